@@ -1,0 +1,56 @@
+"""Exactly-once PySpark Structured Streaming from Kafka to Kafka.
+
+- `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
+- `BatchReport`, `PartitionReport`: what became of one micro-batch.
+- The errors that spark-eos raises, all of which are `SparkEosError`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_eos.errors import (
+        CheckpointError,
+        ConfigurationError,
+        DeadlineExceededError,
+        FencedByNewerRunError,
+        ForeignMemberError,
+        KafkaResponseError,
+        OffsetGapError,
+        OffsetsLostError,
+        SparkEosError,
+        TopicNotFoundError,
+        UnsupportedBrokerError,
+        UnsupportedPipelineError,
+        WriteError,
+    )
+    from spark_eos.report import BatchReport, PartitionReport
+    from spark_eos.sink import ExactlyOnceSink
+
+__all__ = [
+    "BatchReport",
+    "CheckpointError",
+    "ConfigurationError",
+    "DeadlineExceededError",
+    "ExactlyOnceSink",
+    "FencedByNewerRunError",
+    "ForeignMemberError",
+    "KafkaResponseError",
+    "OffsetGapError",
+    "OffsetsLostError",
+    "PartitionReport",
+    "SparkEosError",
+    "TopicNotFoundError",
+    "UnsupportedBrokerError",
+    "UnsupportedPipelineError",
+    "WriteError",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Imported on first use: the pytest plugin and the command line lie in this package too, and
+    # must load without pyspark.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = {"ExactlyOnceSink": "sink", "BatchReport": "report", "PartitionReport": "report"}
+    return getattr(import_module(f"spark_eos.{home.get(name, 'errors')}"), name)

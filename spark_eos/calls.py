@@ -1,0 +1,105 @@
+"""Typed calls that concern the whole cluster: versions, features and topics."""
+
+import uuid
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+
+from spark_eos.deadline import Again, Deadline
+from spark_eos.errors import Code, KafkaResponseError, code_names
+from spark_eos.wire import Wire
+
+_LEADER_NOT_AVAILABLE = 5
+
+
+@dataclass(frozen=True)
+class BrokerFeatures:
+    """What a broker speaks (KIP-35) and what its cluster has finalized (KIP-584).
+
+    Attributes:
+        versions: api key to greatest version.
+        features: feature name to finalized level.
+    """
+
+    versions: dict[int, int]
+    features: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as its cluster knows it now.
+
+    Attributes:
+        name: the topic's name.
+        topic_id: its id; another one if the topic is deleted and created anew.
+        partitions: how many partitions it has.
+    """
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+
+
+def broker_features(wire: Wire, deadline: Deadline) -> BrokerFeatures:
+    """Asks any broker for its versions and the cluster's finalized features."""
+    request = ApiVersionsRequest(
+        client_software_name="spark-eos", client_software_version="1", min_version=3
+    )
+
+    def interpret(response: Any) -> BrokerFeatures:
+        if response.error_code:
+            raise KafkaResponseError(
+                f"ApiVersions: {code_names([response.error_code])}", response.error_code
+            )
+        return BrokerFeatures(
+            versions={api.api_key: api.max_version for api in response.api_keys},
+            features={f.name: f.max_version_level for f in response.finalized_features or ()},
+        )
+
+    return wire.ask(request, deadline, interpret=interpret)
+
+
+def topics(wire: Wire, names: Collection[str] | None, deadline: Deadline) -> dict[str, TopicInfo]:
+    """Looks topics up, never creating one; topics that do not exist are left out.
+
+    Args:
+        wire: the connections.
+        names: topic names, or None for all topics that are not internal.
+        deadline: over all attempts.
+    """
+    request = MetadataRequest(
+        topics=None
+        if names is None
+        else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
+
+    def interpret(response: Any) -> dict[str, TopicInfo]:
+        found = {}
+        for topic in response.topics:
+            if topic.error_code in missing:
+                continue
+            if topic.error_code == _LEADER_NOT_AVAILABLE:
+                raise Again(f"topic {topic.name!r}: {code_names([topic.error_code])}")
+            if topic.error_code:
+                raise KafkaResponseError(
+                    f"topic {topic.name!r}: {code_names([topic.error_code])}", topic.error_code
+                )
+            if names is None and topic.is_internal:
+                continue
+            found[topic.name] = TopicInfo(topic.name, topic.topic_id, len(topic.partitions))
+        return found
+
+    return wire.ask(request, deadline, interpret=interpret)
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Partition numbers by topic name, both in order."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        grouped.setdefault(topic, []).append(partition)
+    return grouped

@@ -1,0 +1,124 @@
+"""Spark's offset log: which source offsets a micro-batch covers.
+
+Formats: Spark's OffsetSeqLog v1, one JSON line per source in source order, and v2 (Spark 4.1),
+whose lines are prefixed with the source's name. A batch's end offsets are in ``offsets/<batch>``,
+its start offsets in ``offsets/<batch - 1>``, those of batch 0 in ``sources/<source>/0``.
+"""
+
+import json
+import re
+from typing import Final, Protocol
+
+from spark_eos.errors import CheckpointError
+from spark_eos.plan import BatchRange, Positions
+
+_PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
+_NO_OFFSET: Final = "-"
+
+
+class Files(Protocol):
+    """What is needed of the file system that holds a checkpoint; paths are relative to it."""
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if there is no such file."""
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory; none if there is no such directory."""
+
+
+def parse_positions(lines: list[str], where: str) -> Positions:
+    """Merges the Kafka offsets of all sources of one offset log entry.
+
+    Raises:
+        CheckpointError: a source is not Kafka's, or two sources read the same partition.
+    """
+    positions: Positions = {}
+    for line in lines:
+        text = _PREFIX.sub("", line.strip())
+        if not text or text == _NO_OFFSET:
+            continue
+        try:
+            found = {
+                (topic, int(partition)): int(offset)
+                for topic, partitions in json.loads(text).items()
+                for partition, offset in partitions.items()
+            }
+        except (ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"{where} holds a source whose offsets are not Kafka's: {text[:200]!r}. "
+                "All sources of the query must come from sink.read"
+            ) from error
+        for topic, partition in found.keys() & positions.keys():
+            raise CheckpointError(
+                f"{where}: two sources of the query read {topic}-{partition}; a group has one "
+                "offset per partition, so read the topic once"
+            )
+        positions.update(found)
+    return positions
+
+
+def _entry(text: str, where: str) -> Positions:
+    version, _, body = text.partition("\n")
+    if version.strip() not in ("v1", "v2"):
+        raise CheckpointError(f"{where} has the unknown format {version!r}")
+    _metadata, *lines = body.split("\n")
+    return parse_positions(lines, where)
+
+
+def _initial(files: Files) -> Positions:
+    lines = []
+    for name in sorted(files.names("sources")):
+        text = files.read(f"sources/{name}/0")
+        if text is None:
+            raise CheckpointError(f"the checkpoint's sources/{name}/0 is missing")
+        lines.append(text.split("\n", 1)[1])
+    return parse_positions(lines, "the checkpoint's sources")
+
+
+class OffsetLog:
+    """Reads batch ranges from a checkpoint.
+
+    Args:
+        files: the checkpoint's files.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._last: tuple[int, Positions] | None = None
+
+    def query_id(self) -> str:
+        """The id of the query that the checkpoint belongs to.
+
+        Raises:
+            CheckpointError: there is no checkpoint here.
+        """
+        text = self._files.read("metadata")
+        if text is None:
+            raise CheckpointError(
+                "there is no streaming checkpoint at checkpoint_location; it must be the "
+                "location that the query itself uses (sink.write sets it)"
+            )
+        return str(json.loads(text)["id"])
+
+    def _ends(self, batch_id: int) -> Positions:
+        if self._last is not None and self._last[0] == batch_id:
+            return self._last[1]
+        where = f"offsets/{batch_id}"
+        text = self._files.read(where)
+        if text is None:
+            raise CheckpointError(
+                f"the checkpoint's {where} is missing; checkpoint_location must be the location "
+                "that the query itself uses (sink.write sets it)"
+            )
+        return _entry(text, f"the checkpoint's {where}")
+
+    def batch_range(self, batch_id: int) -> BatchRange:
+        """The range of a batch that Spark has begun.
+
+        Raises:
+            CheckpointError: the offset log lacks it, or can't be read.
+        """
+        starts = self._ends(batch_id - 1) if batch_id > 0 else _initial(self._files)
+        ends = self._ends(batch_id)
+        self._last = (batch_id, ends)
+        return BatchRange(batch_id, starts, ends)

@@ -1,0 +1,109 @@
+"""The columns a query may write, checked and brought into the form that tasks expect."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.records import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+
+_BYTES = (T.BinaryType, T.StringType)
+_SOURCE_FIELDS: dict[str, tuple[type[T.DataType], ...]] = {
+    "topic": (T.StringType,),
+    "partition": (T.IntegerType,),
+    "offset": (T.LongType,),
+}
+_OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
+    "key": (_BYTES, "binary or string"),
+    "topic": ((T.StringType,), "string"),
+    "partition": ((T.IntegerType,), "int"),
+    "timestamp": ((T.TimestampType,), "timestamp"),
+}
+
+
+def _header_type_fits(data_type: T.DataType) -> bool:
+    if not isinstance(data_type, T.ArrayType) or not isinstance(data_type.elementType, T.StructType):
+        return False
+    fields = {f.name: f.dataType for f in data_type.elementType}
+    return (
+        fields.keys() == {"key", "value"}
+        and isinstance(fields["key"], T.StringType)
+        and isinstance(fields["value"], T.BinaryType)
+    )
+
+
+def check_columns(schema: T.StructType, default_topic: str | None) -> None:
+    """Refuses a schema that can't be written.
+
+    Args:
+        schema: of the DataFrame to be written.
+        default_topic: the sink's default topic, if it has one.
+
+    Raises:
+        UnsupportedPipelineError: a column is missing or has the wrong type.
+    """
+    types = {field.name: field.dataType for field in schema}
+    if "value" not in types:
+        raise UnsupportedPipelineError(
+            f"there is no `value` column to write; the columns are {', '.join(types) or 'none'}"
+        )
+    if not isinstance(types["value"], _BYTES):
+        raise UnsupportedPipelineError(
+            f"`value` is {types['value'].simpleString()}, not binary or string; encode it, for "
+            "example with to_json or to_avro"
+        )
+    _check_source(types.get("source"))
+    if default_topic is None and "topic" not in types:
+        raise UnsupportedPipelineError(
+            "no target topic: give the sink one (topic=) or the rows a `topic` column"
+        )
+    for name, (allowed, words) in _OPTIONAL.items():
+        if name in types and not isinstance(types[name], allowed):
+            raise UnsupportedPipelineError(
+                f"`{name}` is {types[name].simpleString()}, not {words}"
+            )
+    if "headers" in types and not _header_type_fits(types["headers"]):
+        raise UnsupportedPipelineError(
+            f"`headers` is {types['headers'].simpleString()}, "
+            "not array<struct<key:string,value:binary>>"
+        )
+
+
+def _check_source(data_type: T.DataType | None) -> None:
+    if data_type is None:
+        raise UnsupportedPipelineError(
+            "there is no `source` column, which tells the source offset of each row: read with "
+            "sink.read and keep the column in every select"
+        )
+    fields = (
+        {f.name: f.dataType for f in data_type} if isinstance(data_type, T.StructType) else {}
+    )
+    if fields.keys() != _SOURCE_FIELDS.keys() or not all(
+        isinstance(fields[name], allowed) for name, allowed in _SOURCE_FIELDS.items()
+    ):
+        raise UnsupportedPipelineError(
+            f"`source` is {data_type.simpleString()}, not the struct<topic:string,partition:int,"
+            "offset:bigint> of sink.read; keep that column as it is"
+        )
+
+
+def writable(frame: DataFrame) -> DataFrame:
+    """The columns that tasks need, flat, keys and values as bytes, timestamps as milliseconds."""
+    types = {field.name: field.dataType for field in frame.schema}
+    columns: list[Column] = [
+        F.col("source.topic").alias(SOURCE_TOPIC),
+        F.col("source.partition").alias(SOURCE_PARTITION),
+        F.col("source.offset").alias(SOURCE_OFFSET),
+    ]
+    for name in ("value", "key"):
+        if name in types:
+            column = F.col(name)
+            columns.append(
+                column.cast("binary").alias(name)
+                if isinstance(types[name], T.StringType)
+                else column
+            )
+    columns += [F.col(name) for name in ("topic", "partition", "headers") if name in types]
+    if "timestamp" in types:
+        columns.append(F.unix_millis(F.col("timestamp")).alias("timestamp"))
+    return frame.select(*columns)

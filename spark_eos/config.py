@@ -1,0 +1,151 @@
+"""Client settings: written once, in librdkafka's names, for librdkafka, the wire and Spark.
+
+Names: librdkafka's CONFIGURATION.md. Every client setting of spark-eos passes through here.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from spark_eos.errors import ConfigurationError
+
+_OWNED: Final = {
+    "transactional.id": "set transactional_id_prefix instead",
+    "transaction.timeout.ms": "set transaction_timeout_ms instead",
+    "group.id": "set group_id instead",
+    "enable.idempotence": "a transactional producer is always idempotent",
+    "acks": "a transactional producer needs acks=all",
+    "request.required.acks": "a transactional producer needs acks=all",
+    "delivery.report.only.error": "spark-eos counts delivery errors itself",
+    "message.timeout.ms": "records live as long as their transaction; set transaction_timeout_ms",
+    "delivery.timeout.ms": "records live as long as their transaction; set transaction_timeout_ms",
+    "error_cb": "callbacks can't travel to Spark's workers",
+    "stats_cb": "callbacks can't travel to Spark's workers",
+    "on_delivery": "callbacks can't travel to Spark's workers",
+}
+_SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "oauthbearer.", "enable.ssl.")
+_SECRET_WORDS: Final = ("password", "secret", "jaas", "token", "credential", "key.pem")
+_CONSUMER_ONLY: Final = ("isolation.level",)
+
+_PRODUCER_DEFAULTS: Final = {
+    "linger.ms": 20,
+    "batch.size": 1_000_000,
+    "partitioner": "murmur2_random",
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 65_536,
+}
+
+
+def default_client_id() -> str:
+    """A client id by which an operator finds the process: ``spark-eos-<host>-<pid>``."""
+    return f"spark-eos-{socket.gethostname()}-{os.getpid()}"
+
+
+class ClientSettings:
+    """Kafka client settings as their user wrote them; values that may be secret stay hidden.
+
+    Args:
+        settings: librdkafka's names to strings, numbers or booleans; ``bootstrap.servers`` is
+            required.
+
+    Raises:
+        ConfigurationError: a setting is missing, is spark-eos' own, or can't be used.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        for name, value in settings.items():
+            if name in _OWNED:
+                raise ConfigurationError(f"kafka[{name!r}] can't be set: {_OWNED[name]}")
+            if not isinstance(value, str | int | float):
+                raise ConfigurationError(
+                    f"kafka[{name!r}] must be a string, a number or a boolean, "
+                    f"not {type(value).__name__}"
+                )
+            if name.startswith(_SECURITY_PREFIXES):
+                raise ConfigurationError(
+                    f"kafka[{name!r}]: security settings can't be translated for all three "
+                    "clients yet; this release connects to PLAINTEXT listeners only"
+                )
+        protocol = str(settings.get("security.protocol", "plaintext"))
+        if protocol.lower() != "plaintext":
+            raise ConfigurationError(
+                f"kafka['security.protocol'] = {protocol!r}: this release connects to PLAINTEXT "
+                "listeners only"
+            )
+        if not str(settings.get("bootstrap.servers", "")).strip():
+            raise ConfigurationError("kafka needs 'bootstrap.servers', such as 'localhost:9092'")
+        self._settings = dict(settings)
+
+    def __repr__(self) -> str:
+        shown = {
+            name: "[hidden]" if any(word in name for word in _SECRET_WORDS) else value
+            for name, value in self._settings.items()
+        }
+        return f"ClientSettings({shown})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClientSettings) and self._settings == other._settings
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted((name, str(value)) for name, value in self._settings.items())))
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The servers to start from, joined by commas."""
+        return str(self._settings["bootstrap.servers"])
+
+    def for_producer(
+        self, transactional_id: str, transaction_timeout_ms: int
+    ) -> dict[str, str | int | float | bool]:
+        """librdkafka's settings for one transactional producer."""
+        return {
+            **_PRODUCER_DEFAULTS,
+            "client.id": default_client_id(),
+            **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": transaction_timeout_ms,
+            "delivery.report.only.error": True,
+        }
+
+    def check_with_librdkafka(self) -> None:
+        """Lets librdkafka judge the settings it will be given on the workers.
+
+        Raises:
+            ConfigurationError: in librdkafka's own words, with the setting's name.
+        """
+        _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
+
+    def for_wire(self) -> dict[str, Any]:
+        """kafka-python's settings for the connections of `spark_eos.wire`."""
+        return {
+            "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
+            "client_id": str(self._settings.get("client.id", default_client_id())),
+            "client_software_name": "spark-eos",
+            "receive_message_max_bytes": 100_000_000,
+            "max_in_flight_requests_per_connection": 64,
+            "reconnect_backoff_max_ms": 1_000,
+        }
+
+    def for_spark_source(self) -> dict[str, str]:
+        """Options of Spark's Kafka source. It reads committed records only, unless told else."""
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "kafka.isolation.level": str(self._settings.get("isolation.level", "read_committed")),
+        }
+        if "client.id" in self._settings:
+            options["kafka.client.id"] = str(self._settings["client.id"])
+        return options
+
+
+def _try_producer(settings: dict[str, str | int | float | bool], what: str) -> None:
+    try:
+        Producer({**settings, "log_level": 0}).close()
+    except KafkaException as error:
+        if len(settings) > 1:
+            # librdkafka speaks of a setting by its oldest name, so find out which one it means.
+            for name, value in settings.items():
+                _try_producer({name: value}, f"kafka[{name!r}]")
+        raise ConfigurationError(f"{what}: {error.args[0].str()}") from error

@@ -1,0 +1,346 @@
+"""The driver's side of the consumer group: static members, takeover, heartbeats (KIP-848).
+
+Taking a member over is leave(-2) with its old member id, then join with a fresh member id and
+the same instance id: no rebalance, and whatever the old id still sends is refused.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from spark_eos import group_calls
+from spark_eos.assignment import Member, after_heartbeat, owners
+from spark_eos.calls import TopicInfo
+from spark_eos.deadline import Again, Deadline
+from spark_eos.errors import (
+    Code,
+    DeadlineExceededError,
+    FencedByNewerRunError,
+    ForeignMemberError,
+    KafkaResponseError,
+    SparkEosError,
+    code_name,
+)
+from spark_eos.transaction_calls import MemberIdentity
+from spark_eos.wire import Wire
+
+logger = logging.getLogger(__name__)
+
+INSTANCE_PREFIX = "spark-eos-"
+_REBALANCE_TIMEOUT_MS = 60_000
+_SESSION_LOST = {Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH}
+
+
+def check_members(
+    wire: Wire, group_id: str, deadline: Deadline
+) -> list[group_calls.DescribedMember]:
+    """The group's live members, all of which must be spark-eos'.
+
+    Raises:
+        ForeignMemberError: one is not; the error names its client id and host.
+    """
+    members = group_calls.live_members(wire, group_id, deadline)
+    for found in members:
+        if found.epoch is None or not (found.instance_id or "").startswith(INSTANCE_PREFIX):
+            raise ForeignMemberError(
+                f"group {group_id!r} has a live member that is not spark-eos': {found}. Only "
+                "spark-eos may consume with this group, or records are lost: stop that "
+                "consumer, or give the query a group_id of its own"
+            )
+    return members
+
+
+class GroupCoordinator:
+    """The group's members, all of which belong to this driver.
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        most_members: at most so many members, whatever the number of source partitions.
+        group_timeout: seconds that joining, and each call to the group, may take.
+        watch: called about once a second between heartbeats, to tell whether to go on.
+        at_end: called when ``watch`` says no; expected to call `leave`.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        group_id: str,
+        *,
+        most_members: int,
+        group_timeout: float,
+        watch: Callable[[], bool],
+        at_end: Callable[[], None],
+    ) -> None:
+        self._wire = wire
+        self._group_id = group_id
+        self._most_members = most_members
+        self._timeout = group_timeout
+        self._watch = watch
+        self._at_end = at_end
+        self._lock = threading.RLock()
+        self._members: dict[str, Member] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._fenced: FencedByNewerRunError | None = None
+        self._session_lost = False
+        self._interval = 1.0
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout, "group_timeout")
+
+    @property
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """The source topics as they were when the members last joined."""
+        return self._topics
+
+    @property
+    def topic_ids(self) -> dict[str, uuid.UUID]:
+        """The source topics' ids."""
+        return {name: topic.topic_id for name, topic in self._topics.items()}
+
+    def any_member(self) -> tuple[str, int]:
+        """Member id and epoch of a current member, for calls that any member may make."""
+        with self._lock:
+            member = next(iter(self._members.values()))
+            return member.member_id, member.epoch
+
+    def start(self, topics: Mapping[str, TopicInfo], needed: Collection[tuple[str, int]]) -> None:
+        """Takes the group over from whoever ran it, and waits for the partitions needed.
+
+        Args:
+            topics: the source topics.
+            needed: (topic, partition) pairs that must be assigned when this returns.
+
+        Raises:
+            ForeignMemberError: somebody else's consumer is a live member of the group.
+            DeadlineExceededError: the group did not become stable in time.
+        """
+        self._take_over(topics, needed, first=True)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._beat_until_stopped,
+                name=f"spark-eos-heartbeat-{self._group_id}",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def take_over_own(
+        self, topics: Mapping[str, TopicInfo], needed: Collection[tuple[str, int]]
+    ) -> None:
+        """Fences every task that knows this driver's members so far, by taking them over.
+
+        Raises:
+            FencedByNewerRunError: another run holds the members; it is left alone.
+        """
+        self.check()
+        self._take_over(topics, needed, first=False)
+
+    def check(self) -> None:
+        """Raises FencedByNewerRunError if another run has taken the group over."""
+        if self._fenced is not None:
+            raise self._fenced
+
+    @property
+    def session_lost(self) -> bool:
+        """Whether the broker has dropped a member, for want of heartbeats say."""
+        return self._session_lost
+
+    def identities(self) -> dict[tuple[str, int], MemberIdentity]:
+        """The member that may commit each source partition now, by the assigned-partition rule."""
+        with self._lock:
+            names = {topic_id: name for name, topic_id in self.topic_ids.items()}
+            return {
+                (names[topic_id], index): MemberIdentity(
+                    member.member_id, member.epoch, member.instance_id
+                )
+                for (topic_id, index), member in owners(self._members.values()).items()
+                if topic_id in names
+            }
+
+    # Taking over ------------------------------------------------------------------------------
+
+    def _take_over(
+        self,
+        topics: Mapping[str, TopicInfo],
+        needed: Collection[tuple[str, int]],
+        *,
+        first: bool,
+    ) -> None:
+        with self._lock:
+            deadline = self._deadline()
+            self._topics = dict(topics)
+            total = sum(topic.partitions for topic in topics.values())
+            wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._most_members, total))]
+
+            def attempt() -> None:
+                self._release_members(wanted, first, deadline)
+                self._session_lost = False
+                for instance_id in wanted:
+                    self._join(instance_id, deadline)
+                self._await_assignment(needed, deadline)
+                if self._session_lost:
+                    raise Again("a member was dropped while it joined")
+
+            deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
+
+    def _release_members(self, wanted: list[str], first: bool, deadline: Deadline) -> None:
+        for found in check_members(self._wire, self._group_id, deadline):
+            instance_id = found.instance_id or ""
+            if found.epoch == group_calls.LEAVE_FOR_A_WHILE_EPOCH and instance_id in wanted:
+                continue
+            mine = self._members.get(instance_id)
+            if not first and (mine is None or mine.member_id != found.member_id):
+                raise self._fence(found)
+            epoch = (
+                group_calls.LEAVE_FOR_A_WHILE_EPOCH
+                if instance_id in wanted
+                else group_calls.LEAVE_EPOCH
+            )
+            self._members.pop(instance_id, None)
+            left = group_calls.heartbeat(
+                self._wire, self._group_id, found.member_id, epoch, instance_id, deadline
+            )
+            if left.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
+                raise Again(f"member {instance_id} changed hands: {code_name(left.code)}")
+            self._refuse(left)
+
+    def _join(self, instance_id: str, deadline: Deadline) -> None:
+        member_id = str(uuid.uuid4())
+        answer = group_calls.heartbeat(
+            self._wire,
+            self._group_id,
+            member_id,
+            group_calls.JOIN_EPOCH,
+            instance_id,
+            deadline,
+            subscription=self._topics,
+            owned=frozenset(),
+            rebalance_timeout_ms=_REBALANCE_TIMEOUT_MS,
+        )
+        if answer.code == Code.UNRELEASED_INSTANCE_ID:
+            raise Again(f"member {instance_id} is held by another run")
+        self._refuse(answer)
+        self._interval = answer.interval or self._interval
+        self._members[instance_id] = after_heartbeat(
+            Member(instance_id, member_id, answer.member_epoch), answer.member_epoch, answer.assigned
+        )
+
+    def _refuse(self, answer: group_calls.HeartbeatAnswer) -> None:
+        if answer.code:
+            raise KafkaResponseError(
+                f"group {self._group_id!r}: {code_name(answer.code)} {answer.message}".rstrip(),
+                answer.code,
+            )
+
+    def _await_assignment(
+        self, needed: Collection[tuple[str, int]], deadline: Deadline
+    ) -> None:
+        def attempt() -> None:
+            if set(needed) <= set(self.identities()):
+                return
+            self._beat_all(deadline)
+            self.check()
+            if self._session_lost:
+                return
+            missing = sorted(set(needed) - set(self.identities()))
+            if missing:
+                topic, partition = missing[0]
+                raise Again(
+                    f"{len(missing)} source partitions are not assigned yet, "
+                    f"the first is {topic}-{partition}"
+                )
+
+        deadline.attempts(f"joining group {self._group_id!r}", pause=0.01)(attempt)
+
+    # Heartbeats -------------------------------------------------------------------------------
+
+    def _beat_all(self, deadline: Deadline) -> None:
+        for member in list(self._members.values()):
+            self._beat(member, deadline)
+
+    def _beat(self, member: Member, deadline: Deadline) -> None:
+        # Every change of the assignment is confirmed with the list of what is owned now.
+        owned = None if member.owned == member.acknowledged else member.owned
+        answer = group_calls.heartbeat(
+            self._wire,
+            self._group_id,
+            member.member_id,
+            member.epoch,
+            member.instance_id,
+            deadline,
+            owned=owned,
+        )
+        if answer.code == Code.FENCED_INSTANCE_ID:
+            self._fence(self._newer_member(member, deadline))
+        elif answer.code in _SESSION_LOST:
+            self._session_lost = True
+        else:
+            self._refuse(answer)
+            self._interval = answer.interval or self._interval
+            if owned is not None:
+                member = replace(member, acknowledged=owned)
+            self._members[member.instance_id] = after_heartbeat(
+                member, answer.member_epoch, answer.assigned
+            )
+
+    def _newer_member(
+        self, member: Member, deadline: Deadline
+    ) -> group_calls.DescribedMember | None:
+        members = group_calls.live_members(self._wire, self._group_id, deadline)
+        return next((m for m in members if m.instance_id == member.instance_id), None)
+
+    def _fence(self, newer: group_calls.DescribedMember | None) -> FencedByNewerRunError:
+        who = f": {newer}" if newer is not None else ", which has ended since"
+        self._fenced = FencedByNewerRunError(
+            f"group {self._group_id!r} was taken over by a newer run{who}. Only one query may use "
+            "a group at a time; this one stops and has left nothing half written"
+        )
+        return self._fenced
+
+    def _beat_until_stopped(self) -> None:
+        waited = 0.0
+        while not self._stopped.wait(min(1.0, self._interval)):
+            waited += min(1.0, self._interval)
+            if not self._watch():
+                self._at_end()
+                return
+            if waited < self._interval or self._fenced is not None:
+                continue
+            waited = 0.0
+            try:
+                with self._lock:
+                    if not self._stopped.is_set():
+                        self._beat_all(Deadline(min(5.0, self._timeout), "group_timeout"))
+            except SparkEosError as error:
+                logger.warning("heartbeat of group %s: %s", self._group_id, error)
+
+    # The end ----------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Stops the heartbeats; the members stay until they are taken over or time out."""
+        self._stopped.set()
+
+    def leave(self) -> None:
+        """Stops the heartbeats and lets every member leave the group (-1). May be called again."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        with self._lock:
+            deadline = Deadline(min(5.0, self._timeout), "group_timeout")
+            try:
+                for member in self._members.values():
+                    group_calls.heartbeat(
+                        self._wire,
+                        self._group_id,
+                        member.member_id,
+                        group_calls.LEAVE_EPOCH,
+                        member.instance_id,
+                        deadline,
+                    )
+            except DeadlineExceededError as error:
+                logger.info("group %s: members will time out: %s", self._group_id, error)
+            self._members.clear()

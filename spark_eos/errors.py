@@ -1,0 +1,145 @@
+"""What spark-eos raises, and what Kafka's error codes mean to it."""
+
+import enum
+from collections.abc import Iterable
+
+from kafka import errors as kafka_errors
+
+
+class SparkEosError(Exception):
+    """Base of every error that spark-eos raises on purpose."""
+
+
+class ConfigurationError(SparkEosError, ValueError):
+    """An option or client setting can't be used as given."""
+
+
+class UnsupportedPipelineError(SparkEosError, ValueError):
+    """The query's columns or plan can't be written exactly once."""
+
+
+class UnsupportedBrokerError(SparkEosError):
+    """The cluster lacks a protocol version or feature that exactly-once needs."""
+
+
+class TopicNotFoundError(SparkEosError):
+    """A source or target topic does not exist."""
+
+
+class ForeignMemberError(SparkEosError):
+    """The consumer group has a live member that is not spark-eos'."""
+
+
+class FencedByNewerRunError(SparkEosError):
+    """Another run of the same group has taken its members over."""
+
+
+class OffsetGapError(SparkEosError):
+    """The group's committed offset lies before what Spark has read."""
+
+
+class OffsetsLostError(SparkEosError):
+    """The group's committed offsets have been deleted or have expired."""
+
+
+class CheckpointError(SparkEosError):
+    """Spark's checkpoint can't be read, or belongs to another query."""
+
+
+class WriteError(SparkEosError):
+    """A row, or the transaction that holds it, can't be written."""
+
+
+class DeadlineExceededError(SparkEosError, TimeoutError):
+    """The cluster gave no final answer in the time allowed."""
+
+
+class KafkaResponseError(SparkEosError):
+    """A broker answered with an error that retrying does not cure.
+
+    Attributes:
+        code: Kafka's error code.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Code(enum.IntEnum):
+    """Kafka error codes that spark-eos acts upon, by their names in Kafka's protocol."""
+
+    NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    ILLEGAL_GENERATION = 22
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    GROUP_ID_NOT_FOUND = 69
+    FENCED_INSTANCE_ID = 82
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
+    UNKNOWN_TOPIC_ID = 100
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    STALE_MEMBER_EPOCH = 113
+    UNASSIGNED_PARTITION = 134
+
+
+class Verdict(enum.IntEnum):
+    """What a TxnOffsetCommit error code asks for; of several, the greatest decides."""
+
+    ACCEPTED = 0
+    RETRY = 1
+    REDISCOVER = 2
+    REJECTED = 3
+    FENCED = 4
+    REFUSED = 5
+
+
+_VERDICTS = {
+    Code.NONE: Verdict.ACCEPTED,
+    Code.UNKNOWN_TOPIC_ID: Verdict.RETRY,
+    Code.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
+    Code.COORDINATOR_LOAD_IN_PROGRESS: Verdict.RETRY,
+    Code.CONCURRENT_TRANSACTIONS: Verdict.RETRY,
+    Code.INVALID_TXN_STATE: Verdict.RETRY,
+    Code.COORDINATOR_NOT_AVAILABLE: Verdict.REDISCOVER,
+    Code.NOT_COORDINATOR: Verdict.REDISCOVER,
+    Code.GROUP_ID_NOT_FOUND: Verdict.REJECTED,
+    Code.STALE_MEMBER_EPOCH: Verdict.REJECTED,
+    Code.UNASSIGNED_PARTITION: Verdict.REJECTED,
+    Code.UNKNOWN_MEMBER_ID: Verdict.REJECTED,
+    Code.FENCED_INSTANCE_ID: Verdict.REJECTED,
+    Code.FENCED_MEMBER_EPOCH: Verdict.REJECTED,
+    Code.ILLEGAL_GENERATION: Verdict.REJECTED,
+    Code.INVALID_PRODUCER_EPOCH: Verdict.FENCED,
+    Code.INVALID_PRODUCER_ID_MAPPING: Verdict.FENCED,
+    Code.PRODUCER_FENCED: Verdict.FENCED,
+}
+
+
+def verdict(codes: Iterable[int]) -> Verdict:
+    """Decides on all of one answer's codes: a partial failure must abort the transaction.
+
+    A code that is not in the table is REFUSED: an answer nobody foresaw is never success.
+    """
+    return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
+
+
+def code_name(code: int) -> str:
+    """Kafka's name for an error code, with the code: ``113 STALE_MEMBER_EPOCH``."""
+    known = {member.value: member.name for member in Code}
+    name = known.get(code) or kafka_errors.for_code(code).message
+    return f"{code} {name}"
+
+
+def code_names(codes: Iterable[int]) -> str:
+    """The distinct error codes among ``codes``, named, in numerical order."""
+    return ", ".join(code_name(code) for code in sorted(set(codes)) if code != Code.NONE)

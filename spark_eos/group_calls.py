@@ -1,0 +1,293 @@
+"""Typed calls to a consumer group's coordinator (KIP-848): membership and offsets."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+
+from spark_eos.calls import by_topic
+from spark_eos.deadline import Deadline
+from spark_eos.errors import Code, KafkaResponseError, code_names
+from spark_eos.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from spark_eos.wire import CoordinatorType, Wire
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_FOR_A_WHILE_EPOCH = -2
+
+TopicIds = Mapping[str, uuid.UUID]
+IdPartitions = frozenset[tuple[uuid.UUID, int]]
+
+
+@dataclass(frozen=True)
+class HeartbeatAnswer:
+    """One heartbeat's outcome.
+
+    Attributes:
+        code: Kafka's error code; the rest counts only where it is 0.
+        message: the broker's own words about the error, or "".
+        member_epoch: the member's epoch from now on.
+        interval: seconds until the next heartbeat is due.
+        assigned: the partitions assigned, by topic id; None if they did not change.
+    """
+
+    code: int
+    message: str
+    member_epoch: int
+    interval: float
+    assigned: IdPartitions | None
+
+
+@dataclass(frozen=True)
+class DescribedMember:
+    """A live member of a group; ``epoch`` is None for one of the classic protocol."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    epoch: int | None
+
+    def __str__(self) -> str:
+        return (
+            f"client id {self.client_id!r} on host {self.client_host} "
+            f"(member id {self.member_id!r})"
+        )
+
+
+def heartbeat(
+    wire: Wire,
+    group_id: str,
+    member_id: str,
+    epoch: int,
+    instance_id: str,
+    deadline: Deadline,
+    *,
+    subscription: Iterable[str] | None = None,
+    owned: IdPartitions | None = None,
+    rebalance_timeout_ms: int = -1,
+) -> HeartbeatAnswer:
+    """Sends one ConsumerGroupHeartbeat: join, beat, leave, as ``epoch`` says.
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        member_id: a client-made id (KIP-1082).
+        epoch: the member's epoch, or one of this module's ``*_EPOCH`` constants.
+        instance_id: group.instance.id of the static member.
+        deadline: over all attempts.
+        subscription: topic names; given when joining or when they change.
+        owned: partitions owned, by topic id; None says "as in the heartbeat before".
+        rebalance_timeout_ms: how long the member may take to give partitions up; when joining.
+    """
+    partitions = None
+    if owned is not None:
+        partitions = [
+            ConsumerGroupHeartbeatRequest.TopicPartitions(
+                topic_id=topic_id, partitions=sorted(p for t, p in owned if t == topic_id)
+            )
+            for topic_id in sorted({t for t, _ in owned})
+        ]
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id=member_id,
+        member_epoch=epoch,
+        instance_id=instance_id,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        subscribed_topic_names=None if subscription is None else sorted(subscription),
+        topic_partitions=partitions,
+    )
+    answer = wire.ask_coordinator(
+        CoordinatorType.GROUP, group_id, request, deadline, codes=lambda r: [r.error_code]
+    )
+    assigned = None
+    if answer.assignment is not None:
+        assigned = frozenset(
+            (t.topic_id, p) for t in answer.assignment.topic_partitions for p in t.partitions
+        )
+    return HeartbeatAnswer(
+        code=answer.error_code,
+        message=answer.error_message or "",
+        member_epoch=answer.member_epoch,
+        interval=answer.heartbeat_interval_ms / 1000,
+        assigned=assigned,
+    )
+
+
+def live_members(wire: Wire, group_id: str, deadline: Deadline) -> list[DescribedMember]:
+    """All live members of the group, whichever protocol they speak; none if there is no group.
+
+    Raises:
+        KafkaResponseError: the group can't be described, for lack of authorization say.
+    """
+    request = ConsumerGroupDescribeRequest(
+        group_ids=[group_id], include_authorized_operations=False
+    )
+    group = _described(wire, group_id, request, deadline)
+    if group is not None:
+        return [
+            DescribedMember(m.member_id, m.instance_id, m.client_id, m.client_host, m.member_epoch)
+            for m in group.members
+        ]
+    classic = _described(
+        wire,
+        group_id,
+        DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False),
+        deadline,
+    )
+    if classic is None:
+        return []
+    return [
+        DescribedMember(m.member_id, m.group_instance_id, m.client_id, m.client_host, None)
+        for m in classic.members
+    ]
+
+
+def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> Any:
+    group = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=lambda r: [g.error_code for g in r.groups],
+    ).groups[0]
+    if group.error_code == Code.GROUP_ID_NOT_FOUND:
+        return None
+    if group.error_code:
+        raise KafkaResponseError(
+            f"describing group {group_id!r}: {code_names([group.error_code])}", group.error_code
+        )
+    return group
+
+
+def committed_offsets(
+    wire: Wire,
+    group_id: str,
+    partitions: Iterable[tuple[str, int]],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    member: tuple[str, int] | None = None,
+) -> dict[tuple[str, int], int]:
+    """The group's committed offsets, once no transaction on them is pending (KIP-447).
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        partitions: (topic, partition) pairs.
+        topic_ids: ids of their topics.
+        deadline: also bounds the wait for pending transactions.
+        member: member id and epoch of a current member, which the broker then checks.
+
+    Returns:
+        Offsets by (topic, partition); partitions without one are left out.
+
+    Raises:
+        KafkaResponseError: the member is not current, or the offsets can't be read.
+    """
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    member_id, epoch = member or (None, -1)
+    request = OffsetFetchRequest(
+        groups=[
+            group_class(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=epoch,
+                topics=[
+                    group_class.OffsetFetchRequestTopics(
+                        name=topic, topic_id=topic_ids[topic], partition_indexes=indexes
+                    )
+                    for topic, indexes in by_topic(partitions).items()
+                ],
+            )
+        ],
+        require_stable=True,
+        min_version=9,
+    )
+
+    def codes(response: Any) -> list[int]:
+        group = response.groups[0]
+        return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
+
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=codes,
+        retry=[Code.UNSTABLE_OFFSET_COMMIT],
+    )
+    bad = [code for code in codes(response) if code]
+    if bad:
+        raise KafkaResponseError(f"offsets of group {group_id!r}: {code_names(bad)}", bad[0])
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    return {
+        (topic.name or names[topic.topic_id], p.partition_index): p.committed_offset
+        for topic in response.groups[0].topics
+        for p in topic.partitions
+        if p.committed_offset >= 0
+    }
+
+
+def commit_offsets(
+    wire: Wire,
+    group_id: str,
+    member: tuple[str, int, str],
+    offsets: Mapping[tuple[str, int], int],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+) -> dict[tuple[str, int], int]:
+    """Commits offsets outside a transaction, as one member, with its epoch.
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        member: member id, member epoch, instance id.
+        offsets: next offset to read, by (topic, partition).
+        topic_ids: ids of their topics.
+        deadline: over all attempts.
+
+    Returns:
+        Kafka's error code by (topic, partition); 0 where the offset is committed.
+    """
+    topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
+    member_id, epoch, instance_id = member
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=[
+            topic_class(
+                name=topic,
+                topic_id=topic_ids[topic],
+                partitions=[
+                    topic_class.OffsetCommitRequestPartition(
+                        partition_index=index,
+                        committed_offset=offsets[topic, index],
+                        committed_leader_epoch=-1,
+                        committed_metadata="",
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(offsets).items()
+        ],
+        min_version=9,
+    )
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
+    )
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    return {
+        (topic.name or names[topic.topic_id], p.partition_index): p.error_code
+        for topic in response.topics
+        for p in topic.partitions
+    }

@@ -1,0 +1,80 @@
+"""Finding the Java that runs Ivy, the embedded broker and Spark."""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+MINIMUM_MAJOR = 17
+"""What Kafka 4 brokers and Spark 4 need."""
+
+
+class JavaError(RuntimeError):
+    """There is no Java, it does not run, or it is too old."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime.
+
+    Attributes:
+        executable: The ``java`` program.
+        major: Its feature version, for example 17.
+        banner: All that ``java -version`` prints; two equal banners mean the same JVM build.
+    """
+
+    executable: Path
+    major: int
+    banner: str
+
+
+def find_java() -> Java:
+    """Return the Java of ``JAVA_HOME`` if that is set, else the first one on ``PATH``.
+
+    Raises:
+        JavaError: None was found, it does not run, or it is older than `MINIMUM_MAJOR`.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        executable = Path(home) / "bin" / "java"
+        if not executable.is_file():
+            raise JavaError(
+                f"JAVA_HOME is {home}, but there is no bin/java in it. Set JAVA_HOME to a Java "
+                f"{MINIMUM_MAJOR} or newer, or unset it to use the java on PATH."
+            )
+        return _probe(executable)
+    found = shutil.which("java")
+    if found is None:
+        raise JavaError(
+            f"No java on PATH. Install Java {MINIMUM_MAJOR} or newer, or set JAVA_HOME to it."
+        )
+    return _probe(Path(found))
+
+
+@functools.lru_cache
+def _probe(executable: Path) -> Java:
+    try:
+        result = subprocess.run(
+            [str(executable), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaError(f"{executable} -version does not run: {error}") from error
+    banner = (result.stderr + result.stdout).strip()
+    version = re.search(r'version "(?:1\.)?(\d+)', banner)
+    if result.returncode != 0 or version is None:
+        raise JavaError(f"{executable} -version does not print a version, but: {banner}")
+    major = int(version[1])
+    if major < MINIMUM_MAJOR:
+        raise JavaError(
+            f"{executable} is Java {major}, but Kafka 4 and Spark 4 need Java {MINIMUM_MAJOR} or "
+            "newer. Set JAVA_HOME to one."
+        )
+    return Java(executable, major, banner)

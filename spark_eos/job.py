@@ -1,0 +1,305 @@
+"""What spark-submit jobs share: their options, and a query's run from its start to its stop.
+
+A job is a click command with `job_options` that calls `run_job` with a function from DataFrame to
+DataFrame; ``jobs/relay.py`` is the shortest one.
+"""
+
+import functools
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+import click
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from spark_eos.errors import ConfigurationError, SparkEosError
+from spark_eos.sink import ExactlyOnceSink
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
+_USERS_ERROR: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE", re.DOTALL)
+# How soon a signal is noticed while the query runs.
+_POLL_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What a job was told on its command line.
+
+    Attributes:
+        kafka: client settings for the sink, ``bootstrap.servers`` among them.
+        group_id: the consumer group that keeps the query's progress.
+        source: topics to read, joined by commas.
+        target: topic to write to.
+        checkpoint_location: the query's checkpoint.
+        trigger: keyword arguments of ``DataStreamWriter.trigger``.
+        starting_offsets: ``earliest`` or ``latest``.
+        source_options: further options of Spark's Kafka source.
+    """
+
+    kafka: Mapping[str, str]
+    group_id: str
+    source: str
+    target: str
+    checkpoint_location: str
+    trigger: Mapping[str, Any]
+    starting_offsets: str
+    source_options: Mapping[str, str]
+
+
+def _settings(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    settings = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not name.strip() or not equals:
+            raise click.BadParameter(f"{text!r} is not of the form key=value")
+        settings[name.strip()] = value
+    return settings
+
+
+def _interval(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    if value is not None and not _INTERVAL.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not an interval such as '1 second' or '5 minutes'")
+    return value
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
+    ),
+    click.option(
+        "--group-id",
+        required=True,
+        metavar="GROUP",
+        help="Consumer group that keeps the progress; no other consumer may use it.",
+    ),
+    click.option(
+        "--source", required=True, metavar="TOPIC,...", help="Topics to read, joined by commas."
+    ),
+    click.option("--target", required=True, metavar="TOPIC", help="Topic to write to."),
+    click.option(
+        "--checkpoint-location",
+        required=True,
+        metavar="PATH",
+        help="Where Spark keeps the query's checkpoint; any file system Spark knows.",
+    ),
+    click.option(
+        "--available-now",
+        is_flag=True,
+        help="Process what is there now, in as many batches as needed, and end.",
+    ),
+    click.option(
+        "--trigger",
+        callback=_interval,
+        metavar="INTERVAL",
+        help="Run for ever, one batch every INTERVAL.  [default: 1 second]",
+    ),
+    click.option(
+        "--starting-offsets",
+        type=click.Choice(["earliest", "latest"]),
+        default="earliest",
+        show_default=True,
+        help="Where to start in partitions for which the group has no committed offset.",
+    ),
+    click.option(
+        "--max-offsets-per-trigger",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Read at most so many records per batch; by default all there are.",
+    ),
+    click.option(
+        "--kafka",
+        multiple=True,
+        callback=_settings,
+        metavar="KEY=VALUE",
+        help="A client setting by librdkafka's name, such as compression.type=zstd; repeatable.",
+    ),
+)
+
+
+def job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a click command the options of a job, which it receives as ``options``."""
+
+    @functools.wraps(command)
+    def with_options(
+        *,
+        bootstrap_servers: str,
+        group_id: str,
+        source: str,
+        target: str,
+        checkpoint_location: str,
+        available_now: bool,
+        trigger: str | None,
+        starting_offsets: str,
+        max_offsets_per_trigger: int | None,
+        kafka: Mapping[str, str],
+        **rest: Any,
+    ) -> None:
+        if available_now and trigger is not None:
+            raise click.UsageError("Give --available-now or --trigger, not both.")
+        limit = max_offsets_per_trigger
+        options = JobOptions(
+            kafka={"bootstrap.servers": bootstrap_servers, **kafka},
+            group_id=group_id,
+            source=source,
+            target=target,
+            checkpoint_location=checkpoint_location,
+            trigger=(
+                {"availableNow": True}
+                if available_now
+                else {"processingTime": trigger or "1 second"}
+            ),
+            starting_offsets=starting_offsets,
+            source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
+        )
+        command(options=options, **rest)
+
+    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), with_options)
+
+
+class _JobSink(ExactlyOnceSink):
+    """A sink that remembers why a batch failed; Spark keeps only the text of it."""
+
+    error: Exception | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            super().__call__(frame, batch_id)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+class _StopSignals:
+    """SIGINT and SIGTERM: the first one stops the query cleanly, a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.query_runs = False
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._received)
+
+    def _received(self, number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        self.status = 128 + number
+        # Nothing may be raised into a call to the JVM after which the JVM is needed again: the
+        # next call would read the interrupted one's answer.
+        if not self.query_runs:
+            raise SystemExit(self.status)
+
+
+def start_session() -> SparkSession:
+    """The session that spark-submit has configured."""
+    # spark-submit knows which Python the workers run. Where the job was started without it, Spark
+    # would take whatever python3 is first on PATH.
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return SparkSession.builder.getOrCreate()
+
+
+def run_job(
+    options: JobOptions,
+    transform: Callable[[DataFrame], DataFrame],
+    *,
+    include_headers: bool = False,
+    session: Callable[[], SparkSession] = start_session,
+) -> None:
+    """Runs a query until it has ended or is stopped by SIGINT or SIGTERM; logs each batch.
+
+    Args:
+        options: what the job was told.
+        transform: from the columns of `ExactlyOnceSink.read` to those that
+            `ExactlyOnceSink.write` takes; with narrow operators only.
+        include_headers: whether to read the records' headers too.
+        session: starts Spark.
+
+    Raises:
+        click.UsageError: an option can't be used; raised before Spark starts.
+        click.ClickException: the query failed for a reason that its message explains.
+        SystemExit: with 128 + the signal's number, after a signal.
+    """
+    _log_to_stderr()
+    signals = _StopSignals()
+    signals.install()
+    try:
+        sink = _JobSink(
+            kafka=options.kafka,
+            group_id=options.group_id,
+            topic=options.target,
+            checkpoint_location=options.checkpoint_location,
+        )
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    spark = session()
+    signals.install()  # Spark has put a handler of its own in place
+    try:
+        frame = sink.read(
+            spark,
+            subscribe=options.source,
+            starting_offsets=options.starting_offsets,
+            include_headers=include_headers,
+            options=options.source_options,
+        )
+        signals.query_runs = True
+        query = sink.write(transform(frame)).trigger(**options.trigger).start()
+    except SparkEosError as error:
+        raise click.ClickException(str(error)) from error
+    _wait(query, sink, signals)
+
+
+def _wait(query: StreamingQuery, sink: _JobSink, signals: _StopSignals) -> None:
+    try:
+        while signals.status is None and not query.awaitTermination(_POLL_SECONDS):
+            pass
+    except PySparkException as error:
+        if signals.status is None:
+            raise _explained(sink.error or error) from error
+    except (Py4JError, ConnectionError) as error:
+        if signals.status is None:
+            raise click.ClickException("Spark's JVM has ended.") from error
+    finally:
+        _stop(query)
+        sink.close()
+    if signals.status is not None:
+        logger.warning("stopped by a signal")
+        raise SystemExit(signals.status)
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        # Ctrl-C reaches the JVM too, which may be gone; then so is the query.
+        logger.debug("stopping the query: %s", error)
+
+
+def _explained(error: Exception) -> Exception:
+    """The error as one to show without traceback, if its message says all there is to say."""
+    if isinstance(error, SparkEosError):
+        return click.ClickException(str(error))
+    raised = _USERS_ERROR.search(str(error))
+    return click.ClickException(raised[1]) if raised else error
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("spark_eos").setLevel(logging.INFO)
+    # It reports lost connections to a JVM that was told to stop.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)

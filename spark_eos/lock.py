@@ -1,0 +1,58 @@
+"""Lock files: which jars make up a set, and the SHA-256 checksum of each."""
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+
+
+@dataclass(frozen=True)
+class LockedJar:
+    """One jar by its Maven coordinates and its SHA-256 checksum in hexadecimal digits."""
+
+    organisation: str
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Name of the jar file, for example ``kafka-clients-4.4.0.jar``."""
+        return f"{self.name}-{self.version}.jar"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A set of jars, complete in itself.
+
+    Attributes:
+        name: Name of the set, for example ``kafka-4.4.0``.
+        jars: Its jars, in class path order.
+        pyspark: For Spark's Kafka source, the pyspark minor versions it belongs to (``"4.2"``).
+    """
+
+    name: str
+    jars: tuple[LockedJar, ...]
+    pyspark: tuple[str, ...] = ()
+
+
+def lock_names() -> list[str]:
+    """Return the names of all jar sets, sorted."""
+    files = (resources.files(__package__) / "locks").iterdir()
+    return sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
+
+
+def read_lock(name: str) -> Lock:
+    """Return the lock of the jar set `name`.
+
+    Raises:
+        KeyError: There is no such set.
+    """
+    if name not in lock_names():
+        raise KeyError(name)
+    text = (resources.files(__package__) / "locks" / f"{name}.json").read_text(encoding="utf-8")
+    content = json.loads(text)
+    return Lock(
+        name=name,
+        jars=tuple(LockedJar(**jar) for jar in content["jars"]),
+        pyspark=tuple(content.get("pyspark", ())),
+    )

@@ -1,0 +1,84 @@
+"""What must hold before anything is written; each refusal says what would help."""
+
+from collections.abc import Collection
+
+from spark_eos import calls
+from spark_eos.deadline import Deadline
+from spark_eos.errors import (
+    Code,
+    ConfigurationError,
+    KafkaResponseError,
+    TopicNotFoundError,
+    UnsupportedBrokerError,
+)
+from spark_eos.identity import driver_id
+from spark_eos.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos.transaction_calls import end_transaction
+from spark_eos.wire import Wire
+
+_LEAST_TRANSACTION_VERSION = 2
+_BY_NAME = 5
+_BY_ID = 6
+
+
+def offset_commit_version(features: calls.BrokerFeatures, bootstrap_servers: str) -> int:
+    """The version of TxnOffsetCommit to send: 6 with topic ids (KIP-1319), or 5 by name.
+
+    Raises:
+        UnsupportedBrokerError: the cluster can't keep the promise; the text says what helps.
+    """
+    greatest = features.versions.get(TxnOffsetCommitRequest.API_KEY, -1)
+    if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions or greatest < _BY_NAME:
+        raise UnsupportedBrokerError(
+            f"the brokers at {bootstrap_servers} speak TxnOffsetCommit up to version {greatest} "
+            f"and {'no ' if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions else ''}"
+            "ConsumerGroupHeartbeat; spark-eos needs TxnOffsetCommit 5 and the consumer group "
+            "protocol: Kafka 4.0 or newer"
+        )
+    level = features.features.get("transaction.version", 0)
+    if level < _LEAST_TRANSACTION_VERSION:
+        raise UnsupportedBrokerError(
+            f"the cluster at {bootstrap_servers} has transaction.version={level}, spark-eos needs "
+            f"{_LEAST_TRANSACTION_VERSION} (KIP-890). Upgrade the feature: kafka-features.sh "
+            f"--bootstrap-server {bootstrap_servers} upgrade --feature "
+            f"transaction.version={_LEAST_TRANSACTION_VERSION}"
+        )
+    return min(greatest, _BY_ID)
+
+
+def check_target_topic(
+    wire: Wire, topic: str | None, sources: Collection[str], deadline: Deadline
+) -> None:
+    """Refuses a default target topic that does not exist, or that the query itself reads.
+
+    Raises:
+        TopicNotFoundError, ConfigurationError: as said.
+    """
+    if topic is None:
+        return
+    if topic in sources:
+        raise ConfigurationError(
+            f"topic={topic!r} is a topic that the query reads: it would feed itself"
+        )
+    if topic not in calls.topics(wire, [topic], deadline):
+        raise TopicNotFoundError(f"target topic {topic!r} does not exist; create it first")
+
+
+def check_transactions(
+    wire: Wire, prefix: str, group_id: str, transaction_timeout_ms: int, deadline: Deadline
+) -> None:
+    """Tries the transaction settings with a transactional id of the driver's own.
+
+    Raises:
+        ConfigurationError: the broker does not allow so long a transaction.
+        KafkaResponseError: it does not allow the transactional id.
+    """
+    try:
+        end_transaction(wire, driver_id(prefix, group_id), transaction_timeout_ms, deadline)
+    except KafkaResponseError as error:
+        if error.code != Code.INVALID_TRANSACTION_TIMEOUT:
+            raise
+        raise ConfigurationError(
+            f"transaction_timeout_ms={transaction_timeout_ms} is above the brokers' "
+            "transaction.max.timeout.ms; lower the one or raise the other"
+        ) from error

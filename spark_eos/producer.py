@@ -1,0 +1,314 @@
+"""A worker's transactional producer: a librdkafka producer that bears its slot's id.
+
+librdkafka has no Transaction V2 (KIP-890), so its epoch stays the same from one transaction to
+the next, and a request that arrives late would join the next transaction. Hence one rule: a
+producer survives only clean commits. After any other end it is fenced and closed, and the next
+transaction gets a new one.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from spark_eos.deadline import Again, Deadline
+from spark_eos.errors import SparkEosError
+from spark_eos.identity import Slot
+from spark_eos.records import SourceRows, find_record, produce_arguments
+from spark_eos.settings import WriterSettings
+from spark_eos.transaction_calls import ProducerIdentity, end_transaction, producer_identity
+from spark_eos.wire import Wire
+
+logger = logging.getLogger(__name__)
+_librdkafka_log = logging.getLogger("spark_eos.librdkafka")
+# Failures reach the user as errors that name a cause; without a handler each of librdkafka's own
+# lines about connections would be printed.
+_librdkafka_log.addHandler(logging.NullHandler())
+
+_TRANSIENT: Final = {
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError._FENCED,
+    KafkaError._FATAL,
+    KafkaError._STATE,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.INVALID_TXN_STATE,
+    KafkaError.CONCURRENT_TRANSACTIONS,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+}
+
+
+class TransactionError(Exception):
+    """A transaction did not commit, or nobody knows whether it did.
+
+    Attributes:
+        again: whether its rows may be written by a later round, once the driver has fenced this
+            producer's members; False if they never can.
+    """
+
+    def __init__(self, reason: str, *, again: bool) -> None:
+        super().__init__(reason)
+        self.again = again
+
+
+@dataclass(frozen=True)
+class _FailedRecord:
+    error: KafkaError
+    size: int
+    position: str
+
+
+class SlotProducer:
+    """The one transactional producer of a worker process and query.
+
+    Args:
+        settings: the writer's settings.
+    """
+
+    def __init__(self, settings: WriterSettings) -> None:
+        self.settings = settings
+        self.wire = Wire(settings.client)
+        self._slot: Slot | None = None
+        self._producer: Any = None
+        self._identity: ProducerIdentity | None = None
+        self._failed: _FailedRecord | None = None
+        self._disturbance: str | None = None
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Producer id and epoch; only while a producer is open."""
+        if self._identity is None:
+            raise TransactionError("the producer is not open", again=True)
+        return self._identity
+
+    # Life -------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begins a transaction, with a new producer if the last one did not end cleanly."""
+        if self._producer is None:
+            self._open()
+        self._failed = None
+        try:
+            self._producer.poll(0)
+            self._disturbance = None
+            self._producer.begin_transaction()
+        except Exception as error:
+            # Fenced while idle: by the driver, or by an outage longer than the id's expiry.
+            logger.info("%s: replaced while idle: %s", self.identity.transactional_id, error)
+            self.drop()
+            self._open()
+            self._guarded("begin_transaction", self._producer.begin_transaction)
+
+    def _open(self) -> None:
+        settings = self.settings
+        deadline = Deadline(settings.connect_timeout, "connect_timeout")
+        if self._slot is None:
+            self._slot = Slot(
+                settings.transactional_id_prefix, settings.group_id, settings.worker_directory
+            )
+        transactional_id = self._slot.transactional_id
+        self._disturbance = None
+        self._producer = Producer(
+            {
+                **settings.client.for_producer(transactional_id, settings.transaction_timeout_ms),
+                "error_cb": self._on_error,
+            },
+            logger=_librdkafka_log,
+        )
+
+        def initialize() -> None:
+            try:
+                self._producer.init_transactions(deadline.remaining())
+            except KafkaException as error:
+                if error.args[0].retriable():
+                    raise Again(str(error.args[0])) from error
+                raise
+
+        try:
+            deadline.attempts(f"starting producer {transactional_id!r}")(initialize)
+            self._identity = producer_identity(self.wire, transactional_id, deadline)
+        except Exception as error:
+            self._producer = None
+            again = isinstance(error, TimeoutError) or _is_transient(error)
+            raise TransactionError(
+                f"transactional id {transactional_id!r} can't be used: {error}", again=again
+            ) from error
+
+    def drop(self) -> None:
+        """Fences and closes the producer; whatever its transaction holds is aborted."""
+        producer, self._producer = self._producer, None
+        identity, self._identity = self._identity, None
+        if producer is None or identity is None:
+            return
+        try:
+            # First fence: a delayed request of this producer must find a dead epoch.
+            end_transaction(
+                self.wire,
+                identity.transactional_id,
+                self.settings.transaction_timeout_ms,
+                Deadline(self.settings.connect_timeout, "connect_timeout"),
+            )
+        except SparkEosError as error:
+            # The driver ends what is open before anybody else may write.
+            logger.warning("%s is left to the driver: %s", identity.transactional_id, error)
+        try:
+            producer.purge()
+            producer.flush(0)
+        except Exception as error:
+            logger.debug("%s: while closing: %s", identity.transactional_id, error)
+
+    def close(self) -> None:
+        """Drops the producer and gives its slot and connections back."""
+        self.drop()
+        self.wire.close()
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None
+
+    # What librdkafka reports --------------------------------------------------------------------
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._disturbance = str(error)
+
+    def disturb(self, reason: str) -> None:
+        """Notes that the open transaction can't end cleanly, even if it commits."""
+        self._disturbance = reason
+
+    @property
+    def disturbance(self) -> str | None:
+        """What went wrong since the transaction began, or None."""
+        return self._disturbance
+
+    def _on_delivery(self, found: SourceRows, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            return
+        key, value = message.key(), message.value()
+        size = len(key or b"") + len(value or b"")
+        # Of a refused record batch the largest record is to blame, so it is the one to name.
+        if self._failed is not None and self._failed.size >= size:
+            return
+        row = find_record(found, key, value)
+        position = found.position(row) if row is not None else f"source {found.topic}"
+        self._failed = _FailedRecord(error, size, f"{position}, for topic {message.topic()!r}")
+
+    def _guarded(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except Exception as error:
+            # Besides KafkaException: SystemError, when librdkafka fails inside a callback.
+            raise TransactionError(f"{what}: {error}", again=_is_transient(error)) from error
+
+    # Work -------------------------------------------------------------------------------------
+
+    def produce(self, found: SourceRows, topics: list[str | None]) -> None:
+        """Hands rows to librdkafka; blocks while its queue is full.
+
+        Raises:
+            TransactionError: a row can't be written; the error names its source position.
+        """
+        arguments = produce_arguments(
+            found, topics, functools.partial(self._on_delivery, found)
+        )
+        produce = self._producer.produce
+        try:
+            for row in arguments:
+                try:
+                    produce(*row)
+                except BufferError:
+                    self._produce_when_there_is_room(row)
+        except Exception as error:
+            if isinstance(error, TransactionError):
+                raise
+            index = found.rows.num_rows - 1 - sum(1 for _ in arguments)
+            raise TransactionError(
+                f"{found.position(index)}, for topic {topics[index]!r}: {_advice(error)}",
+                again=_is_transient(error),
+            ) from error
+        self._guarded("poll", self._producer.poll, 0)
+        self._raise_failed()
+
+    def _produce_when_there_is_room(self, row: tuple[Any, ...]) -> None:
+        while True:
+            self._guarded("poll", self._producer.poll, 0.05)
+            self._raise_failed()
+            try:
+                self._producer.produce(*row)
+                return
+            except BufferError:
+                continue
+
+    def _raise_failed(self) -> None:
+        failed = self._failed
+        if failed is not None:
+            raise TransactionError(
+                f"{failed.position}: {_advice(failed.error)}",
+                again=failed.error.code() in _TRANSIENT,
+            )
+
+    def flush(self, deadline: Deadline) -> None:
+        """Waits until every record of the transaction is acknowledged.
+
+        Raises:
+            TransactionError: one was not.
+        """
+        left = self._guarded("flush", self._producer.flush, deadline.remaining())
+        self._raise_failed()
+        if left:
+            raise TransactionError(
+                f"{left} records were not acknowledged within {deadline.seconds:g} s "
+                f"({deadline.setting})",
+                again=True,
+            )
+
+    def commit(self, deadline: Deadline) -> None:
+        """Ends the transaction by committing it.
+
+        Raises:
+            TransactionError: it is not committed, or nobody knows.
+        """
+
+        def attempt() -> None:
+            try:
+                self._producer.commit_transaction(deadline.remaining())
+            except KafkaException as error:
+                if error.args[0].retriable():
+                    self.disturb(str(error.args[0]))
+                    raise Again(str(error.args[0])) from error
+                raise
+
+        def committing() -> None:
+            deadline.attempts("commit_transaction")(attempt)
+
+        self._guarded("commit_transaction", committing)
+
+
+def _is_transient(error: BaseException) -> bool:
+    if isinstance(error, KafkaException):
+        cause = error.args[0]
+        return bool(cause.fatal() or cause.retriable() or cause.code() in _TRANSIENT)
+    return isinstance(error, SystemError | TimeoutError)
+
+
+def _advice(error: KafkaError | BaseException) -> str:
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    if isinstance(cause, KafkaError) and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return (
+            f"{cause}. The record, or the batch it was sent in, is larger than allowed: raise the "
+            "topic's max.message.bytes and kafka['message.max.bytes'], or, if the record itself "
+            "is smaller than that, lower kafka['batch.size'] to the topic's max.message.bytes"
+        )
+    return str(cause)

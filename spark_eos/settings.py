@@ -1,0 +1,40 @@
+"""What a task needs to know to write; travels to Spark's workers, pickled."""
+
+from dataclasses import dataclass, replace
+
+from spark_eos.config import ClientSettings
+
+
+@dataclass(frozen=True)
+class WriterSettings:
+    """Settings of the writing side, the same for every task of a query.
+
+    Attributes:
+        client: Kafka client settings.
+        group_id: the consumer group whose offsets move with the output.
+        topic: default target topic; None if every row names its own.
+        transactional_id_prefix: what transactional ids begin with.
+        transaction_timeout_ms: after so long the broker aborts an open transaction.
+        chunk_records: rows after which a transaction is committed and another begun.
+        chunk_bytes: the same, bytes of keys, values and headers.
+        chunk_ms: the same, milliseconds since it began.
+        worker_directory: where a host keeps its node id and slots; None for the default.
+        offset_commit_version: version of TxnOffsetCommit to send, 5 or 6.
+        connect_timeout: seconds allowed to reach the cluster.
+    """
+
+    client: ClientSettings
+    group_id: str
+    topic: str | None
+    transactional_id_prefix: str
+    transaction_timeout_ms: int
+    chunk_records: int
+    chunk_bytes: int
+    chunk_ms: int
+    worker_directory: str | None
+    offset_commit_version: int
+    connect_timeout: float
+
+    def with_version(self, version: int) -> "WriterSettings":
+        """The same, with another version of TxnOffsetCommit."""
+        return replace(self, offset_commit_version=version)

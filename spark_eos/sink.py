@@ -1,0 +1,384 @@
+"""`ExactlyOnceSink`: the front of spark-eos for foreachBatch."""
+
+import atexit
+import contextlib
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import DataStreamWriter
+
+from spark_eos import preflight
+from spark_eos.calls import broker_features
+from spark_eos.checkpoint import OffsetLog
+from spark_eos.columns import check_columns, writable
+from spark_eos.config import ClientSettings
+from spark_eos.coordinator import check_members
+from spark_eos.deadline import Deadline
+from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
+from spark_eos.hadoop_files import HadoopFiles
+from spark_eos.pipeline import check_narrow
+from spark_eos.plan import BatchPlan
+from spark_eos.report import REPORT_DDL, BatchReport, JobOutcome, job_outcome
+from spark_eos.run import Partitions, QueryRun
+from spark_eos.settings import WriterSettings
+from spark_eos.source import (
+    check_source_options,
+    read_source,
+    source_partitions,
+    starting_positions,
+)
+from spark_eos.task import write_task
+from spark_eos.wire import Wire
+
+logger = logging.getLogger(__name__)
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_RUN_ID: Final = "spark.jobGroup.id"
+_LONGEST_GROUP_ID: Final = 200
+
+
+class ExactlyOnceSink:
+    """Writes a streaming query's rows to Kafka exactly once, together with its source offsets.
+
+    One sink serves one query. Each Spark task writes in Kafka transactions and commits, inside
+    them, the offsets of the source records it consumed (TxnOffsetCommit v6, KIP-1319), as a
+    member of the consumer group to which the partition is assigned (KIP-848, KAFKA-20191).
+    Consumers of the output see each record once if they read with
+    ``isolation.level=read_committed``.
+
+    Args:
+        kafka: client settings in librdkafka's names, for all clients; ``bootstrap.servers`` is
+            required.
+        group_id: the consumer group whose offsets tell the query's progress. No other consumer
+            may use it.
+        topic: default target topic; a ``topic`` column overrides it row by row. None: every row
+            has its own.
+        checkpoint_location: the streaming query's checkpoint, on any file system Spark knows.
+        members: at most so many group members; by default one per source partition, up to this.
+        transactional_id_prefix: what transactional ids begin with; for ACLs.
+        chunk_records: rows after which a task commits its transaction and begins another.
+        chunk_bytes: the same, in bytes of keys, values and headers.
+        chunk_ms: the same, in milliseconds; below transaction_timeout_ms.
+        transaction_timeout_ms: milliseconds after which the brokers abort a transaction; at most
+            their transaction.max.timeout.ms.
+        connect_timeout: seconds allowed to reach the cluster and to start a producer.
+        group_timeout: seconds allowed for joining the group and for each call to it.
+        rounds: at most so many Spark jobs for one batch, the first one included; further ones
+            write what a failed task left.
+        worker_directory: directory, on each host, for the host's id and the locks of
+            transactional ids; by default one below the temporary directory.
+        on_batch: called on the driver with each `BatchReport`, after everything is committed.
+
+    Raises:
+        ConfigurationError: an option can't be used as given.
+    """
+
+    def __init__(
+        self,
+        *,
+        kafka: Mapping[str, Any],
+        group_id: str,
+        checkpoint_location: str,
+        topic: str | None = None,
+        members: int = 64,
+        transactional_id_prefix: str = "spark-eos",
+        chunk_records: int = 100_000,
+        chunk_bytes: int = 64 << 20,
+        chunk_ms: int = 10_000,
+        transaction_timeout_ms: int = 60_000,
+        connect_timeout: float = 30.0,
+        group_timeout: float = 60.0,
+        rounds: int = 4,
+        worker_directory: str | None = None,
+        on_batch: Callable[[BatchReport], None] | None = None,
+    ) -> None:
+        _check_text("group_id", group_id)
+        _check_text("checkpoint_location", checkpoint_location)
+        _check_text("transactional_id_prefix", transactional_id_prefix)
+        if topic is not None:
+            _check_text("topic", topic)
+        _check_positive(
+            members=members,
+            chunk_records=chunk_records,
+            chunk_bytes=chunk_bytes,
+            chunk_ms=chunk_ms,
+            transaction_timeout_ms=transaction_timeout_ms,
+            connect_timeout=connect_timeout,
+            group_timeout=group_timeout,
+            rounds=rounds,
+        )
+        if chunk_ms >= transaction_timeout_ms:
+            raise ConfigurationError(
+                f"chunk_ms={chunk_ms} must be below transaction_timeout_ms="
+                f"{transaction_timeout_ms}, or the brokers abort transactions before they end"
+            )
+        self._settings = WriterSettings(
+            client=ClientSettings(kafka),
+            group_id=group_id,
+            topic=topic,
+            transactional_id_prefix=transactional_id_prefix,
+            transaction_timeout_ms=transaction_timeout_ms,
+            chunk_records=chunk_records,
+            chunk_bytes=chunk_bytes,
+            chunk_ms=chunk_ms,
+            worker_directory=worker_directory,
+            offset_commit_version=0,
+            connect_timeout=connect_timeout,
+        )
+        self._settings.client.check_with_librdkafka()
+        self._checkpoint_location = checkpoint_location
+        self._members = members
+        self._rounds = rounds
+        self._group_timeout = group_timeout
+        self._on_batch = on_batch
+        self._selection: dict[str, str] | None = None
+        self._spark: SparkSession | None = None
+        self._run: QueryRun | None = None
+        self._narrow_run: str | None = None
+        self._last_batch = -1
+
+    def __repr__(self) -> str:
+        settings = self._settings
+        return (
+            f"ExactlyOnceSink(group_id={settings.group_id!r}, topic={settings.topic!r}, "
+            f"kafka={settings.client!r})"
+        )
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        spark: SparkSession,
+        *,
+        subscribe: str | None = None,
+        subscribePattern: str | None = None,  # noqa: N803 - Spark's name for it
+        assign: str | None = None,
+        starting_offsets: str = "earliest",
+        include_headers: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """Reads source topics as a streaming DataFrame, from the group's committed offsets on.
+
+        Args:
+            spark: the session.
+            subscribe: topic names, joined by commas.
+            subscribePattern: a regular expression that whole topic names match.
+            assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
+            starting_offsets: where to start in partitions for which the group has no committed
+                offset: ``earliest`` or ``latest``. Spark asks only when a query has no
+                checkpoint yet.
+            include_headers: whether to read the records' headers too.
+            options: further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
+
+        Returns:
+            The columns of Spark's Kafka source, and ``source``, a struct of ``topic``,
+            ``partition`` and ``offset`` that `write` needs unchanged.
+
+        Raises:
+            ConfigurationError: not exactly one of subscribe, subscribePattern and assign.
+            UnsupportedPipelineError: an option would split or reorder source partitions.
+            TopicNotFoundError: a source topic does not exist.
+        """
+        options = dict(options or {})
+        check_source_options(starting_offsets, options)
+        given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
+        selection = {name: text for name, text in given.items() if text is not None}
+        with contextlib.closing(Wire(self._settings.client)) as wire:
+            starting = starting_positions(
+                wire, self._settings.group_id, selection, starting_offsets, self._deadline()
+            )
+        self._selection, self._spark = selection, spark
+        return read_source(
+            spark,
+            self._settings.client,
+            selection,
+            starting,
+            include_headers=include_headers,
+            options=options,
+        )
+
+    # Writing ----------------------------------------------------------------------------------
+
+    def write(self, frame: DataFrame) -> DataStreamWriter:
+        """Checks a streaming DataFrame and returns the writer to start it with.
+
+        Columns: ``value`` (binary or string; null is a tombstone), ``source`` from `read`, and
+        optionally ``key`` (binary or string), ``headers`` (array of struct<key, value>),
+        ``topic``, ``partition`` and ``timestamp``. Others are ignored.
+
+        Args:
+            frame: the streaming DataFrame.
+
+        Returns:
+            A DataStreamWriter with the sink and the checkpoint set; choose a trigger and start.
+
+        Raises:
+            UnsupportedPipelineError: a column or an operator of the plan stands in the way.
+            UnsupportedBrokerError, TopicNotFoundError, ForeignMemberError, ConfigurationError:
+                the cluster can't be written to exactly once as things are.
+        """
+        check_columns(frame.schema, self._settings.topic)
+        if not frame.isStreaming:
+            raise UnsupportedPipelineError(
+                "the DataFrame is not a streaming one; read it with sink.read"
+            )
+        check_narrow(frame)
+        self._spark = frame.sparkSession
+        self._check_cluster()
+        writer = frame.writeStream.foreachBatch(self)
+        return writer.option("checkpointLocation", self._checkpoint_location)
+
+    def _check_cluster(self) -> None:
+        settings = self._settings
+        with contextlib.closing(Wire(settings.client)) as wire:
+            features = broker_features(wire, self._deadline())
+            preflight.offset_commit_version(features, settings.client.bootstrap_servers)
+            sources = (
+                source_partitions(wire, self._selection, self._deadline())[0]
+                if self._selection
+                else {}
+            )
+            preflight.check_target_topic(wire, settings.topic, sources, self._deadline())
+            preflight.check_transactions(
+                wire,
+                settings.transactional_id_prefix,
+                settings.group_id,
+                settings.transaction_timeout_ms,
+                self._deadline(),
+            )
+            check_members(wire, settings.group_id, self._deadline())
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._settings.connect_timeout, "connect_timeout")
+
+    # One batch --------------------------------------------------------------------------------
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Writes one micro-batch; the function that foreachBatch calls.
+
+        Raises:
+            SparkEosError: the batch is not written; Spark stops the query with this as reason.
+        """
+        context = frame.sparkSession.sparkContext
+        run_id = context.getLocalProperty(_RUN_ID) or ""
+        query_id = context.getLocalProperty(_QUERY_ID) or ""
+        if self._run is None or self._run.run_id != run_id or batch_id <= self._last_batch:
+            check_columns(frame.schema, self._settings.topic)
+            check_narrow(frame)
+            self._start_run(frame.sparkSession, run_id, query_id)
+        assert self._run is not None
+        self._last_batch = batch_id
+        rows = writable(frame)
+
+        def job(
+            settings: WriterSettings, batch_plan: BatchPlan, only: Partitions | None
+        ) -> JobOutcome:
+            _check_partitions(frame, len(batch_plan))
+            chosen = rows if only is None else rows.where(_is_one_of(only))
+            written = chosen.mapInArrow(write_task(settings, batch_plan), REPORT_DDL)
+            return job_outcome(row.asDict() for row in written.collect())
+
+        report = self._run.process(batch_id, job)
+        logger.info("%s", report)
+        if self._on_batch is not None:
+            self._on_batch(report)
+
+    def _start_run(self, session: SparkSession, run_id: str, query_id: str) -> None:
+        if self._run is not None:
+            self._run.abandon()
+            self._run = None
+        offset_log = OffsetLog(HadoopFiles(session, self._checkpoint_location))
+        found = offset_log.query_id()
+        if query_id and found != query_id:
+            raise CheckpointError(
+                f"checkpoint_location {self._checkpoint_location!r} belongs to query {found}, "
+                f"this is query {query_id}: the sink and the query need the same checkpoint; "
+                "start the query from sink.write(...), which sets it"
+            )
+        self._last_batch = -1
+        self._run = QueryRun(
+            run_id,
+            Wire(self._settings.client),
+            self._settings,
+            offset_log,
+            most_members=self._members,
+            most_rounds=self._rounds,
+            group_timeout=self._group_timeout,
+            watch=_activity(self._spark, query_id, run_id),
+        )
+        _leave_at_exit(self._run)
+
+    def close(self) -> None:
+        """Lets the group's members leave now; for use after the query has been stopped.
+
+        Not needed: they leave by themselves about a second after the query's end, and when the
+        driver exits. May be called again.
+        """
+        if self._run is not None:
+            self._run.leave()
+            self._run = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark Connect pickles the sink to where the batches run; a run lives only there.
+        return {**self.__dict__, "_run": None, "_spark": None, "_last_batch": -1}
+
+
+def _check_text(name: str, text: object) -> None:
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigurationError(f"{name} must be a text that is not empty, not {text!r}")
+    if len(text) > _LONGEST_GROUP_ID and name != "checkpoint_location":
+        raise ConfigurationError(f"{name} is longer than {_LONGEST_GROUP_ID} characters")
+
+
+def _check_positive(**options: object) -> None:
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+
+
+def _check_partitions(frame: DataFrame, source_partition_count: int) -> None:
+    query: Any = frame._jdf.queryExecution()  # type: ignore[attr-defined]
+    found = query.toRdd().getNumPartitions()
+    if found > source_partition_count:
+        raise UnsupportedPipelineError(
+            f"the batch has {found} Spark partitions for {source_partition_count} source "
+            "partitions, so rows of a source partition are split over tasks: leave out "
+            "repartition and the like"
+        )
+
+
+def _is_one_of(partitions: Partitions) -> Any:
+    chosen = [f"{topic}/{index}" for topic, index in partitions]
+    name = F.concat_ws("/", F.col("source_topic"), F.col("source_partition").cast("string"))
+    return name.isin(chosen)
+
+
+def _activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable[[], bool]:
+    """Tells whether the query's run is still active; always yes where nobody can know."""
+    if spark is None or not query_id:
+        return lambda: True
+
+    def active() -> bool:
+        try:
+            query = spark.streams.get(query_id)
+        except Exception:
+            return False  # the JVM has gone
+        return query is not None and str(query.runId) == run_id
+
+    return active
+
+
+def _leave_at_exit(run: QueryRun) -> None:
+    reference = weakref.ref(run)
+
+    def leave() -> None:
+        alive = reference()
+        if alive is not None:
+            with contextlib.suppress(Exception):
+                alive.leave()
+
+    atexit.register(leave)

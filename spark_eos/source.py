@@ -1,0 +1,142 @@
+"""Spark's Kafka source as a query of spark-eos reads it: from the group's committed offsets on."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import calls
+from spark_eos.config import ClientSettings
+from spark_eos.deadline import Deadline
+from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
+from spark_eos.group_calls import committed_offsets
+from spark_eos.wire import Wire
+
+_REFUSED: Final = {
+    "minpartitions": "it splits source partitions over tasks",
+    "maxrecordsperpartition": "it splits source partitions over tasks",
+    "startingoffsets": "use starting_offsets; committed offsets of the group come first",
+    "startingoffsetsbytimestamp": "committed offsets of the group come first",
+    "startingtimestamp": "committed offsets of the group come first",
+    "endingoffsets": "a streaming query has no end",
+    "subscribe": "use the argument of that name",
+    "subscribepattern": "use the argument of that name",
+    "assign": "use the argument of that name",
+    "includeheaders": "use include_headers",
+}
+_SPECIAL: Final = {"earliest": -2, "latest": -1}
+
+
+def check_source_options(starting_offsets: str, options: Mapping[str, str]) -> None:
+    """Refuses options that would break offset order or are set elsewhere.
+
+    Raises:
+        ConfigurationError, UnsupportedPipelineError: naming the option.
+    """
+    if starting_offsets not in _SPECIAL:
+        raise ConfigurationError(
+            f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'"
+        )
+    for name in options:
+        reason = _REFUSED.get(name.lower())
+        if reason is not None:
+            raise UnsupportedPipelineError(f"source option {name!r} can't be used: {reason}")
+        if name.lower().startswith("kafka."):
+            raise ConfigurationError(
+                f"source option {name!r}: client settings go into kafka= of the sink, once"
+            )
+
+
+def source_partitions(
+    wire: Wire, selection: Mapping[str, str], deadline: Deadline
+) -> tuple[dict[str, calls.TopicInfo], set[tuple[str, int]]]:
+    """The topics and partitions that a selection reads now.
+
+    Args:
+        wire: the connections.
+        selection: one of Spark's options ``subscribe``, ``subscribePattern`` or ``assign``.
+        deadline: over all attempts.
+
+    Raises:
+        ConfigurationError: not exactly one selection, or one that can't be parsed.
+        TopicNotFoundError: a topic or partition does not exist.
+    """
+    if len(selection) != 1:
+        raise ConfigurationError("give exactly one of subscribe, subscribePattern and assign")
+    ((kind, text),) = selection.items()
+    if kind == "subscribePattern":
+        pattern = re.compile(text)
+        found = {
+            name: topic
+            for name, topic in calls.topics(wire, None, deadline).items()
+            if pattern.fullmatch(name)
+        }
+        if not found:
+            raise TopicNotFoundError(f"no topic matches subscribePattern {text!r}")
+        return found, _all_partitions(found)
+    if kind == "subscribe":
+        names = {name.strip() for name in text.split(",") if name.strip()}
+        found = _existing(wire, names, deadline)
+        return found, _all_partitions(found)
+    try:
+        assigned = {(t, int(p)) for t, indexes in json.loads(text).items() for p in indexes}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"assign is {text!r}; it must be JSON such as '{{\"orders\": [0, 1]}}'"
+        ) from error
+    found = _existing(wire, {topic for topic, _ in assigned}, deadline)
+    for topic, partition in sorted(assigned - _all_partitions(found)):
+        raise TopicNotFoundError(f"source topic {topic!r} has no partition {partition}")
+    return found, assigned
+
+
+def _existing(wire: Wire, names: set[str], deadline: Deadline) -> dict[str, calls.TopicInfo]:
+    found = calls.topics(wire, names, deadline)
+    missing = sorted(names - found.keys())
+    if missing or not names:
+        raise TopicNotFoundError(f"source topic {', '.join(missing) or '(none)'} does not exist")
+    return found
+
+
+def _all_partitions(topics: Mapping[str, calls.TopicInfo]) -> set[tuple[str, int]]:
+    return {(name, index) for name, topic in topics.items() for index in range(topic.partitions)}
+
+
+def starting_positions(
+    wire: Wire,
+    group_id: str,
+    selection: Mapping[str, str],
+    starting_offsets: str,
+    deadline: Deadline,
+) -> str:
+    """Spark's ``startingOffsets``: committed offsets where there are any, else as asked."""
+    topics, partitions = source_partitions(wire, selection, deadline)
+    ids = {name: topic.topic_id for name, topic in topics.items()}
+    committed = committed_offsets(wire, group_id, partitions, ids, deadline)
+    positions: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(partitions):
+        offset = committed.get((topic, partition), _SPECIAL[starting_offsets])
+        positions.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(positions)
+
+
+def read_source(
+    spark: SparkSession,
+    client: ClientSettings,
+    selection: Mapping[str, str],
+    starting: str,
+    *,
+    include_headers: bool,
+    options: Mapping[str, str],
+) -> DataFrame:
+    """Spark's Kafka source with the struct ``source`` beside its own columns."""
+    reader = spark.readStream.format("kafka").options(
+        **{**options, **client.for_spark_source(), **selection, "startingOffsets": starting}
+    )
+    if include_headers:
+        reader = reader.option("includeHeaders", "true")
+    frame = reader.load()
+    return frame.withColumn("source", F.struct("topic", "partition", "offset"))

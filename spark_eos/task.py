@@ -1,0 +1,177 @@
+"""One Spark task: the rows of some source partitions, written in transactions.
+
+Runs in Spark's Python workers, inside ``mapInArrow``. Imports nothing of the driver's side.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from spark_eos import report
+from spark_eos.plan import BatchPlan
+from spark_eos.producer import SlotProducer, TransactionError
+from spark_eos.records import RowOrderError, SourceRows, source_rows
+from spark_eos.report import Counters, PartitionOutcome, report_batch
+from spark_eos.settings import WriterSettings
+from spark_eos.transaction import Transactions
+
+# A worker process keeps its producers from task to task. Keyed by process too: a fork must not
+# share its parent's connections.
+_producers: dict[tuple[int, str, str], SlotProducer] = {}
+
+
+def _worker_producer(settings: WriterSettings) -> SlotProducer:
+    key = (os.getpid(), settings.transactional_id_prefix, settings.group_id)
+    producer = _producers.get(key)
+    if producer is not None and producer.settings != settings:
+        producer.close()
+        producer = None
+    if producer is None:
+        producer = _producers[key] = SlotProducer(settings)
+    return producer
+
+
+def write_task(
+    settings: WriterSettings, plan: BatchPlan
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that ``mapInArrow`` runs for every Spark partition.
+
+    Args:
+        settings: the writer's settings.
+        plan: how to treat each source partition; one that is missing is not written.
+
+    Returns:
+        A function from the rows, with the columns of `spark_eos.columns.writable`, to one batch
+        of `spark_eos.report.REPORT_DDL`. It always reads all its rows: returning early would cost
+        the worker process and its producer.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            yield _deferred(batches)
+        else:
+            yield _TaskWriter(settings, plan).write(batches)
+
+    return run
+
+
+def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+    # A retry, or a speculative copy: an earlier attempt may still be alive, so only the driver
+    # decides, after fencing, who writes. Reported even without a row, for the driver to fence.
+    reason = "a repeated attempt of a Spark task leaves the decision to the driver"
+    outcomes: dict[tuple[str, int], PartitionOutcome] = {}
+    for batch in batches:
+        for found in source_rows(batch):
+            outcomes.setdefault(
+                (found.topic, found.partition), PartitionOutcome(report.DEFERRED, reason=reason)
+            )
+    return report_batch(report.DEFERRED, reason, Counters(), outcomes)
+
+
+class _TaskWriter:
+    def __init__(self, settings: WriterSettings, plan: BatchPlan) -> None:
+        self._plan = plan
+        self._transactions = Transactions(_worker_producer(settings), settings, plan)
+        self._outcomes: dict[tuple[str, int], PartitionOutcome] = {}
+        self._pending: dict[tuple[str, int], int] = {}
+        self._seen: dict[tuple[str, int], int] = {}
+        self._last_partition: tuple[str, int] | None = None
+        self._status = report.WRITTEN
+        self._reason: str | None = None
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        try:
+            for batch in batches:
+                for found in self._source_rows(batch):
+                    self._write_source_rows(found)
+            if self._transactions.open:
+                self._commit()
+        except BaseException:
+            self._transactions.abort()
+            raise
+        return report_batch(
+            self._status, self._reason, self._transactions.counters, self._outcomes
+        )
+
+    def _source_rows(self, batch: pa.RecordBatch) -> Iterator[SourceRows]:
+        try:
+            yield from source_rows(batch)
+        except RowOrderError as error:
+            self._stop(report.FAILED, str(error))
+
+    def _write_source_rows(self, found: SourceRows) -> None:
+        partition = (found.topic, found.partition)
+        outcome = self._outcomes.setdefault(partition, PartitionOutcome())
+        if self._status != report.WRITTEN:
+            self._leave_out(outcome)
+            return
+        plan = self._plan.get(partition)
+        if plan is None:
+            outcome.status = report.REJECTED
+            outcome.reason = f"no member of the group is assigned {found.topic}-{found.partition}"
+            return
+        seen = self._seen.get(partition, -1)
+        follows = partition == self._last_partition
+        self._last_partition = partition
+        if found.first_offset < seen or (found.first_offset == seen and not follows):
+            self._stop(
+                report.FAILED,
+                f"source {found.topic}-{found.partition} offset {found.first_offset} comes after "
+                f"offset {seen}: between sink.read and sink.write the order of "
+                "rows must not change",
+            )
+            self._leave_out(outcome)
+            return
+        self._seen[partition] = found.last_offset
+        fresh = found.at_or_above(plan.committed)
+        outcome.skipped += found.rows.num_rows - fresh.rows.num_rows
+        for part in fresh.slices():
+            self._add(partition, part)
+            if self._status != report.WRITTEN:
+                self._leave_out(outcome)
+                return
+
+    def _add(self, partition: tuple[str, int], part: SourceRows) -> None:
+        transactions = self._transactions
+        # Rows made of one record stay together: its offset is committed once, with all of them.
+        goes_on = transactions.offsets.get(partition) == part.first_offset + 1
+        if transactions.full and not goes_on:
+            self._commit()
+            if self._status != report.WRITTEN:
+                return
+        try:
+            transactions.add(part)
+        except TransactionError as error:
+            transactions.abort()
+            self._fail(error)
+        else:
+            self._pending[partition] = self._pending.get(partition, 0) + part.rows.num_rows
+
+    def _commit(self) -> None:
+        offsets = dict(self._transactions.offsets)
+        try:
+            self._transactions.commit()
+        except TransactionError as error:
+            self._fail(error)
+            return
+        for partition, rows in self._pending.items():
+            outcome = self._outcomes[partition]
+            outcome.rows += rows
+            outcome.next_offset = offsets[partition]
+        self._pending.clear()
+
+    def _fail(self, error: TransactionError) -> None:
+        self._stop(report.REJECTED if error.again else report.FAILED, str(error))
+
+    def _stop(self, status: str, reason: str) -> None:
+        self._transactions.abort()
+        self._status, self._reason = status, reason
+        for partition in self._pending:
+            self._leave_out(self._outcomes[partition])
+        self._pending.clear()
+
+    def _leave_out(self, outcome: PartitionOutcome) -> None:
+        outcome.status, outcome.reason = self._status, self._reason

@@ -1,0 +1,218 @@
+"""Connections to brokers through kafka-python: one request, one answer, and coordinators.
+
+kafka-python's `kafka.net` carries connections, TLS, SASL, metadata of brokers and versions.
+One event loop thread serves any number of calling threads.
+"""
+
+import enum
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from spark_eos.config import ClientSettings
+from spark_eos.deadline import Again, Deadline
+from spark_eos.errors import Code, DeadlineExceededError, KafkaResponseError, code_names
+
+# Reconnecting is this module's business, and its outcome reaches the user as an error that says
+# what to do; without a handler Python would print every attempt.
+logging.getLogger("kafka").addHandler(logging.NullHandler())
+
+_NOT_SENT: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
+_LOST: Final = (
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.RequestTimedOutError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.Cancelled,
+    OSError,
+)
+_RETRY_HERE: Final = {Code.COORDINATOR_LOAD_IN_PROGRESS}
+_RETRY_ELSEWHERE: Final = {Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
+
+Codes = Callable[[Any], Iterable[int]]
+Result = TypeVar("Result")
+
+
+class CoordinatorType(enum.IntEnum):
+    """Key types of FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class Wire:
+    """Connections to one cluster, safe to use from any thread.
+
+    Args:
+        settings: the client settings.
+        request_timeout: seconds that one answer may take.
+    """
+
+    def __init__(self, settings: ClientSettings, *, request_timeout: float = 10.0) -> None:
+        self._settings = settings
+        self._request_timeout = request_timeout
+        self._lock = threading.Lock()
+        self._net: NetworkSelector | None = None
+        self._manager: Any = None
+        self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
+
+    def close(self) -> None:
+        """Closes all connections and ends the event loop's thread. May be called again."""
+        with self._lock:
+            net, self._net = self._net, None
+            if net is not None:
+                net.run(self._close_connections)
+                net.stop(timeout_ms=5_000)
+                net.close()
+
+    async def _close_connections(self) -> None:
+        self._manager.close()
+
+    def _connected(self, deadline: Deadline) -> NetworkSelector:
+        with self._lock:
+            if self._net is None:
+                self._net = self._connect(deadline)
+            return self._net
+
+    def _connect(self, deadline: Deadline) -> NetworkSelector:
+        configuration = self._settings.for_wire()
+        net = NetworkSelector(**configuration)
+        net.start()
+        self._manager = KafkaConnectionManager(net, **configuration)
+        try:
+            self._manager.bootstrap(timeout_ms=max(1, int(deadline.remaining() * 1000)))
+        except (*_NOT_SENT, *_LOST) as error:
+            net.stop(timeout_ms=1_000)
+            raise DeadlineExceededError(
+                f"no broker of bootstrap.servers={self._settings.bootstrap_servers!r} could be "
+                f"reached within {deadline.seconds:g} s ({deadline.setting}): {error}"
+            ) from error
+        return net
+
+    def brokers(self, deadline: Deadline) -> list[int]:
+        """Node ids of all brokers."""
+        self._connected(deadline)
+        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
+
+    def _exchange(self, request: Any, node: int | None, deadline: Deadline) -> Any:
+        net = self._connected(deadline)
+        timeout_ms = int(min(self._request_timeout, max(0.05, deadline.remaining())) * 1000)
+
+        async def exchange() -> Any:
+            return await self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
+
+        return net.run(exchange)
+
+    def send(
+        self,
+        request: Any,
+        deadline: Deadline,
+        *,
+        node: int | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> Any:
+        """Sends a request to a node, or to any; raises `Again` when no answer came.
+
+        Args:
+            request: a kafka-python message.
+            deadline: limits the wait for the answer.
+            node: the broker's id; None for the one least loaded.
+            on_lost: called when the request may have reached the broker but its answer was lost.
+        """
+        try:
+            return self._exchange(request, node, deadline)
+        except _NOT_SENT as error:
+            self._manager.cluster.request_update()
+            raise Again(f"{request.name} not sent: {error!r}") from error
+        except _LOST as error:
+            if on_lost is not None:
+                on_lost()
+            raise Again(f"{request.name} not answered: {error!r}") from error
+
+    def ask(
+        self,
+        request: Any,
+        deadline: Deadline,
+        *,
+        node: int | None = None,
+        interpret: Callable[[Any], Result],
+    ) -> Result:
+        """Sends to a node, or to any, until ``interpret`` accepts the answer (no `Again`)."""
+
+        def attempt() -> Result:
+            return interpret(self.send(request, deadline, node=node))
+
+        return deadline.attempts(request.name)(attempt)
+
+    def coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
+        """Node id of the coordinator of a group or transactional id; remembered once found."""
+        found = self._coordinators.get((kind, key))
+        if found is not None:
+            return found
+        request = FindCoordinatorRequest(coordinator_keys=[key], key_type=int(kind))
+        answer = self.send(request, deadline).coordinators[0]
+        if answer.error_code in _RETRY_HERE | _RETRY_ELSEWHERE:
+            raise Again(f"{kind.name.lower()} coordinator: {code_names([answer.error_code])}")
+        if answer.error_code:
+            raise KafkaResponseError(
+                f"finding the {kind.name.lower()} coordinator of {key!r}: "
+                f"{code_names([answer.error_code])}",
+                answer.error_code,
+            )
+        self._coordinators[kind, key] = answer.node_id
+        return int(answer.node_id)
+
+    def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
+        """Makes the next request look the coordinator up again."""
+        self._coordinators.pop((kind, key), None)
+
+    def ask_coordinator(
+        self,
+        kind: CoordinatorType,
+        key: str,
+        request: Any,
+        deadline: Deadline,
+        *,
+        codes: Codes,
+        retry: Iterable[int] = (),
+        on_lost: Callable[[], None] | None = None,
+    ) -> Any:
+        """Sends to a coordinator until it gives a final answer.
+
+        Lost connections, loading and moved coordinators (14, 15, 16) are retried; all other
+        codes are the caller's to judge.
+
+        Args:
+            kind: group or transaction.
+            key: the group id or transactional id.
+            request: a kafka-python message; it may be sent several times.
+            deadline: over all attempts.
+            codes: takes the error codes out of an answer.
+            retry: further codes to retry.
+            on_lost: called for each request whose answer was lost.
+
+        Raises:
+            DeadlineExceededError: no final answer in time.
+        """
+        retriable = {*retry, *_RETRY_HERE, *_RETRY_ELSEWHERE}
+
+        def attempt() -> Any:
+            node = self.coordinator(kind, key, deadline)
+            try:
+                response = self.send(request, deadline, node=node, on_lost=on_lost)
+            except Again:
+                self.forget_coordinator(kind, key)
+                raise
+            found = set(codes(response))
+            if found & _RETRY_ELSEWHERE:
+                self.forget_coordinator(kind, key)
+            if found & retriable:
+                raise Again(f"{request.name}: {code_names(found)}")
+            return response
+
+        return deadline.attempts(f"{request.name} for {kind.name.lower()} {key!r}")(attempt)

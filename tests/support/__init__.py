@@ -1,0 +1,1 @@
+"""What the tests share: records in and out, queries to start, workers to disturb."""

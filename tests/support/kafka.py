@@ -1,0 +1,169 @@
+"""Records into topics and out of them, and what the broker says about groups."""
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from spark_eos import calls, group_calls
+from spark_eos.config import ClientSettings
+from spark_eos.deadline import Deadline
+from spark_eos.identity import id_pattern
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.transaction_calls import open_transactions
+from spark_eos.wire import Wire
+
+
+@dataclass
+class Flow:
+    """Names of one test's own topics, group and checkpoint."""
+
+    broker: EmbeddedKafka
+    checkpoint: str
+    worker_directory: str
+    partitions: int = 2
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:10])
+
+    def __post_init__(self) -> None:
+        self.broker.create_topic(self.source, self.partitions)
+        self.broker.create_topic(self.target, self.partitions)
+
+    @property
+    def source(self) -> str:
+        return f"in-{self.name}"
+
+    @property
+    def target(self) -> str:
+        return f"out-{self.name}"
+
+    @property
+    def group_id(self) -> str:
+        return f"group-{self.name}"
+
+    @property
+    def kafka(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.broker.bootstrap_servers}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.broker.bootstrap_servers
+
+    def options(self) -> dict[str, Any]:
+        """Arguments for ExactlyOnceSink."""
+        return {
+            "kafka": self.kafka,
+            "group_id": self.group_id,
+            "topic": self.target,
+            "checkpoint_location": self.checkpoint,
+            "worker_directory": self.worker_directory,
+        }
+
+    def produce(self, values: Iterable[Any], partition: int = -1, **more: Any) -> None:
+        """Appends values to the source topic, spread over its partitions unless one is given."""
+        producer = Producer(self.kafka)
+        for number, value in enumerate(values):
+            encoded = value if isinstance(value, bytes | None) else str(value).encode()
+            chosen = number % self.partitions if partition < 0 else partition
+            producer.produce(self.source, encoded, partition=chosen, **more)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def written(self, topic: str | None = None) -> list[Message]:
+        """All records of the target topic that a read_committed consumer sees."""
+        return consume(self.bootstrap_servers, topic or self.target)
+
+    def values(self, topic: str | None = None) -> list[str]:
+        """The target's values as text, in order of partition and offset."""
+        return [(m.value() or b"").decode() for m in self.written(topic)]
+
+    @contextmanager
+    def wire(self) -> Iterator[Wire]:
+        """Connections of the test's own."""
+        with closing(Wire(ClientSettings(self.kafka))) as wire:
+            yield wire
+
+    def committed(self) -> dict[int, int]:
+        """The group's committed offsets of the source topic, by partition."""
+        with self.wire() as wire:
+            topic = calls.topics(wire, [self.source], _deadline())[self.source]
+            found = group_calls.committed_offsets(
+                wire,
+                self.group_id,
+                [(self.source, p) for p in range(topic.partitions)],
+                {self.source: topic.topic_id},
+                _deadline(),
+            )
+        return {partition: offset for (_, partition), offset in found.items()}
+
+    def open_transactions(self) -> list[str]:
+        """Transactional ids of the query that have a transaction open."""
+        with self.wire() as wire:
+            return open_transactions(wire, id_pattern("spark-eos", self.group_id), _deadline())
+
+    def members(self) -> list[group_calls.DescribedMember]:
+        """Live members of the group."""
+        with self.wire() as wire:
+            return group_calls.live_members(wire, self.group_id, _deadline())
+
+
+def _deadline() -> Deadline:
+    return Deadline(20, "test")
+
+
+def consume(bootstrap_servers: str, topic: str) -> list[Message]:
+    """Everything a read_committed consumer sees, up to the end offsets of this moment.
+
+    Fails if the last stable offset does not reach the end: a transaction lingers.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"check-{uuid.uuid4()}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    found: list[Message] = []
+    with closing(consumer):
+        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        for partition in sorted(partitions):
+            _low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition))
+            _await_stable(bootstrap_servers, topic, partition, end)
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p))[1] for p in partitions}
+        until = time.monotonic() + 30
+        while any(
+            position.offset < ends[position.partition]
+            for position in consumer.position([TopicPartition(topic, p) for p in partitions])
+            if ends[position.partition]
+        ):
+            assert time.monotonic() < until, f"{topic}: the end is not reached"
+            for message in consumer.consume(1_000, timeout=0.2):
+                assert message.error() is None, message.error()
+                found.append(message)
+    return sorted(found, key=lambda m: (m.partition() or 0, m.offset() or 0))
+
+
+def _await_stable(bootstrap_servers: str, topic: str, partition: int, end: int) -> None:
+    uncommitted = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"check-{uuid.uuid4()}",
+            "isolation.level": "read_uncommitted",
+        }
+    )
+    with closing(uncommitted):
+        place = TopicPartition(topic, partition)
+        _low, high = uncommitted.get_watermark_offsets(place)
+        assert end == high, f"{topic}-{partition}: last stable offset {end}, end {high}"
+
+
+def json_value(message: Message) -> Any:
+    """A record's value, parsed as JSON."""
+    return json.loads(message.value() or b"null")

@@ -1,0 +1,127 @@
+"""Queries for tests: in this process's session, or in a process of their own that may be killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from support.kafka import Flow
+
+Transform = Callable[[DataFrame], DataFrame]
+
+
+def relay(frame: DataFrame) -> DataFrame:
+    """Key and value as they are."""
+    return frame.select("source", "key", "value")
+
+
+def run_available(
+    spark: SparkSession,
+    flow: Flow,
+    transform: Transform = relay,
+    *,
+    read: dict[str, Any] | None = None,
+    **options: Any,
+) -> list[BatchReport]:
+    """Runs a query over all that is available; returns its batches' reports."""
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=reports.append)
+    frame = sink.read(spark, **{"subscribe": flow.source, **(read or {})})
+    query = sink.write(transform(frame)).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+        sink.close()
+    return reports
+
+
+class QueryProcess:
+    """A query in a process of its own, with its JVM and workers in one process group.
+
+    Args:
+        flow: topics, group and checkpoint.
+        log: file for all that the process prints.
+        settings: see ``query_main.py``.
+    """
+
+    def __init__(self, flow: Flow, log: Path, **settings: Any) -> None:
+        self.log = log
+        self.flow = flow
+        arguments = {**flow.options(), "source": flow.source, **settings}
+        here = Path(__file__).parent
+        environment = {**os.environ, "PYTHONPATH": str(here.parent), "PYTHONUNBUFFERED": "1"}
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(here / "query_main.py"), json.dumps(arguments)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> "QueryProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL for driver, JVM and workers alike."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def wait(self, timeout: float = 90) -> int:
+        """Its exit status."""
+        return self.process.wait(timeout)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Its batches' reports so far."""
+        return [
+            json.loads(line.removeprefix("REPORT "))
+            for line in self.output().splitlines()
+            if line.startswith("REPORT ")
+        ]
+
+    def until(self, condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
+        """Waits for a condition while the query lives."""
+        return until(condition, lambda: f"{what}\n{self.output()[-4000:]}", timeout)
+
+
+def until(condition: Callable[[], Any], what: Callable[[], str], timeout: float = 60) -> Any:
+    """Waits until a condition holds; returns its value."""
+    end = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < end, f"waited {timeout} s for: {what()}"
+        time.sleep(0.05)
+    return found
+
+
+def slot_holders(directory: str) -> dict[str, int]:
+    """The processes that hold transactional ids' slots: lock file to process id."""
+    held = {}
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            links = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        for link in links:
+            if link.startswith(directory) and "/slot-" in link:
+                held[link] = int(process.name)
+    return held

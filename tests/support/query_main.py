@@ -1,0 +1,63 @@
+"""A relay query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
+
+Settings beside those of ExactlyOnceSink: ``source``; ``master``; ``config`` (of the session);
+``available_now``; ``max_offsets``; ``hold`` (a path and a value: the task that reaches a row with
+the value waits until the path exists).
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.testing import spark_session
+
+
+def _holding(frame: DataFrame, path: str, value: str) -> DataFrame:
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if value.encode() in batch.column("value").to_pylist():
+                while not Path(path).exists():
+                    time.sleep(0.02)
+            yield batch
+
+    return frame.mapInArrow(hold, frame.schema)
+
+
+def _print_report(report: BatchReport) -> None:
+    print("REPORT", json.dumps(dataclasses.asdict(report)), flush=True)
+
+
+def main() -> None:
+    """Runs the query until it ends or is killed."""
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    source = settings.pop("source")
+    spark = spark_session(
+        master=settings.pop("master", "local[2]"), config=settings.pop("config", {})
+    )
+    options = {}
+    if "max_offsets" in settings:
+        options["maxOffsetsPerTrigger"] = str(settings.pop("max_offsets"))
+    hold = settings.pop("hold", None)
+    available_now = settings.pop("available_now", True)
+    sink = ExactlyOnceSink(**settings, on_batch=_print_report)
+    frame = sink.read(spark, subscribe=source, options=options).select("source", "key", "value")
+    if hold is not None:
+        frame = _holding(frame, *hold)
+    writer = sink.write(frame)
+    writer = writer.trigger(availableNow=True) if available_now else writer
+    query = writer.start()
+    print("STARTED", flush=True)
+    query.awaitTermination()
+    print("DONE", flush=True)
+
+
+if __name__ == "__main__":
+    main()

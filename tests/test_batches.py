@@ -1,0 +1,239 @@
+"""Whole batches on the real broker and real Spark: what is written, skipped and committed."""
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from support.kafka import Flow
+from support.queries import run_available, until
+
+
+def test_rows_of_several_batches_arrive_once_each(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(40))
+    reports = run_available(
+        spark_eos_session, flow, read={"options": {"maxOffsetsPerTrigger": "10"}}
+    )
+    assert [r.rows_written for r in reports] == [10, 10, 10, 10]
+    assert sorted(map(int, flow.values())) == list(range(40))
+    assert flow.committed() == {0: 20, 1: 20}
+    assert flow.open_transactions() == []
+    first = reports[0]
+    assert (first.group_id, first.batch_id, first.rounds) == (flow.group_id, 0, 1)
+    assert first.offset_commit_version == 6
+    assert {(p.partition, p.start, p.end, p.rows_written) for p in first.partitions} == {
+        (0, 0, 5, 5),
+        (1, 0, 5, 5),
+    }
+    assert first.milliseconds["total"] >= first.milliseconds["job"] > 0
+
+
+def test_every_column_reaches_the_record(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow, other = new_flow(partitions=3), new_flow(partitions=3)
+    stamp = datetime.datetime(2020, 2, 29, 12, 30, 15, 123_000, tzinfo=datetime.timezone.utc)
+    flow.produce(
+        ["plain", None, "elsewhere"],
+        partition=0,
+        key=b"key",
+        headers=[("first", b"1"), ("none", None), ("first", b"2")],
+        timestamp=int(stamp.timestamp() * 1000),
+    )
+    flow.produce(["no key"], partition=1)
+
+    def transform(frame: DataFrame) -> DataFrame:
+        elsewhere = F.col("value") == F.lit(b"elsewhere")
+        return frame.select(
+            "source",
+            "key",
+            "value",
+            "headers",
+            "timestamp",
+            F.when(elsewhere, other.target).alias("topic"),
+            F.when(elsewhere, 2).alias("partition"),
+        )
+
+    run_available(spark_eos_session, flow, transform, read={"include_headers": True})
+    records = {(m.value() or b"").decode(): m for m in [*flow.written(), *other.written()]}
+    assert records.keys() == {"plain", "", "elsewhere", "no key"}
+    tombstone, plain = records[""], records["plain"]
+    assert tombstone.value() is None
+    assert tombstone.key() == b"key"
+    assert plain.timestamp()[1] == int(stamp.timestamp() * 1000)
+    assert plain.headers() == [("first", b"1"), ("none", None), ("first", b"2")]
+    assert records["no key"].key() is None
+    assert records["no key"].headers() is None
+    elsewhere = records["elsewhere"]
+    assert (elsewhere.topic(), elsewhere.partition()) == (other.target, 2)
+
+
+def test_keys_are_partitioned_as_java_does(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow = new_flow(partitions=8)
+    keys = [f"customer-{n}" for n in range(60)]
+    for key in keys:
+        flow.produce([key], key=key.encode())
+    run_available(spark_eos_session, flow)
+    ours = {m.key(): m.partition() for m in flow.written()}
+    # Spark's own sink uses Kafka's Java producer.
+    java = f"java-{flow.name}"
+    flow.broker.create_topic(java, 8)
+    frame = spark_eos_session.createDataFrame([(k, k) for k in keys], "key string, value string")
+    frame.write.format("kafka").options(
+        **{"kafka.bootstrap.servers": flow.bootstrap_servers, "topic": java}
+    ).save()
+    assert ours == {m.key(): m.partition() for m in flow.written(java)}
+    assert len(set(ours.values())) > 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [("partition = 1", ["1", "3"]), ("partition = 9", []), ("offset = 0", ["0", "1"])],
+    ids=["one partition filtered out", "all filtered out", "all but the first rows filtered out"],
+)
+def test_the_group_reaches_the_end_of_filtered_rows(
+    flow: Flow, spark_eos_session: SparkSession, condition: str, left: list[str]
+) -> None:
+    flow.produce(range(4))
+    reports = run_available(
+        spark_eos_session, flow, lambda f: f.where(condition).select("source", "value")
+    )
+    assert sorted(flow.values()) == left
+    assert flow.committed() == {0: 2, 1: 2}
+    assert sum(r.rows_written for r in reports) == len(left)
+
+
+def test_partitions_and_batches_without_rows(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["only"], partition=1)
+    run_available(spark_eos_session, flow)
+    assert flow.values() == ["only"]
+    # Also of the partition that has no record yet: later its absence means it was deleted.
+    assert flow.committed() == {0: 0, 1: 1}
+    assert run_available(spark_eos_session, flow) == []
+    assert flow.values() == ["only"]
+
+
+def test_one_record_may_become_several(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["a", "b", "c"], partition=0)
+
+    def explode(frame: DataFrame) -> DataFrame:
+        copies = F.explode(F.array(*[F.lit(n) for n in range(5)]))
+        return frame.select("source", F.col("value").cast("string").alias("v"), copies.alias("n"))
+
+    reports = run_available(
+        spark_eos_session,
+        flow,
+        lambda f: explode(f).select("source", F.concat("v", "n").alias("value")),
+        chunk_records=1,
+    )
+    assert sorted(flow.values()) == [f"{v}{n}" for v in "abc" for n in range(5)]
+    assert sum(r.transactions for r in reports) <= 3
+
+
+def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(20))
+    options = {"read": {"options": {"maxOffsetsPerTrigger": "10"}}}
+    run_available(spark_eos_session, flow, **options)
+    # As if the driver had died between the tasks' commits and Spark's commit log.
+    for name in ("1", ".1.crc"):
+        Path(flow.checkpoint, "commits", name).unlink()
+    reports = run_available(spark_eos_session, flow, **options)
+    assert [(r.batch_id, r.rows_written, r.rows_skipped) for r in reports] == [(1, 0, 10)]
+    assert sorted(map(int, flow.values())) == list(range(20))
+
+
+def test_without_its_checkpoint_the_query_goes_on_from_the_groups_offsets(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow = new_flow()
+    flow.produce(range(10))
+    run_available(spark_eos_session, flow)
+    flow.produce(range(10, 20))
+    flow.checkpoint += "-anew"
+    reports = run_available(spark_eos_session, flow)
+    assert sum(r.rows_written for r in reports) == 10
+    assert sum(r.rows_skipped for r in reports) == 0
+    assert sorted(map(int, flow.values())) == list(range(20))
+
+
+@pytest.mark.parametrize(("starting", "expected"), [("latest", []), ("earliest", ["0", "1"])])
+def test_starting_offsets_count_where_the_group_has_none(
+    flow: Flow, spark_eos_session: SparkSession, starting: str, expected: list[str]
+) -> None:
+    flow.produce(range(2))
+    run_available(spark_eos_session, flow, read={"starting_offsets": starting})
+    assert sorted(flow.values()) == expected
+    assert flow.committed() == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("kind", ["subscribePattern", "assign", "two topics"])
+def test_other_ways_to_choose_the_source(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession, kind: str
+) -> None:
+    flow, second = new_flow(), new_flow()
+    flow.produce(["a0", "a1"])
+    second.produce(["b0", "b1"])
+    read, expected = {
+        "subscribePattern": ({"subscribePattern": f"in-({flow.name}|{second.name})"}, 4),
+        "assign": ({"assign": f'{{"{flow.source}": [1]}}'}, 1),
+        "two topics": ({"subscribe": f"{flow.source}, {second.source}"}, 4),
+    }[kind]
+    run_available(spark_eos_session, flow, read={"subscribe": None, **read})
+    assert len(flow.values()) == expected
+
+
+def test_two_sources_in_one_query(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow, second = new_flow(), new_flow()
+    flow.produce(["a0", "a1"])
+    second.produce(["b0", "b1"])
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
+    frames = [sink.read(spark_eos_session, subscribe=f.source) for f in (flow, second)]
+    united = frames[0].unionByName(frames[1]).coalesce(1)
+    query = sink.write(united.select("source", "value")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(flow.values()) == ["a0", "a1", "b0", "b1"]
+    assert flow.committed() == {0: 1, 1: 1}
+    assert reports[0].transactions == 1
+
+
+def test_a_transaction_larger_than_a_chunk_becomes_several(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(2_500), partition=0)
+    reports = run_available(spark_eos_session, flow, chunk_records=1_000)
+    assert sum(r.transactions for r in reports) == 3
+    assert list(map(int, flow.values())) != []
+    assert sorted(map(int, flow.values())) == list(range(2_500))
+    assert flow.committed() == {0: 2_500, 1: 0}
+
+
+def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(2))
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
+    frame = sink.read(spark_eos_session, subscribe=flow.source)
+    query = sink.write(frame.select("source", "value")).start()
+    until(lambda: reports, lambda: "a batch")
+    assert len(flow.members()) == 2
+    query.stop()
+    until(lambda: not flow.members(), lambda: "members to leave", timeout=10)
+    # And the query can be started again, by the same sink.
+    flow.produce(["again"])
+    query = sink.write(frame.select("source", "value")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(flow.values()) == ["0", "1", "again"]
+    sink.close()
+    assert flow.members() == []
