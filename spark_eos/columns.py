@@ -22,7 +22,9 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
 
 
 def _header_type_fits(data_type: T.DataType) -> bool:
-    if not isinstance(data_type, T.ArrayType) or not isinstance(data_type.elementType, T.StructType):
+    if not isinstance(data_type, T.ArrayType) or not isinstance(
+        data_type.elementType, T.StructType
+    ):
         return False
     fields = {f.name: f.dataType for f in data_type.elementType}
     return (
@@ -59,9 +61,7 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
         )
     for name, (allowed, words) in _OPTIONAL.items():
         if name in types and not isinstance(types[name], allowed):
-            raise UnsupportedPipelineError(
-                f"`{name}` is {types[name].simpleString()}, not {words}"
-            )
+            raise UnsupportedPipelineError(f"`{name}` is {types[name].simpleString()}, not {words}")
     if "headers" in types and not _header_type_fits(types["headers"]):
         raise UnsupportedPipelineError(
             f"`headers` is {types['headers'].simpleString()}, "
@@ -75,9 +75,7 @@ def _check_source(data_type: T.DataType | None) -> None:
             "there is no `source` column, which tells the source offset of each row: read with "
             "sink.read and keep the column in every select"
         )
-    fields = (
-        {f.name: f.dataType for f in data_type} if isinstance(data_type, T.StructType) else {}
-    )
+    fields = {f.name: f.dataType for f in data_type} if isinstance(data_type, T.StructType) else {}
     if fields.keys() != _SOURCE_FIELDS.keys() or not all(
         isinstance(fields[name], allowed) for name, allowed in _SOURCE_FIELDS.items()
     ):

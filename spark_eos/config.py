@@ -100,7 +100,7 @@ class ClientSettings:
     def for_producer(
         self, transactional_id: str, transaction_timeout_ms: int
     ) -> dict[str, str | int | float | bool]:
-        """librdkafka's settings for one transactional producer."""
+        """Settings of librdkafka for one transactional producer."""
         return {
             **_PRODUCER_DEFAULTS,
             "client.id": default_client_id(),
@@ -127,6 +127,7 @@ class ClientSettings:
             "receive_message_max_bytes": 100_000_000,
             "max_in_flight_requests_per_connection": 64,
             "reconnect_backoff_max_ms": 1_000,
+            "slow_task_threshold_secs": 0,
         }
 
     def for_spark_source(self) -> dict[str, str]:

@@ -177,7 +177,7 @@ class GroupCoordinator:
             wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._most_members, total))]
 
             def attempt() -> None:
-                self._release_members(wanted, first, deadline)
+                self._release_members(wanted, deadline, first=first)
                 self._session_lost = False
                 for instance_id in wanted:
                     self._join(instance_id, deadline)
@@ -187,7 +187,7 @@ class GroupCoordinator:
 
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
 
-    def _release_members(self, wanted: list[str], first: bool, deadline: Deadline) -> None:
+    def _release_members(self, wanted: list[str], deadline: Deadline, *, first: bool) -> None:
         for found in check_members(self._wire, self._group_id, deadline):
             instance_id = found.instance_id or ""
             if found.epoch == group_calls.LEAVE_FOR_A_WHILE_EPOCH and instance_id in wanted:
@@ -226,7 +226,9 @@ class GroupCoordinator:
         self._refuse(answer)
         self._interval = answer.interval or self._interval
         self._members[instance_id] = after_heartbeat(
-            Member(instance_id, member_id, answer.member_epoch), answer.member_epoch, answer.assigned
+            Member(instance_id, member_id, answer.member_epoch),
+            answer.member_epoch,
+            answer.assigned,
         )
 
     def _refuse(self, answer: group_calls.HeartbeatAnswer) -> None:
@@ -236,9 +238,7 @@ class GroupCoordinator:
                 answer.code,
             )
 
-    def _await_assignment(
-        self, needed: Collection[tuple[str, int]], deadline: Deadline
-    ) -> None:
+    def _await_assignment(self, needed: Collection[tuple[str, int]], deadline: Deadline) -> None:
         def attempt() -> None:
             if set(needed) <= set(self.identities()):
                 return
@@ -299,6 +299,7 @@ class GroupCoordinator:
             f"group {self._group_id!r} was taken over by a newer run{who}. Only one query may use "
             "a group at a time; this one stops and has left nothing half written"
         )
+        logger.error("%s", self._fenced)
         return self._fenced
 
     def _beat_until_stopped(self) -> None:

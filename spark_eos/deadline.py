@@ -7,7 +7,7 @@ import tenacity
 from spark_eos.errors import DeadlineExceededError
 
 
-class Again(Exception):
+class Again(Exception):  # noqa: N818 - it steers a loop and never reaches a user
     """The attempt failed in a way that a later one may cure; the text says how."""
 
 

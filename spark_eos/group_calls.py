@@ -171,6 +171,7 @@ def committed_offsets(
     deadline: Deadline,
     *,
     member: tuple[str, int] | None = None,
+    stable: bool = True,
 ) -> dict[tuple[str, int], int]:
     """The group's committed offsets, once no transaction on them is pending (KIP-447).
 
@@ -181,6 +182,7 @@ def committed_offsets(
         topic_ids: ids of their topics.
         deadline: also bounds the wait for pending transactions.
         member: member id and epoch of a current member, which the broker then checks.
+        stable: whether to wait for pending transactions; if not, what they hold does not count.
 
     Returns:
         Offsets by (topic, partition); partitions without one are left out.
@@ -204,7 +206,7 @@ def committed_offsets(
                 ],
             )
         ],
-        require_stable=True,
+        require_stable=stable,
         min_version=9,
     )
 

@@ -6,6 +6,7 @@ producer survives only clean commits. After any other end it is fenced and close
 transaction gets a new one.
 """
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -106,7 +107,7 @@ class SlotProducer:
             self._producer.poll(0)
             self._disturbance = None
             self._producer.begin_transaction()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of any kind
             # Fenced while idle: by the driver, or by an outage longer than the id's expiry.
             logger.info("%s: replaced while idle: %s", self.identity.transactional_id, error)
             self.drop()
@@ -168,7 +169,7 @@ class SlotProducer:
         try:
             producer.purge()
             producer.flush(0)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is fenced, so nothing can go wrong
             logger.debug("%s: while closing: %s", identity.transactional_id, error)
 
     def close(self) -> None:
@@ -220,9 +221,7 @@ class SlotProducer:
         Raises:
             TransactionError: a row can't be written; the error names its source position.
         """
-        arguments = produce_arguments(
-            found, topics, functools.partial(self._on_delivery, found)
-        )
+        arguments = produce_arguments(found, topics, functools.partial(self._on_delivery, found))
         produce = self._producer.produce
         try:
             for row in arguments:
@@ -245,11 +244,9 @@ class SlotProducer:
         while True:
             self._guarded("poll", self._producer.poll, 0.05)
             self._raise_failed()
-            try:
+            with contextlib.suppress(BufferError):
                 self._producer.produce(*row)
                 return
-            except BufferError:
-                continue
 
     def _raise_failed(self) -> None:
         failed = self._failed

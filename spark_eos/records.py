@@ -79,13 +79,9 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
         return
     topics, partitions = batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION)
     if topics.null_count or partitions.null_count or batch.column(SOURCE_OFFSET).null_count:
-        raise RowOrderError(
-            "a row has no source: keep the `source` column of sink.read as it is"
-        )
+        raise RowOrderError("a row has no source: keep the `source` column of sink.read as it is")
     changes = pc.indices_nonzero(
-        pc.or_(
-            pc.not_equal(topics[1:], topics[:-1]), pc.not_equal(partitions[1:], partitions[:-1])
-        )
+        pc.or_(pc.not_equal(topics[1:], topics[:-1]), pc.not_equal(partitions[1:], partitions[:-1]))
     ).to_pylist()
     starts = [0, *(change + 1 for change in changes)]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
@@ -139,9 +135,7 @@ def produce_arguments(
             repeat(0) if timestamps is None else [0 if t is None else t for t in timestamps]
         )
     if headers is not None:
-        columns.append(
-            [[(h["key"], h["value"]) for h in row] if row else None for row in headers]
-        )
+        columns.append([[(h["key"], h["value"]) for h in row] if row else None for row in headers])
     return zip(*columns, strict=False)
 
 

@@ -167,9 +167,7 @@ class QueryRun:
         pattern = id_pattern(settings.transactional_id_prefix, settings.group_id)
         for transactional_id in open_transactions(self._wire, pattern, deadline):
             logger.info("ending the open transaction of %s", transactional_id)
-            end_transaction(
-                self._wire, transactional_id, settings.transaction_timeout_ms, deadline
-            )
+            end_transaction(self._wire, transactional_id, settings.transaction_timeout_ms, deadline)
 
     def _take_over(self, batch: BatchRange) -> None:
         self._coordinator.take_over_own(self._topics_of(batch.ends), batch.ends)
@@ -232,8 +230,7 @@ class QueryRun:
                     self._committed[partition] = part.next_offset
             if outcome.failed:
                 raise WriteError(
-                    f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
-                    f"{outcome.reason}"
+                    f"batch {batch.batch_id} of group {self._settings.group_id!r}: {outcome.reason}"
                 )
             only = outcome.unwritten
             if not only and not outcome.deferred:
@@ -278,9 +275,7 @@ class QueryRun:
 
         deadline.attempts("committing the ends of the batch")(attempt)
 
-    def _settle_member(
-        self, batch: BatchRange, member: MemberIdentity, offsets: Positions
-    ) -> None:
+    def _settle_member(self, batch: BatchRange, member: MemberIdentity, offsets: Positions) -> None:
         codes = commit_offsets(
             self._wire,
             self._settings.group_id,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import preflight
 from spark_eos.calls import broker_features
@@ -138,7 +138,6 @@ class ExactlyOnceSink:
         self._selection: dict[str, str] | None = None
         self._spark: SparkSession | None = None
         self._run: QueryRun | None = None
-        self._narrow_run: str | None = None
         self._last_batch = -1
 
     def __repr__(self) -> str:
@@ -266,11 +265,11 @@ class ExactlyOnceSink:
         context = frame.sparkSession.sparkContext
         run_id = context.getLocalProperty(_RUN_ID) or ""
         query_id = context.getLocalProperty(_QUERY_ID) or ""
-        if self._run is None or self._run.run_id != run_id or batch_id <= self._last_batch:
+        run = self._run
+        if run is None or run.run_id != run_id or batch_id <= self._last_batch:
             check_columns(frame.schema, self._settings.topic)
             check_narrow(frame)
-            self._start_run(frame.sparkSession, run_id, query_id)
-        assert self._run is not None
+            run = self._start_run(frame.sparkSession, run_id, query_id)
         self._last_batch = batch_id
         rows = writable(frame)
 
@@ -282,12 +281,12 @@ class ExactlyOnceSink:
             written = chosen.mapInArrow(write_task(settings, batch_plan), REPORT_DDL)
             return job_outcome(row.asDict() for row in written.collect())
 
-        report = self._run.process(batch_id, job)
+        report = run.process(batch_id, job)
         logger.info("%s", report)
         if self._on_batch is not None:
             self._on_batch(report)
 
-    def _start_run(self, session: SparkSession, run_id: str, query_id: str) -> None:
+    def _start_run(self, session: SparkSession, run_id: str, query_id: str) -> QueryRun:
         if self._run is not None:
             self._run.abandon()
             self._run = None
@@ -300,7 +299,7 @@ class ExactlyOnceSink:
                 "start the query from sink.write(...), which sets it"
             )
         self._last_batch = -1
-        self._run = QueryRun(
+        run = self._run = QueryRun(
             run_id,
             Wire(self._settings.client),
             self._settings,
@@ -310,7 +309,8 @@ class ExactlyOnceSink:
             group_timeout=self._group_timeout,
             watch=_activity(self._spark, query_id, run_id),
         )
-        _leave_at_exit(self._run)
+        _leave_at_exit(run)
+        return run
 
     def close(self) -> None:
         """Lets the group's members leave now; for use after the query has been stopped.
@@ -341,7 +341,7 @@ def _check_positive(**options: object) -> None:
 
 
 def _check_partitions(frame: DataFrame, source_partition_count: int) -> None:
-    query: Any = frame._jdf.queryExecution()  # type: ignore[attr-defined]
+    query: Any = frame._jdf.queryExecution()  # noqa: SLF001 - no public way to ask
     found = query.toRdd().getNumPartitions()
     if found > source_partition_count:
         raise UnsupportedPipelineError(
@@ -365,8 +365,8 @@ def _activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callabl
     def active() -> bool:
         try:
             query = spark.streams.get(query_id)
-        except Exception:
-            return False  # the JVM has gone
+        except Exception:  # noqa: BLE001 - however the JVM has gone, the query has with it
+            return False
         return query is not None and str(query.runId) == run_id
 
     return active

@@ -115,7 +115,9 @@ def starting_positions(
     """Spark's ``startingOffsets``: committed offsets where there are any, else as asked."""
     topics, partitions = source_partitions(wire, selection, deadline)
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    committed = committed_offsets(wire, group_id, partitions, ids, deadline)
+    # A killed run's transactions may be pending, and only the start of the next run ends them.
+    # Without them Spark reads from further back at worst, and the sink skips what was written.
+    committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
     positions: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(partitions):
         offset = committed.get((topic, partition), _SPECIAL[starting_offsets])

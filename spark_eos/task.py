@@ -92,9 +92,7 @@ class _TaskWriter:
         except BaseException:
             self._transactions.abort()
             raise
-        return report_batch(
-            self._status, self._reason, self._transactions.counters, self._outcomes
-        )
+        return report_batch(self._status, self._reason, self._transactions.counters, self._outcomes)
 
     def _source_rows(self, batch: pa.RecordBatch) -> Iterator[SourceRows]:
         try:

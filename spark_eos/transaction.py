@@ -45,9 +45,7 @@ class Transactions:
         plan: how to treat each source partition.
     """
 
-    def __init__(
-        self, producer: SlotProducer, settings: WriterSettings, plan: BatchPlan
-    ) -> None:
+    def __init__(self, producer: SlotProducer, settings: WriterSettings, plan: BatchPlan) -> None:
         self._producer = producer
         self._settings = settings
         self._plan = plan
@@ -142,9 +140,7 @@ class Transactions:
         Raises:
             TransactionError: it is not committed, or nobody knows; the producer is gone.
         """
-        deadline = Deadline(
-            self._settings.transaction_timeout_ms / 1000, "transaction_timeout_ms"
-        )
+        deadline = Deadline(self._settings.transaction_timeout_ms / 1000, "transaction_timeout_ms")
         self._become(State.COMMITTING)
         counters, clock = self.counters, time.monotonic
         try:

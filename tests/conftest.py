@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_eos.testing import EmbeddedKafka
-from support.kafka import Flow
+from support.flow import Flow
 
 pytest_plugins = ["pytester"]
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from support.kafka import Flow
+from support.flow import Flow
 from support.queries import run_available, until
 
 
@@ -142,12 +142,12 @@ def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(20))
-    options = {"read": {"options": {"maxOffsetsPerTrigger": "10"}}}
-    run_available(spark_eos_session, flow, **options)
+    read = {"options": {"maxOffsetsPerTrigger": "10"}}
+    run_available(spark_eos_session, flow, read=read)
     # As if the driver had died between the tasks' commits and Spark's commit log.
     for name in ("1", ".1.crc"):
         Path(flow.checkpoint, "commits", name).unlink()
-    reports = run_available(spark_eos_session, flow, **options)
+    reports = run_available(spark_eos_session, flow, read=read)
     assert [(r.batch_id, r.rows_written, r.rows_skipped) for r in reports] == [(1, 0, 10)]
     assert sorted(map(int, flow.values())) == list(range(20))
 

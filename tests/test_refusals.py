@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.testing import EmbeddedKafka
-from support.kafka import Flow
+from support.flow import Flow
 from support.queries import relay, run_available
 
 

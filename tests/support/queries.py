@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from support.kafka import Flow
+from support.flow import Flow
 
 Transform = Callable[[DataFrame], DataFrame]
 
@@ -57,11 +57,11 @@ class QueryProcess:
         self.log = log
         self.flow = flow
         arguments = {**flow.options(), "source": flow.source, **settings}
-        here = Path(__file__).parent
-        environment = {**os.environ, "PYTHONPATH": str(here.parent), "PYTHONUNBUFFERED": "1"}
+        tests = str(Path(__file__).parents[1])
+        environment = {**os.environ, "PYTHONPATH": tests, "PYTHONUNBUFFERED": "1"}
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(here / "query_main.py"), json.dumps(arguments)],
+                [sys.executable, "-m", "support.query_main", json.dumps(arguments)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -99,7 +99,15 @@ class QueryProcess:
 
     def until(self, condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
         """Waits for a condition while the query lives."""
-        return until(condition, lambda: f"{what}\n{self.output()[-4000:]}", timeout)
+
+        def checked() -> Any:
+            found = condition()
+            assert found or self.process.poll() is None, (
+                f"the query has ended before {what}:\n{self.output()[-4000:]}"
+            )
+            return found
+
+        return until(checked, lambda: f"{what}\n{self.output()[-4000:]}", timeout)
 
 
 def until(condition: Callable[[], Any], what: Callable[[], str], timeout: float = 60) -> Any:
@@ -118,7 +126,7 @@ def slot_holders(directory: str) -> dict[str, int]:
         if not process.name.isdigit():
             continue
         try:
-            links = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+            links = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
         except OSError:
             continue
         for link in links:

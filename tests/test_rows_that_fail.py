@@ -1,0 +1,101 @@
+"""A row that can't be written fails its batch; the error names the row, nothing is visible."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from support.flow import Flow
+from support.queries import run_available
+
+
+def _fails(
+    spark: SparkSession, flow: Flow, transform: Callable[[DataFrame], DataFrame], words: str
+) -> None:
+    with pytest.raises(StreamingQueryException, match=words):
+        run_available(spark, flow, transform)
+    assert flow.values() == []
+    assert flow.committed().get(0, 0) == 0
+    assert flow.open_transactions() == []
+
+
+def test_larger_than_the_topic_allows(flow: Flow, spark_eos_session: SparkSession) -> None:
+    small = f"small-{flow.name}"
+    flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})
+    # Random enough not to be compressed, and in company that is small enough.
+    flow.produce(["x" * 100, "y" * 20_000, "z" * 100], partition=0)
+    _fails(
+        spark_eos_session,
+        flow,
+        lambda f: f.select("source", "value", F.lit(small).alias("topic")),
+        rf"source {flow.source}-0 offset 1, for topic '{small}'.*max\.message\.bytes",
+    )
+    assert flow.values(small) == []
+
+
+def test_larger_than_the_client_allows(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["small"], partition=0)
+
+    def grow(frame: DataFrame) -> DataFrame:
+        return frame.select("source", F.repeat(F.lit("x"), 2_000_000).alias("value"))
+
+    _fails(
+        spark_eos_session,
+        flow,
+        grow,
+        rf"source {flow.source}-0 offset 0, for topic '{flow.target}'.*message\.max\.bytes",
+    )
+
+
+def test_for_a_topic_that_does_not_exist(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["good", "bad"], partition=0)
+    topic = F.when(F.col("value") == F.lit(b"bad"), "nowhere").alias("topic")
+    _fails(
+        spark_eos_session,
+        flow,
+        lambda f: f.select("source", "value", topic),
+        rf"source {flow.source}-0 offset 1: the row's topic 'nowhere' does not exist",
+    )
+
+
+def test_for_a_topic_that_the_query_reads(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["good"], partition=0)
+    _fails(
+        spark_eos_session,
+        flow,
+        lambda f: f,
+        rf"source {flow.source}-0 offset 0: the row is for '{flow.source}', a topic the query",
+    )
+
+
+def test_for_a_partition_that_does_not_exist(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["good", "bad"], partition=0)
+    partition = F.when(F.col("value") == F.lit(b"bad"), 17).alias("partition")
+    _fails(
+        spark_eos_session,
+        flow,
+        lambda f: f.select("source", "value", partition),
+        rf"source {flow.source}-0 offset 1, for topic '{flow.target}': .*[Pp]artition",
+    )
+
+
+def test_out_of_offset_order(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["first", "second"], partition=0)
+
+    def reverse(frame: DataFrame) -> DataFrame:
+        chosen = frame.select("source", "value")
+        return chosen.mapInArrow(lambda batches: (b.take([1, 0]) for b in batches), chosen.schema)
+
+    _fails(spark_eos_session, flow, reverse, "not in offset order")
+
+
+def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["good"], partition=0)
+
+    def raising(frame: DataFrame) -> DataFrame:
+        boom = F.udf(lambda _: 1 / 0, "string")
+        return frame.select("source", boom("value").alias("value"))
+
+    _fails(spark_eos_session, flow, raising, "ZeroDivisionError")
