@@ -1,0 +1,48 @@
+# Everything below works from a bare clone: it needs make, Python 3.10+ with venv, and Java 17+.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash -euo pipefail
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
+
+.PHONY: help venv jars test check demo clean
+
+help: ## Show these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.stamp ## Create .venv with the pinned dependencies and this project
+
+# setuptools comes first and builds run without isolation, because pyspark is published as source
+# only: so every file that pip downloads is under constraints.txt's hashes.
+$(VENV)/.dependencies: constraints.txt
+	@echo "Installing the pinned dependencies into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@awk '/^[a-z]/ { keep = /^setuptools==/ } keep' constraints.txt > $(VENV)/setuptools.txt
+	@$(PIP) install --require-hashes --requirement $(VENV)/setuptools.txt
+	@$(PIP) install --require-hashes --requirement constraints.txt --no-build-isolation --use-pep517
+	@touch $@
+
+$(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+jars: $(VENV)/.stamp ## Download the jars of the embedded broker and of Spark's Kafka source
+	@$(BIN)/spark-eos jars > /dev/null
+	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
+
+test: jars ## Run all tests on a real broker and a real Spark
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.stamp ## Check style, types and import contracts
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+demo: jars ## Show exactly-once on a real broker, from start to end
+	@$(BIN)/spark-eos demo
+
+clean: ## Remove what was built here; downloads stay in the user's cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,116 @@
+"""``spark-eos demo``."""
+
+import signal
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from spark_eos.demo.orders import produce_orders
+from spark_eos.demo.play import (
+    EXACTLY_ONCE,
+    PARTITIONS,
+    SOURCE,
+    SPARKS_OWN,
+    Contender,
+    DemoError,
+    Outcome,
+    Play,
+)
+from spark_eos.demo.playbill import WHY_TWICE, results
+from spark_eos.demo.stage import Stage
+from spark_eos.demo.target import LingeringTransactionError
+from spark_eos.errors import SparkEosError
+from spark_eos.ivy import DownloadError
+from spark_eos.jars import JarError, spark_kafka_jars
+from spark_eos.java import JavaError
+from spark_eos.testing import BrokerStartError, EmbeddedKafka
+
+
+@click.command()
+@click.option(
+    "--orders",
+    type=click.IntRange(min=1_000),
+    default=200_000,
+    show_default=True,
+    help="How many orders to write.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Other orders.")
+@click.option(
+    "--keep-logs",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the logs of Spark and Kafka there.",
+)
+def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
+    """Show exactly-once on a real broker, and what Spark's own sink makes of the same.
+
+    Orders go from topic to topic on a Kafka of the demo's own. The query's process is killed
+    (SIGKILL: driver, JVM and workers) in the middle of a batch, twice, and started again, the
+    last time without its checkpoint. Then each order in the target is counted. Exit status 1 if
+    spark-eos has not written each order exactly once.
+    """
+    # A shell starts background commands with SIGINT ignored; all of these mean the same here.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    console = Console(highlight=False)
+    try:
+        with tempfile.TemporaryDirectory(prefix="spark-eos-demo-") as directory:
+            ours, sparks = _play(orders, seed, Path(directory), keep_logs, Stage(console))
+    except KeyboardInterrupt:
+        click.echo("Stopped.", err=True)
+        raise SystemExit(130) from None
+    except (
+        BrokerStartError,
+        DemoError,
+        DownloadError,
+        JarError,
+        JavaError,
+        LingeringTransactionError,
+        SparkEosError,
+    ) as error:
+        raise click.ClickException(str(error)) from error
+    console.print(results(ours, sparks))
+    console.print(WHY_TWICE)
+    if not ours.tally.exactly_once:
+        console.print("[bold red]FAILED[/]: spark-eos has not written each order exactly once.")
+        raise SystemExit(1)
+    console.print("[bold green]OK[/]: spark-eos has written each order exactly once.")
+
+
+def _play(
+    orders: int, seed: int, directory: Path, keep_logs: Path | None, stage: Stage
+) -> tuple[Outcome, Outcome]:
+    logs = keep_logs or directory / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        with stage.waiting("Getting the jars and starting Kafka"):
+            spark_kafka_jars()
+            kafka = stack.enter_context(EmbeddedKafka())
+        kafka.create_topic(SOURCE, PARTITIONS)
+        with stage.scene(f"{orders:,} orders to {PARTITIONS} partitions", orders):
+            written = 0
+
+            def advance(count: int) -> None:
+                nonlocal written
+                written += count
+                stage.reached(written)
+
+            produce_orders(kafka.bootstrap_servers, SOURCE, orders, seed, advance)
+
+        def play(contender: Contender) -> Outcome:
+            return Play(
+                contender,
+                kafka=kafka,
+                orders=orders,
+                directory=directory,
+                logs=logs,
+                stage=stage,
+            ).run()
+
+        try:
+            return play(EXACTLY_ONCE), play(SPARKS_OWN)
+        finally:
+            (logs / "kafka.log").write_text(kafka.log(), encoding="utf-8")

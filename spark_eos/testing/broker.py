@@ -1,0 +1,281 @@
+"""A real Kafka broker for tests: one node, ready in about a second, gone when it is closed."""
+
+import logging
+import signal
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+)
+
+from spark_eos.testing.broker_admin import TIMEOUT, admin_client, answers, await_partitions
+from spark_eos.testing.broker_image import BrokerImage, BrokerStartError, broker_image
+from spark_eos.testing.broker_process import BrokerProcess
+from spark_eos.testing.broker_properties import (
+    HOST,
+    Ports,
+    broker_properties,
+    free_ports,
+    write_properties,
+)
+from spark_eos.testing.broker_remains import Remains
+
+_Broker = TypeVar("_Broker", bound="EmbeddedKafka")
+_logger = logging.getLogger(__name__)
+_STARTED = "Kafka Server started"
+_BIND_ATTEMPTS = 5
+_LOG_TAIL_LINES = 40
+
+
+class EmbeddedKafka:
+    """A single-node Kafka on 127.0.0.1, in a JVM of its own, its data in a temporary directory.
+
+    Use it as a context manager, or call `start` and `close`. What is left of it when the
+    Python process ends, even by SIGKILL, is removed: the JVM and the data. It is not thread-safe.
+
+    The first start on a machine downloads the broker (43 MB) and prepares it for quick starts,
+    which takes half a minute; later ones take about a second.
+
+    Args:
+        properties: Broker settings on top of the default ones (see `broker_properties.BASE`).
+            The listener for clients is called ``CLIENT``: to secure it, set
+            ``listener.security.protocol.map`` and ``listener.name.client.*``.
+        features: Levels of Kafka features to format the data with, such as
+            ``{"transaction.version": 1}``; by default the newest.
+        jar_set: Which broker, by the name of its jars' lock file.
+        heap: Maximum heap of the JVM, as in ``-Xmx``.
+        port: Port for clients; by default a free one.
+        start_timeout: Seconds within which a start must succeed.
+
+    Raises:
+        BrokerStartError: From `start`: Kafka does not start; the message ends with its log.
+        spark_eos.jars.JarError: From `start`: the broker's jars are not what they should be.
+        spark_eos.ivy.DownloadError: From `start`: the broker's jars could not be downloaded.
+        spark_eos.java.JavaError: From `start`: there is no Java 17 or newer.
+    """
+
+    def __init__(
+        self,
+        *,
+        properties: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
+        jar_set: str = "kafka-4.4.0",
+        heap: str = "256m",
+        port: int | None = None,
+        start_timeout: float = 60,
+    ) -> None:
+        self._properties = dict(properties or {})
+        self._features = dict(features or {})
+        self._jar_set = jar_set
+        self._heap = heap
+        self._port = port
+        self._start_timeout = start_timeout
+        self._ports: Ports | None = None
+        self._admin: AdminClient | None = None
+        self._remains = Remains()
+        # Also runs when the interpreter exits.
+        self._finalizer = weakref.finalize(self, self._remains.discard)
+
+    def __enter__(self: _Broker) -> _Broker:
+        """Start the broker."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the broker and remove its data."""
+        self.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Address for clients, ``127.0.0.1:PORT``; the same over restarts."""
+        if self._ports is None:
+            raise RuntimeError("The broker has no address before its first start()")
+        return f"{HOST}:{self._ports.client}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker's JVM."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the JVM lives (paused counts as living)."""
+        process = self._remains.process
+        return process is not None and process.exit_code() is None
+
+    def start(self) -> None:
+        """Start the broker, for the first time or again on the same data and port; wait for it."""
+        if self.is_running:
+            raise RuntimeError("The broker is running already")
+        image = broker_image(self._jar_set)
+        image.train(lambda options: _train(self._jar_set, image, options))
+        self._start(image)
+
+    def _start(self, image: BrokerImage, options: Sequence[str] = ()) -> None:
+        try:
+            if self._remains.directory is None:
+                self._remains.directory = Path(tempfile.mkdtemp(prefix="spark-eos-kafka-"))
+                data = self._remains.directory / "data"
+                image.create_data(data, self._features, self._properties)
+            if self._ports is not None:
+                self._launch(image, self._ports, options)
+                return
+            for attempt in range(1, _BIND_ATTEMPTS + 1):
+                ports = free_ports(self._port)
+                try:
+                    self._launch(image, ports, options)
+                except BrokerStartError as error:
+                    # Somebody took a port between its choice and Kafka's start.
+                    taken = "Address already in use" in str(error)
+                    if not taken or self._port is not None or attempt == _BIND_ATTEMPTS:
+                        raise
+                else:
+                    self._ports = ports
+                    return
+        except BaseException:
+            if self._ports is None:  # it never ran: nothing in its data is of use
+                self.close()
+            raise
+
+    def _launch(self, image: BrokerImage, ports: Ports, options: Sequence[str]) -> None:
+        directory = self._directory()
+        properties = directory / "server.properties"
+        write_properties(properties, broker_properties(ports, directory / "data", self._properties))
+        deadline = time.monotonic() + self._start_timeout
+        logged_before = len(self.log())
+        process = BrokerProcess(
+            image.kafka(properties, heap=self._heap, options=options),
+            directory=directory,
+            log=directory / "broker.log",
+        )
+        self._remains.process = process
+        admin = admin_client(f"{HOST}:{ports.internal}")
+        while not (_STARTED in self.log()[logged_before:] and answers(admin)):
+            code = process.exit_code()
+            if code is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            self.kill()
+            reason = (
+                f"did not answer within {self._start_timeout:g} s (start_timeout)"
+                if code is None
+                else f"ended with exit code {code}"
+            )
+            raise BrokerStartError(f"Kafka {reason}. The end of its log:\n{self._log_tail()}")
+        self._admin = admin
+
+    def stop(self, grace: float = 10) -> None:
+        """Stop the broker with SIGTERM, after `grace` seconds with SIGKILL; the data stays."""
+        self._admin = None
+        if self._remains.process is not None:
+            self._remains.process.stop(grace)
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL; the data stays."""
+        self._admin = None
+        if self._remains.process is not None:
+            self._remains.process.kill()
+
+    def pause(self) -> None:
+        """Freeze the broker with SIGSTOP: its connections stay open, but nothing answers."""
+        self._running().signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+        self._running().signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop the broker and remove its data. Its log can still be read, nothing else."""
+        self._admin = None
+        self._remains.discard()
+
+    def log(self) -> str:
+        """Return what the broker has logged since its first start: warnings and errors."""
+        return self._remains.log()
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic and wait until it can be used.
+
+        Raises:
+            confluent_kafka.KafkaException: The broker refuses.
+        """
+        topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
+        self._administration().create_topics([topic])[name].result(TIMEOUT)
+        await_partitions(self._administration(), name, partitions)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Raise a topic's number of partitions to `total` and wait until they can be used.
+
+        Raises:
+            confluent_kafka.KafkaException: The broker refuses.
+        """
+        more = NewPartitions(name, total)
+        self._administration().create_partitions([more])[name].result(TIMEOUT)
+        await_partitions(self._administration(), name, total)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until it is gone.
+
+        Raises:
+            confluent_kafka.KafkaException: The broker refuses.
+        """
+        self._administration().delete_topics([name])[name].result(TIMEOUT)
+        await_partitions(self._administration(), name, 0)
+
+    def _administration(self) -> AdminClient:
+        if self._admin is None:
+            raise RuntimeError("The broker is not running; call start()")
+        return self._admin
+
+    def _running(self) -> BrokerProcess:
+        if self._remains.process is None or not self.is_running:
+            raise RuntimeError("The broker is not running; call start()")
+        return self._remains.process
+
+    def _directory(self) -> Path:
+        if self._remains.directory is None:
+            raise RuntimeError("The broker was closed")
+        return self._remains.directory
+
+
+def _train(jar_set: str, image: BrokerImage, options: Sequence[str]) -> None:
+    """Run a broker once through what tests do, for the sake of its JVM."""
+    _logger.info("Preparing %s for quick starts", jar_set)
+    broker = EmbeddedKafka(jar_set=jar_set)
+    try:
+        broker._start(image, options)  # noqa: SLF001
+        broker.create_topic("training")
+        settings: dict[str, Any] = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": "training",
+            "log_level": 0,
+        }
+        producer = Producer(settings)
+        producer.init_transactions(TIMEOUT)
+        producer.begin_transaction()
+        producer.produce("training", b"value")
+        producer.commit_transaction(TIMEOUT)
+        broker.stop(grace=60)  # the archive is written on exit, which takes seconds
+    except KafkaException as error:
+        raise BrokerStartError(f"{error}\n{broker.log()}") from error
+    finally:
+        broker.close()

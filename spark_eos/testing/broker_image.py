@@ -1,0 +1,164 @@
+"""What makes a broker start in a second: prepared once, kept in the cache directory.
+
+- A class data archive (AppCDS): the JVM maps classes that are loaded and verified already.
+- A formatted data directory for each choice of features: copied instead of run through Kafka's
+  storage tool, which is a JVM of its own.
+"""
+
+import hashlib
+import logging
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from filelock import FileLock
+
+from spark_eos.cache import cache_directory
+from spark_eos.jars import jar_set
+from spark_eos.java import Java, find_java
+from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
+
+CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
+_JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_logger = logging.getLogger(__name__)
+
+
+class BrokerStartError(RuntimeError):
+    """The embedded broker could not be started; the message ends with its log."""
+
+
+@dataclass(frozen=True)
+class BrokerImage:
+    """The program of a broker: a Java, the broker's jars, and the files prepared for them."""
+
+    java: Java
+    jars: tuple[Path, ...]
+    directory: Path
+
+    @property
+    def archive(self) -> Path:
+        """The class data archive, which may not exist."""
+        return self.directory / "classes.jsa"
+
+    def command(
+        self, main: str, *arguments: str, heap: str, options: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the command line that runs the class `main` from the broker's jars."""
+        return [
+            str(self.java.executable),
+            f"-Xmx{heap}",
+            *_JVM_FLAGS,
+            *options,
+            # A JVM that refuses the archive just starts without it.
+            "-Xlog:cds=off,cds+dynamic=off",
+            f"-Dlog4j2.configurationFile={_log_configuration()}",
+            *("-cp", ":".join(map(str, self.jars))),
+            main,
+            *arguments,
+        ]
+
+    def kafka(self, properties: Path, *, heap: str, options: Sequence[str] = ()) -> list[str]:
+        """Return the command line that runs the broker."""
+        if self.archive.exists():
+            options = [*options, f"-XX:SharedArchiveFile={self.archive}"]
+        return self.command("kafka.Kafka", str(properties), heap=heap, options=options)
+
+    def create_data(
+        self, target: Path, features: Mapping[str, int], properties: Mapping[str, str]
+    ) -> None:
+        """Create a formatted data directory.
+
+        Args:
+            target: The directory, which must not exist.
+            features: Levels of Kafka features, for example ``{"transaction.version": 1}``.
+            properties: The broker's own settings.
+
+        Raises:
+            BrokerStartError: Kafka's storage tool refuses.
+        """
+        # Which features exist is all that formatting takes from the settings.
+        relevant = {key: properties[key] for key in properties if key.startswith("unstable.")}
+        key = _digest(*map(str, sorted(features.items())), *map(str, sorted(relevant.items())))
+        template = self.directory / f"data-{key}"
+        if not template.exists():
+            with FileLock(self.directory / f"data-{key}.lock"):
+                if not template.exists():
+                    self._format(template, features, relevant)
+        shutil.copytree(template, target)
+
+    def _format(
+        self, template: Path, features: Mapping[str, int], properties: Mapping[str, str]
+    ) -> None:
+        with tempfile.TemporaryDirectory(dir=self.directory, prefix="format-") as temporary:
+            data = Path(temporary, "data")
+            file = Path(temporary, "server.properties")
+            write_properties(file, broker_properties(free_ports(), data, properties))
+            options = [f"--feature={name}={level}" for name, level in sorted(features.items())]
+            result = subprocess.run(
+                self.command(
+                    "kafka.tools.StorageTool",
+                    *("format", "--cluster-id", CLUSTER_ID, "--config", str(file)),
+                    *options,
+                    heap="128m",
+                ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if result.returncode != 0:
+                raise BrokerStartError(
+                    f"Kafka's storage tool cannot format a data directory with features "
+                    f"{dict(features)}:\n{(result.stdout + result.stderr).strip()}"
+                )
+            data.rename(template)
+
+    def train(self, exercise: Callable[[list[str]], None]) -> None:
+        """Make the class data archive unless it exists or could not be made before.
+
+        Args:
+            exercise: Runs a broker with the additional JVM options it gets, and ends it regularly.
+        """
+        failed = self.archive.with_suffix(".failed")
+        if self.archive.exists() or failed.exists():
+            return
+        with FileLock(self.archive.with_suffix(".lock")):
+            if self.archive.exists() or failed.exists():
+                return
+            new = self.archive.with_suffix(".new")
+            try:
+                exercise([f"-XX:ArchiveClassesAtExit={new}"])
+                new.rename(self.archive)
+            except (OSError, BrokerStartError) as error:
+                _logger.warning("Brokers will start slowly: no class data archive: %s", error)
+                failed.write_text(str(error), encoding="utf-8")
+
+
+def broker_image(jar_set_name: str) -> BrokerImage:
+    """Return the image of the broker whose jars are the set `jar_set_name`.
+
+    Raises:
+        spark_eos.jars.JarError: There is no such set, or a file has the wrong checksum.
+        spark_eos.ivy.DownloadError: The jars could not be downloaded.
+        spark_eos.java.JavaError: There is no usable Java.
+    """
+    java = find_java()
+    jars = jar_set(jar_set_name)
+    # An archive is good for one build of the JVM, the same flags, and unchanged jars in order.
+    marks = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
+    key = _digest(java.banner, *_JVM_FLAGS, *marks)
+    directory = cache_directory() / "brokers" / f"{jar_set_name}-{key}"
+    directory.mkdir(parents=True, exist_ok=True)
+    return BrokerImage(java, tuple(jars), directory)
+
+
+def _log_configuration() -> Path:
+    return Path(str(resources.files(__package__) / "conf" / "broker-log4j2.properties"))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

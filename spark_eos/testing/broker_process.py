@@ -1,0 +1,79 @@
+"""One JVM that runs a broker, and what must happen to it when its owner goes away."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_eos.testing import guard
+
+
+class BrokerProcess:
+    """A running broker JVM, in a session of its own, so that Ctrl-C reaches its owner only.
+
+    A second small process, the guard, ends the JVM and removes its data when this Python process
+    dies without doing so, even by SIGKILL.
+
+    Args:
+        command: The program and its arguments.
+        directory: What the guard removes; its working directory too.
+        log: File to which its output is appended.
+    """
+
+    def __init__(self, command: Sequence[str], *, directory: Path, log: Path) -> None:
+        with log.open("ab") as output:
+            self._jvm = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, str(self._jvm.pid), str(directory)],
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._jvm.kill()
+            self._jvm.wait()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Process id of the JVM."""
+        return self._jvm.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, or None while the JVM runs."""
+        return self._jvm.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the JVM, if it still runs."""
+        self._jvm.send_signal(number)
+
+    def stop(self, grace: float) -> None:
+        """End the JVM with SIGTERM and, after `grace` seconds, with SIGKILL."""
+        if self._jvm.poll() is None:
+            self._jvm.terminate()
+            self._jvm.send_signal(signal.SIGCONT)  # a paused JVM would not see it
+            try:
+                self._jvm.wait(grace)
+            except subprocess.TimeoutExpired:
+                self._jvm.kill()
+        self._reap()
+
+    def kill(self) -> None:
+        """End the JVM with SIGKILL."""
+        self._jvm.kill()
+        self._reap()
+
+    def _reap(self) -> None:
+        self._jvm.wait()
+        if self._guard.poll() is None:
+            self._guard.communicate(guard.DISMISSED)

@@ -1,0 +1,116 @@
+"""The settings of the embedded broker: small, quick to start, quick to react."""
+
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST = "127.0.0.1"
+
+BASE: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "INTERNAL",
+    "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    # One broker, so nothing can be replicated.
+    "default.replication.factor": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # Each of these partitions costs time at the first use and at every start.
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # Groups react at once, and tests may ask for short timeouts.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    # After kill(), the broker's old registration must expire before it is let in again.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "200",
+    "controller.quorum.election.timeout.ms": "200",
+    "controller.quorum.fetch.timeout.ms": "500",
+    # Few threads, no background work.
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "background.threads": "2",
+    "group.coordinator.threads": "1",
+    "log.cleaner.enable": "false",
+}
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The TCP ports of one broker on 127.0.0.1.
+
+    Attributes:
+        client: What clients connect to.
+        internal: Always plaintext: the broker's own connections and the administration.
+        controller: The controller.
+    """
+
+    client: int
+    internal: int
+    controller: int
+
+
+def free_ports(client: int | None = None) -> Ports:
+    """Return ports that were free a moment ago; `client` is taken as given if it is."""
+    with ExitStack() as stack:
+        ports = []
+        for _ in range(3):
+            # All stay open until the last one is chosen, so that they differ.
+            listener = stack.enter_context(socket.socket())
+            listener.bind((HOST, 0))
+            ports.append(listener.getsockname()[1])
+    return Ports(client if client is not None else ports[0], ports[1], ports[2])
+
+
+def broker_properties(ports: Ports, data: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the complete settings of a broker, with `overrides` on top."""
+    listeners = ",".join(
+        (
+            f"CLIENT://{HOST}:{ports.client}",
+            f"INTERNAL://{HOST}:{ports.internal}",
+            f"CONTROLLER://{HOST}:{ports.controller}",
+        )
+    )
+    return {
+        **BASE,
+        "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
+        "listeners": listeners,
+        "advertised.listeners": listeners.rpartition(",")[0],
+        "log.dirs": str(data),
+        **overrides,
+    }
+
+
+def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    """Write a Java properties file."""
+    lines = (f"{_escape(key)}={_escape(value)}\n" for key, value in properties.items())
+    path.write_text("".join(lines), encoding="ascii")
+
+
+def _escape(text: str) -> str:
+    for plain, escaped in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+        text = text.replace(plain, escaped)
+    if text.startswith(" "):
+        text = "\\" + text
+    return "".join(
+        character
+        if character.isascii()
+        else "".join(f"\\u{unit:04x}" for unit in _utf16(character))
+        for character in text
+    )
+
+
+def _utf16(character: str) -> list[int]:
+    encoded = character.encode("utf-16-be")
+    return [int.from_bytes(encoded[i : i + 2], "big") for i in range(0, len(encoded), 2)]

@@ -1,0 +1,53 @@
+"""Pytest fixtures: a real broker and a real Spark, each started once for a whole test run.
+
+Installing spark-eos makes them available; nothing has to be imported or configured. This module
+is loaded by every pytest of the environment, so it imports what it needs only when it needs it.
+"""
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_eos.testing.broker import EmbeddedKafka
+
+_LOG_LINES = 60
+_BROKER = "embedded_kafka"
+
+
+@pytest.fixture(scope="session")
+def embedded_kafka() -> "Iterator[EmbeddedKafka]":
+    """A running `EmbeddedKafka`, shared by the whole test run: use topics of your own.
+
+    When a test that uses it fails, the end of the broker's log is in the report.
+    """
+    from spark_eos.testing.broker import EmbeddedKafka  # noqa: PLC0415
+
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def spark_eos_session() -> "Iterator[SparkSession]":
+    """A local Spark session with Spark's Kafka source, shared by the whole test run."""
+    from spark_eos.testing.spark import spark_session  # noqa: PLC0415
+
+    session = spark_session("spark-eos-tests")
+    yield session
+    session.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the end of the broker's log to the report of a failed test that used it."""
+    report = yield
+    broker = getattr(item, "funcargs", {}).get(_BROKER)
+    if report.failed and broker is not None:
+        lines = broker.log().splitlines()[-_LOG_LINES:]
+        report.sections.append(("Log of the embedded Kafka", "\n".join(lines)))
+    return report

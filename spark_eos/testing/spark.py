@@ -1,0 +1,70 @@
+"""A local Spark session that reads from Kafka and keeps quiet."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_eos.jars import spark_kafka_jars
+
+_LOOPBACK = "127.0.0.1"
+
+
+def spark_session(
+    app_name: str = "spark-eos",
+    master: str = "local[2]",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a Spark session for tests and trials on this machine.
+
+    It has Spark's Kafka source, no web interface, two shuffle partitions, UTC as its time zone,
+    listens on the loopback interface only, runs Python workers with this interpreter, and logs
+    errors only. As with `SparkSession.builder`, a session that is active already is returned as
+    it is.
+
+    Args:
+        app_name: Name of the application.
+        master: Where Spark runs; the default is two threads of this machine.
+        config: Settings on top. ``spark.jars`` and ``spark.driver.extraJavaOptions`` add to what
+            is set here, others replace it.
+
+    Raises:
+        spark_eos.jars.JarError: No Kafka source fits the installed pyspark.
+        spark_eos.ivy.DownloadError: The Kafka source's jars could not be downloaded.
+        spark_eos.java.JavaError: There is no Java 17 or newer.
+    """
+    # Workers would otherwise run whatever python3 is first on PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Or Spark looks the host's name up, and complains about what it finds.
+    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    given = dict(config or {})
+    settings = {
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.driver.host": _LOOPBACK,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "spark-eos-warehouse")),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **given,
+    }
+    jars = ",".join(map(str, spark_kafka_jars()))
+    logging = f"-Dlog4j2.configurationFile={_log_configuration()}"
+    settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
+    options = "spark.driver.extraJavaOptions"
+    settings[options] = _joined(" ", logging, given.get(options))
+    builder = SparkSession.builder.appName(app_name).master(master)
+    return builder.config(map=dict(settings)).getOrCreate()
+
+
+def _joined(separator: str, ours: str, given: str | None) -> str:
+    return f"{ours}{separator}{given}" if given else ours
+
+
+def _log_configuration() -> Path:
+    return Path(str(resources.files(__package__) / "conf" / "spark-log4j2.properties"))

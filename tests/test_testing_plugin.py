@@ -1,0 +1,84 @@
+import subprocess
+import sys
+
+import pytest
+
+from spark_eos.cache import CACHE_VARIABLE, cache_directory
+
+# Known before pytester moves the home directory.
+USERS_CACHE = cache_directory()
+
+USERS_TESTS = """
+    from confluent_kafka import Producer
+
+    def test_round_trip(embedded_kafka, spark_eos_session):
+        embedded_kafka.create_topic("words")
+        producer = Producer({"bootstrap.servers": embedded_kafka.bootstrap_servers})
+        producer.produce("words", b"one")
+        assert producer.flush(20) == 0
+        rows = (
+            spark_eos_session.read.format("kafka")
+            .option("kafka.bootstrap.servers", embedded_kafka.bootstrap_servers)
+            .option("subscribe", "words")
+            .load()
+            .selectExpr("cast(value as string) as word")
+            .collect()
+        )
+        assert [row.word for row in rows] == ["one"]
+
+    def test_the_broker_is_shared(embedded_kafka):
+        embedded_kafka.create_topic("more-words")
+        assert embedded_kafka.is_running
+
+    def test_that_fails(embedded_kafka):
+        assert embedded_kafka.pid == 0
+
+    def test_that_fails_without_kafka():
+        assert False
+"""
+
+
+def test_a_users_suite_gets_kafka_and_spark(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
+    pytester.makepyfile(USERS_TESTS)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-q", timeout=120)
+    result.assert_outcomes(passed=2, failed=2)
+    output = result.stdout.str()
+    with_kafka, _, without = output.partition("test_that_fails_without_kafka")
+    assert "Log of the embedded Kafka" in with_kafka
+    assert "Performing controller activation" in with_kafka
+    assert "Log of the embedded Kafka" not in without
+
+
+def test_the_spark_session_is_set_up_as_documented() -> None:
+    script = """
+from spark_eos.testing import spark_session
+spark = spark_session("name", config={"spark.sql.shuffle.partitions": "3"})
+conf = spark.conf
+assert conf.get("spark.sql.session.timeZone") == "UTC"
+assert conf.get("spark.sql.shuffle.partitions") == "3"
+assert conf.get("spark.driver.host") == "127.0.0.1"
+assert spark.sparkContext.uiWebUrl is None
+assert spark.sparkContext.master == "local[2]"
+import sys
+workers = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
+assert workers == [sys.executable], workers
+spark.stop()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    # The JVM itself says this one, and has no switch for it.
+    assert result.stderr.strip() == "WARNING: Using incubator modules: jdk.incubator.vector"
+
+
+def test_loading_the_plugin_imports_nothing_heavy() -> None:
+    script = "import sys, spark_eos.testing.plugin; print(*sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    modules = set(result.stdout.split())
+    assert not {"pyspark", "confluent_kafka", "kafka", "pyarrow", "rich"} & modules
