@@ -19,7 +19,7 @@ import click
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.sink import ExactlyOnceSink
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 _USERS_ERROR: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE", re.DOTALL)
 # How soon a signal is noticed while the query runs.
-_POLL_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 1
 
 
 @dataclass(frozen=True)

@@ -61,12 +61,18 @@ class SourceRows:
         return SourceRows(self.topic, self.partition, self.rows.slice(below))
 
     def slices(self) -> Iterator["SourceRows"]:
-        """The rows in slices of bounded size."""
+        """The rows in slices of bounded size, cut between records wherever that is possible."""
         total = self.rows.num_rows
         row_bytes = max(1, self.rows.nbytes // max(1, total))
         step = max(1, min(_SLICE_ROWS, _SLICE_BYTES // row_bytes))
-        for start in range(0, total, step):
-            yield SourceRows(self.topic, self.partition, self.rows.slice(start, step))
+        start = 0
+        while start < total:
+            end = min(start + step, total)
+            if end < total and self.offsets[end] == self.offsets[end - 1]:
+                first = pc.sum(pc.less(self.offsets, self.offsets[end])).as_py()
+                end = first if first > start else end
+            yield SourceRows(self.topic, self.partition, self.rows.slice(start, end - start))
+            start = end
 
 
 def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:

@@ -17,20 +17,22 @@ from spark_eos.report import Counters, PartitionOutcome, report_batch
 from spark_eos.settings import WriterSettings
 from spark_eos.transaction import Transactions
 
-# A worker process keeps its producers from task to task. Keyed by process too: a fork must not
-# share its parent's connections.
+# A worker process keeps its producers from task to task, of the few queries it served last. Keyed
+# by process too: a fork must not share its parent's connections.
 _producers: dict[tuple[int, str, str], SlotProducer] = {}
+_MOST_PRODUCERS = 4
 
 
 def _worker_producer(settings: WriterSettings) -> SlotProducer:
     key = (os.getpid(), settings.transactional_id_prefix, settings.group_id)
-    producer = _producers.get(key)
+    producer = _producers.pop(key, None)
     if producer is not None and producer.settings != settings:
         producer.close()
         producer = None
-    if producer is None:
-        producer = _producers[key] = SlotProducer(settings)
-    return producer
+    _producers[key] = producer or SlotProducer(settings)
+    while len(_producers) > _MOST_PRODUCERS:
+        _producers.pop(next(iter(_producers))).close()
+    return _producers[key]
 
 
 def write_task(

@@ -121,21 +121,20 @@ def test_partitions_and_batches_without_rows(flow: Flow, spark_eos_session: Spar
     assert flow.values() == ["only"]
 
 
-def test_one_record_may_become_several(flow: Flow, spark_eos_session: SparkSession) -> None:
+def test_the_rows_of_one_record_stay_in_one_transaction(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
     flow.produce(["a", "b", "c"], partition=0)
+    copies = F.explode(F.sequence(F.lit(1), F.lit(2_500)))
 
     def explode(frame: DataFrame) -> DataFrame:
-        copies = F.explode(F.array(*[F.lit(n) for n in range(5)]))
-        return frame.select("source", F.col("value").cast("string").alias("v"), copies.alias("n"))
+        copied = frame.select("source", F.col("value").cast("string").alias("v"), copies)
+        return copied.select("source", F.concat("v", "col").alias("value"))
 
-    reports = run_available(
-        spark_eos_session,
-        flow,
-        lambda f: explode(f).select("source", F.concat("v", "n").alias("value")),
-        chunk_records=1,
-    )
-    assert sorted(flow.values()) == [f"{v}{n}" for v in "abc" for n in range(5)]
-    assert sum(r.transactions for r in reports) <= 3
+    reports = run_available(spark_eos_session, flow, explode, chunk_records=1_000)
+    assert sorted(flow.values()) == sorted(f"{v}{n}" for v in "abc" for n in range(1, 2_501))
+    # Each has more rows than a chunk, yet its offset must not be committed before its last row.
+    assert sum(r.transactions for r in reports) == 3
 
 
 def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
