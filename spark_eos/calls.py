@@ -12,6 +12,7 @@ from spark_eos.errors import Code, KafkaResponseError, code_names
 from spark_eos.wire import Wire
 
 _LEADER_NOT_AVAILABLE = 5
+_INVALID_TOPIC = 17
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def topics(wire: Wire, names: Collection[str] | None, deadline: Deadline) -> dic
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
-    missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
+    # A topic can't exist under a name that is not valid.
+    missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
 
     def interpret(response: Any) -> dict[str, TopicInfo]:
         found = {}

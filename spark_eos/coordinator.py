@@ -16,40 +16,18 @@ from spark_eos.calls import TopicInfo
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     Code,
-    DeadlineExceededError,
     FencedByNewerRunError,
-    ForeignMemberError,
     KafkaResponseError,
     SparkEosError,
     code_name,
 )
+from spark_eos.members import INSTANCE_PREFIX, own_group
 from spark_eos.transaction_calls import MemberIdentity
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
 
-INSTANCE_PREFIX = "spark-eos-"
-_REBALANCE_TIMEOUT_MS = 60_000
 _SESSION_LOST = {Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH}
-
-
-def check_members(
-    wire: Wire, group_id: str, deadline: Deadline
-) -> list[group_calls.DescribedMember]:
-    """The group's live members, all of which must be spark-eos'.
-
-    Raises:
-        ForeignMemberError: one is not; the error names its client id and host.
-    """
-    members = group_calls.live_members(wire, group_id, deadline)
-    for found in members:
-        if found.epoch is None or not (found.instance_id or "").startswith(INSTANCE_PREFIX):
-            raise ForeignMemberError(
-                f"group {group_id!r} has a live member that is not spark-eos': {found}. Only "
-                "spark-eos may consume with this group, or records are lost: stop that "
-                "consumer, or give the query a group_id of its own"
-            )
-    return members
 
 
 class GroupCoordinator:
@@ -82,6 +60,8 @@ class GroupCoordinator:
         self._at_end = at_end
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}
+        # Of all members ever joined, since the answer to a join may be lost.
+        self._own_ids: set[str] = set()
         self._topics: dict[str, TopicInfo] = {}
         self._fenced: FencedByNewerRunError | None = None
         self._session_lost = False
@@ -140,9 +120,15 @@ class GroupCoordinator:
         self._take_over(topics, needed, first=False)
 
     def check(self) -> None:
-        """Raises FencedByNewerRunError if another run has taken the group over."""
+        """Raises FencedByNewerRunError if another run has taken the group over.
+
+        Raises:
+            SparkEosError: the members have left, so this run is over.
+        """
         if self._fenced is not None:
             raise self._fenced
+        if self._stopped.is_set():
+            raise SparkEosError(f"the run's members have left group {self._group_id!r}")
 
     @property
     def session_lost(self) -> bool:
@@ -188,12 +174,11 @@ class GroupCoordinator:
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
 
     def _release_members(self, wanted: list[str], deadline: Deadline, *, first: bool) -> None:
-        for found in check_members(self._wire, self._group_id, deadline):
+        for found in own_group(self._wire, self._group_id, deadline).members:
             instance_id = found.instance_id or ""
             if found.epoch == group_calls.LEAVE_FOR_A_WHILE_EPOCH and instance_id in wanted:
                 continue
-            mine = self._members.get(instance_id)
-            if not first and (mine is None or mine.member_id != found.member_id):
+            if not first and found.member_id not in self._own_ids:
                 raise self._fence(found)
             epoch = (
                 group_calls.LEAVE_FOR_A_WHILE_EPOCH
@@ -210,6 +195,7 @@ class GroupCoordinator:
 
     def _join(self, instance_id: str, deadline: Deadline) -> None:
         member_id = str(uuid.uuid4())
+        self._own_ids.add(member_id)
         answer = group_calls.heartbeat(
             self._wire,
             self._group_id,
@@ -219,7 +205,6 @@ class GroupCoordinator:
             deadline,
             subscription=self._topics,
             owned=frozenset(),
-            rebalance_timeout_ms=_REBALANCE_TIMEOUT_MS,
         )
         if answer.code == Code.UNRELEASED_INSTANCE_ID:
             raise Again(f"member {instance_id} is held by another run")
@@ -240,9 +225,8 @@ class GroupCoordinator:
 
     def _await_assignment(self, needed: Collection[tuple[str, int]], deadline: Deadline) -> None:
         def attempt() -> None:
-            if set(needed) <= set(self.identities()):
-                return
-            self._beat_all(deadline)
+            if not self._settled():
+                self._beat_all(deadline)
             self.check()
             if self._session_lost:
                 return
@@ -253,6 +237,10 @@ class GroupCoordinator:
                     f"{len(missing)} source partitions are not assigned yet, "
                     f"the first is {topic}-{partition}"
                 )
+            # The first to join is given everything, and would lose most of it in the first batch.
+            if not own_group(self._wire, self._group_id, deadline).stable:
+                self._beat_all(deadline)
+                raise Again("the group is not stable yet")
 
         deadline.attempts(f"joining group {self._group_id!r}", pause=0.01)(attempt)
 
@@ -263,8 +251,9 @@ class GroupCoordinator:
             self._beat(member, deadline)
 
     def _beat(self, member: Member, deadline: Deadline) -> None:
-        # Every change of the assignment is confirmed with the list of what is owned now.
-        owned = None if member.owned == member.acknowledged else member.owned
+        # Always in full: the answer then tells the assignment, even if an earlier one was lost, and
+        # every change is confirmed by the list of what is owned now.
+        owned = member.owned
         answer = group_calls.heartbeat(
             self._wire,
             self._group_id,
@@ -272,6 +261,7 @@ class GroupCoordinator:
             member.epoch,
             member.instance_id,
             deadline,
+            subscription=self._topics,
             owned=owned,
         )
         if answer.code == Code.FENCED_INSTANCE_ID:
@@ -281,17 +271,19 @@ class GroupCoordinator:
         else:
             self._refuse(answer)
             self._interval = answer.interval or self._interval
-            if owned is not None:
-                member = replace(member, acknowledged=owned)
             self._members[member.instance_id] = after_heartbeat(
-                member, answer.member_epoch, answer.assigned
+                replace(member, acknowledged=owned), answer.member_epoch, answer.assigned
             )
+
+    def _settled(self) -> bool:
+        """Whether the broker knows that each member owns just what it is assigned."""
+        return all(member.owned == member.acknowledged for member in self._members.values())
 
     def _newer_member(
         self, member: Member, deadline: Deadline
     ) -> group_calls.DescribedMember | None:
-        members = group_calls.live_members(self._wire, self._group_id, deadline)
-        return next((m for m in members if m.instance_id == member.instance_id), None)
+        group = group_calls.describe_group(self._wire, self._group_id, deadline)
+        return next((m for m in group.members if m.instance_id == member.instance_id), None)
 
     def _fence(self, newer: group_calls.DescribedMember | None) -> FencedByNewerRunError:
         who = f": {newer}" if newer is not None else ", which has ended since"
@@ -309,14 +301,14 @@ class GroupCoordinator:
             if not self._watch():
                 self._at_end()
                 return
-            if waited < self._interval or self._fenced is not None:
+            if self._fenced is not None or (waited < self._interval and self._settled()):
                 continue
             waited = 0.0
             try:
                 with self._lock:
                     if not self._stopped.is_set():
                         self._beat_all(Deadline(min(5.0, self._timeout), "group_timeout"))
-            except SparkEosError as error:
+            except Exception as error:  # noqa: BLE001 - beats must go on, or the session ends
                 logger.warning("heartbeat of group %s: %s", self._group_id, error)
 
     # The end ----------------------------------------------------------------------------------
@@ -324,13 +316,16 @@ class GroupCoordinator:
     def abandon(self) -> None:
         """Stops the heartbeats; the members stay until they are taken over or time out."""
         self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2.0)
 
     def leave(self) -> None:
         """Stops the heartbeats and lets every member leave the group (-1). May be called again."""
-        if self._stopped.is_set():
-            return
-        self._stopped.set()
         with self._lock:
+            # Asked within the lock: who calls again, perhaps to exit then, waits for the first.
+            if self._stopped.is_set():
+                return
+            self._stopped.set()
             deadline = Deadline(min(5.0, self._timeout), "group_timeout")
             try:
                 for member in self._members.values():
@@ -342,6 +337,6 @@ class GroupCoordinator:
                         member.instance_id,
                         deadline,
                     )
-            except DeadlineExceededError as error:
+            except SparkEosError as error:
                 logger.info("group %s: members will time out: %s", self._group_id, error)
             self._members.clear()

@@ -17,6 +17,7 @@ from spark_eos.wire import CoordinatorType, Wire
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
+REBALANCE_TIMEOUT_MS = 60_000
 
 TopicIds = Mapping[str, uuid.UUID]
 IdPartitions = frozenset[tuple[uuid.UUID, int]]
@@ -58,6 +59,19 @@ class DescribedMember:
         )
 
 
+@dataclass(frozen=True)
+class DescribedGroup:
+    """A group as its coordinator describes it.
+
+    Attributes:
+        stable: every member has the partitions that the latest target gives it.
+        members: the live members, whichever protocol they speak.
+    """
+
+    stable: bool
+    members: tuple[DescribedMember, ...]
+
+
 def heartbeat(
     wire: Wire,
     group_id: str,
@@ -68,7 +82,6 @@ def heartbeat(
     *,
     subscription: Iterable[str] | None = None,
     owned: IdPartitions | None = None,
-    rebalance_timeout_ms: int = -1,
 ) -> HeartbeatAnswer:
     """Sends one ConsumerGroupHeartbeat: join, beat, leave, as ``epoch`` says.
 
@@ -79,9 +92,8 @@ def heartbeat(
         epoch: the member's epoch, or one of this module's ``*_EPOCH`` constants.
         instance_id: group.instance.id of the static member.
         deadline: over all attempts.
-        subscription: topic names; given when joining or when they change.
-        owned: partitions owned, by topic id; None says "as in the heartbeat before".
-        rebalance_timeout_ms: how long the member may take to give partitions up; when joining.
+        subscription: topic names. With it, the answer always tells the assignment.
+        owned: partitions owned, by topic id; needed with a subscription.
     """
     partitions = None
     if owned is not None:
@@ -96,7 +108,8 @@ def heartbeat(
         member_id=member_id,
         member_epoch=epoch,
         instance_id=instance_id,
-        rebalance_timeout_ms=rebalance_timeout_ms,
+        # A full request has all three; a leaving member sends none of them.
+        rebalance_timeout_ms=-1 if subscription is None else REBALANCE_TIMEOUT_MS,
         subscribed_topic_names=None if subscription is None else sorted(subscription),
         topic_partitions=partitions,
     )
@@ -117,8 +130,8 @@ def heartbeat(
     )
 
 
-def live_members(wire: Wire, group_id: str, deadline: Deadline) -> list[DescribedMember]:
-    """All live members of the group, whichever protocol they speak; none if there is no group.
+def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGroup:
+    """Describes a group, of whichever protocol; one that does not exist has no members.
 
     Raises:
         KafkaResponseError: the group can't be described, for lack of authorization say.
@@ -128,22 +141,28 @@ def live_members(wire: Wire, group_id: str, deadline: Deadline) -> list[Describe
     )
     group = _described(wire, group_id, request, deadline)
     if group is not None:
-        return [
-            DescribedMember(m.member_id, m.instance_id, m.client_id, m.client_host, m.member_epoch)
-            for m in group.members
-        ]
+        return DescribedGroup(
+            stable=group.group_state == "Stable" and group.assignment_epoch == group.group_epoch,
+            members=tuple(
+                DescribedMember(
+                    m.member_id, m.instance_id, m.client_id, m.client_host, m.member_epoch
+                )
+                for m in group.members
+            ),
+        )
     classic = _described(
         wire,
         group_id,
         DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False),
         deadline,
     )
-    if classic is None:
-        return []
-    return [
-        DescribedMember(m.member_id, m.group_instance_id, m.client_id, m.client_host, None)
-        for m in classic.members
-    ]
+    return DescribedGroup(
+        stable=False,
+        members=tuple(
+            DescribedMember(m.member_id, m.group_instance_id, m.client_id, m.client_host, None)
+            for m in (classic.members if classic is not None else ())
+        ),
+    )
 
 
 def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> Any:

@@ -29,27 +29,27 @@ _librdkafka_log = logging.getLogger("spark_eos.librdkafka")
 # lines about connections would be printed.
 _librdkafka_log.addHandler(logging.NullHandler())
 
-_TRANSIENT: Final = {
-    KafkaError._MSG_TIMED_OUT,
-    KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._PURGE_QUEUE,
-    KafkaError._PURGE_INFLIGHT,
-    KafkaError._FENCED,
-    KafkaError._FATAL,
-    KafkaError._STATE,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-    KafkaError.INVALID_PRODUCER_ID_MAPPING,
-    KafkaError.INVALID_TXN_STATE,
-    KafkaError.CONCURRENT_TRANSACTIONS,
-    KafkaError.NOT_ENOUGH_REPLICAS,
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NETWORK_EXCEPTION,
+# All other errors may be cured by an abort, a new producer and another round.
+_PERMANENT: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._INVALID_ARG,
+    KafkaError._AUTHENTICATION,
 }
 
 
@@ -100,38 +100,57 @@ class SlotProducer:
 
     def begin(self) -> None:
         """Begins a transaction, with a new producer if the last one did not end cleanly."""
+        if self._producer is not None and not self.clean():
+            logger.info("%s is replaced: %s", self.identity.transactional_id, self._disturbance)
+            self.drop()
         if self._producer is None:
             self._open()
         self._failed = None
+        self._guarded("begin_transaction", self._producer.begin_transaction)
+
+    def clean(self) -> bool:
+        """Whether nothing has happened, as far as librdkafka knows, that a request may outlive.
+
+        An error that came with the last transaction may be reported after its end, so it counts
+        against the next one.
+        """
         try:
             self._producer.poll(0)
-            self._disturbance = None
-            self._producer.begin_transaction()
-        except Exception as error:  # noqa: BLE001 - of any kind
-            # Fenced while idle: by the driver, or by an outage longer than the id's expiry.
-            logger.info("%s: replaced while idle: %s", self.identity.transactional_id, error)
-            self.drop()
-            self._open()
-            self._guarded("begin_transaction", self._producer.begin_transaction)
+        except Exception as error:  # noqa: BLE001 - fenced while idle, by the driver say
+            self._disturbance = str(error)
+        return self._disturbance is None
 
     def _open(self) -> None:
         settings = self.settings
         deadline = Deadline(settings.connect_timeout, "connect_timeout")
-        if self._slot is None:
-            self._slot = Slot(
-                settings.transactional_id_prefix, settings.group_id, settings.worker_directory
+        try:
+            if self._slot is None:
+                self._slot = Slot(
+                    settings.transactional_id_prefix, settings.group_id, settings.worker_directory
+                )
+            transactional_id = self._slot.transactional_id
+            self._producer = Producer(
+                {
+                    **settings.client.for_producer(
+                        transactional_id, settings.transaction_timeout_ms
+                    ),
+                    "error_cb": self._on_error,
+                },
+                logger=_librdkafka_log,
             )
-        transactional_id = self._slot.transactional_id
+            self._initialize(deadline)
+            self._identity = producer_identity(self.wire, transactional_id, deadline)
+            self._producer.poll(0)
+        except Exception as error:
+            self._producer = None
+            raise TransactionError(
+                f"starting a transactional producer: {error}", again=_is_transient(error)
+            ) from error
+        # What happened while connecting can't reach into a transaction.
         self._disturbance = None
-        self._producer = Producer(
-            {
-                **settings.client.for_producer(transactional_id, settings.transaction_timeout_ms),
-                "error_cb": self._on_error,
-            },
-            logger=_librdkafka_log,
-        )
 
-        def initialize() -> None:
+    def _initialize(self, deadline: Deadline) -> None:
+        def attempt() -> None:
             try:
                 self._producer.init_transactions(deadline.remaining())
             except KafkaException as error:
@@ -139,15 +158,7 @@ class SlotProducer:
                     raise Again(str(error.args[0])) from error
                 raise
 
-        try:
-            deadline.attempts(f"starting producer {transactional_id!r}")(initialize)
-            self._identity = producer_identity(self.wire, transactional_id, deadline)
-        except Exception as error:
-            self._producer = None
-            again = isinstance(error, TimeoutError) or _is_transient(error)
-            raise TransactionError(
-                f"transactional id {transactional_id!r} can't be used: {error}", again=again
-            ) from error
+        deadline.attempts("init_transactions")(attempt)
 
     def drop(self) -> None:
         """Fences and closes the producer; whatever its transaction holds is aborted."""
@@ -188,11 +199,6 @@ class SlotProducer:
     def disturb(self, reason: str) -> None:
         """Notes that the open transaction can't end cleanly, even if it commits."""
         self._disturbance = reason
-
-    @property
-    def disturbance(self) -> str | None:
-        """What went wrong since the transaction began, or None."""
-        return self._disturbance
 
     def _on_delivery(self, found: SourceRows, error: KafkaError | None, message: Any) -> None:
         if error is None:
@@ -253,7 +259,7 @@ class SlotProducer:
         if failed is not None:
             raise TransactionError(
                 f"{failed.position}: {_advice(failed.error)}",
-                again=failed.error.code() in _TRANSIENT,
+                again=failed.error.code() not in _PERMANENT,
             )
 
     def flush(self, deadline: Deadline) -> None:
@@ -295,8 +301,8 @@ class SlotProducer:
 
 def _is_transient(error: BaseException) -> bool:
     if isinstance(error, KafkaException):
-        cause = error.args[0]
-        return bool(cause.fatal() or cause.retriable() or cause.code() in _TRANSIENT)
+        return error.args[0].code() not in _PERMANENT
+    # SystemError: librdkafka failed inside a callback.
     return isinstance(error, SystemError | TimeoutError)
 
 

@@ -147,7 +147,7 @@ class PartitionReport:
         end: offset after the last one of the batch; the group has committed it.
         rows_written: output rows committed.
         rows_skipped: output rows that an earlier attempt had committed.
-        member_epoch: the epoch of the member that committed.
+        member_epoch: the epoch of the member that committed; None if none is assigned any more.
     """
 
     topic: str
@@ -156,7 +156,7 @@ class PartitionReport:
     end: int
     rows_written: int
     rows_skipped: int
-    member_epoch: int
+    member_epoch: int | None
 
 
 @dataclass(frozen=True)

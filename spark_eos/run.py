@@ -13,9 +13,12 @@ from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     Code,
     KafkaResponseError,
+    OffsetsLostError,
     TopicNotFoundError,
+    Verdict,
     WriteError,
     code_names,
+    verdict,
 )
 from spark_eos.group_calls import commit_offsets, committed_offsets
 from spark_eos.identity import id_pattern
@@ -28,20 +31,18 @@ from spark_eos.wire import Wire
 logger = logging.getLogger(__name__)
 
 Partitions = Collection[tuple[str, int]]
-_MEMBERSHIP = {
-    Code.UNKNOWN_MEMBER_ID,
-    Code.FENCED_INSTANCE_ID,
-    Code.FENCED_MEMBER_EPOCH,
-    Code.STALE_MEMBER_EPOCH,
-    Code.ILLEGAL_GENERATION,
-}
+_EPOCH_MOVED = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
 
 
 class Job(Protocol):
     """Runs the batch's rows through tasks."""
 
     def __call__(
-        self, settings: WriterSettings, batch_plan: BatchPlan, only: Partitions | None
+        self,
+        settings: WriterSettings,
+        batch: BatchRange,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
     ) -> JobOutcome:
         """Runs a Spark job for all rows, or ``only`` for those of some source partitions."""
 
@@ -106,8 +107,10 @@ class QueryRun:
 
     def leave(self) -> None:
         """Ends the run cleanly: its members leave the group. May be called again."""
-        self._coordinator.leave()
-        self._wire.close()
+        try:
+            self._coordinator.leave()
+        finally:
+            self._wire.close()
 
     def abandon(self) -> None:
         """Ends the run without leaving, for a newer one that takes its members over."""
@@ -125,6 +128,13 @@ class QueryRun:
         missing = sorted(names - found.keys())
         if missing:
             raise TopicNotFoundError(f"source topic {', '.join(missing)} does not exist any more")
+        for name, topic_id in self._coordinator.topic_ids.items():
+            if name in found and found[name].topic_id != topic_id:
+                raise OffsetsLostError(
+                    f"source topic {name!r} was deleted and created anew under the query: "
+                    f"offsets of group {self._settings.group_id!r} and of the checkpoint belong "
+                    "to the old one. Start with another group_id and another checkpoint_location"
+                )
         return found
 
     def _start(self, batch: BatchRange) -> None:
@@ -152,14 +162,32 @@ class QueryRun:
         """Ends all open transactions of the query, then reads the committed offsets."""
         # Only now that everyone older is fenced do the offsets stand still.
         self._end_open_transactions()
-        self._committed = committed_offsets(
-            self._wire,
-            self._settings.group_id,
-            batch.ends,
-            self._coordinator.topic_ids,
-            self._deadline(),
-            member=self._coordinator.any_member(),
-        )
+        deadline = self._deadline()
+
+        def attempt() -> Positions:
+            try:
+                return committed_offsets(
+                    self._wire,
+                    self._settings.group_id,
+                    batch.ends,
+                    self._coordinator.topic_ids,
+                    deadline,
+                    member=self._coordinator.any_member(),
+                )
+            except KafkaResponseError as error:
+                if error.code in _EPOCH_MOVED:
+                    raise Again(str(error)) from error
+                raise
+
+        found = deadline.attempts("reading the group's offsets", pause=0.05)(attempt)
+        for (topic, partition), before in self._committed.items():
+            if (topic, partition) in batch.ends and found.get((topic, partition), -1) < before:
+                raise OffsetsLostError(
+                    f"group {self._settings.group_id!r} had committed {topic}-{partition} up to "
+                    f"{before} and has {found.get((topic, partition), 'no offset')} now: somebody "
+                    "has set or deleted the group's offsets under the query"
+                )
+        self._committed = found
         self._known = set(batch.ends)
 
     def _end_open_transactions(self) -> None:
@@ -223,7 +251,7 @@ class QueryRun:
                     batch, self._committed, members, self._coordinator.topic_ids
                 )
             with clock.step("job"):
-                outcome = job(self._settings, batch_plan, only)
+                outcome = job(self._settings, batch, batch_plan, only)
             outcomes.append(outcome)
             for partition, part in outcome.partitions.items():
                 if part.next_offset is not None:
@@ -286,15 +314,16 @@ class QueryRun:
         )
         self._committed.update({p: offsets[p] for p, code in codes.items() if code == Code.NONE})
         refused = {code for code in codes.values() if code}
-        if refused & _MEMBERSHIP:
+        if not refused:
+            return
+        if verdict(refused) is Verdict.REJECTED:
             self._take_over(batch)
             raise Again(code_names(refused))
-        if refused:
-            raise KafkaResponseError(
-                f"committing the ends of batch {batch.batch_id} of group "
-                f"{self._settings.group_id!r}: {code_names(refused)}",
-                min(refused),
-            )
+        raise KafkaResponseError(
+            f"committing the ends of batch {batch.batch_id} of group "
+            f"{self._settings.group_id!r}: {code_names(refused)}",
+            min(refused),
+        )
 
     def _report(
         self,
@@ -318,7 +347,7 @@ class QueryRun:
                 end=end,
                 rows_written=total((topic, index), "rows"),
                 rows_skipped=total((topic, index), "skipped"),
-                member_epoch=members[topic, index].epoch,
+                member_epoch=members[topic, index].epoch if (topic, index) in members else None,
             )
             for (topic, index), end in sorted(batch.ends.items())
         )

@@ -16,12 +16,12 @@ from spark_eos.calls import broker_features
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.columns import check_columns, writable
 from spark_eos.config import ClientSettings
-from spark_eos.coordinator import check_members
 from spark_eos.deadline import Deadline
 from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
 from spark_eos.hadoop_files import HadoopFiles
-from spark_eos.pipeline import check_narrow
-from spark_eos.plan import BatchPlan
+from spark_eos.members import own_group
+from spark_eos.pipeline import check_batch, check_narrow
+from spark_eos.plan import BatchPlan, BatchRange
 from spark_eos.report import REPORT_DDL, BatchReport, JobOutcome, job_outcome
 from spark_eos.run import Partitions, QueryRun
 from spark_eos.settings import WriterSettings
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"
 _LONGEST_GROUP_ID: Final = 200
+# So often in a row may Spark fail to say whether the query is active before it counts as ended.
+_UNANSWERED: Final = 3
 
 
 class ExactlyOnceSink:
@@ -99,6 +101,10 @@ class ExactlyOnceSink:
         _check_text("group_id", group_id)
         _check_text("checkpoint_location", checkpoint_location)
         _check_text("transactional_id_prefix", transactional_id_prefix)
+        if not (transactional_id_prefix.isascii() and transactional_id_prefix.isprintable()):
+            raise ConfigurationError(
+                f"transactional_id_prefix={transactional_id_prefix!r} must be printable ASCII"
+            )
         if topic is not None:
             _check_text("topic", topic)
         _check_positive(
@@ -138,6 +144,7 @@ class ExactlyOnceSink:
         self._selection: dict[str, str] | None = None
         self._spark: SparkSession | None = None
         self._run: QueryRun | None = None
+        self._checked_run: QueryRun | None = None
         self._last_batch = -1
 
     def __repr__(self) -> str:
@@ -249,7 +256,7 @@ class ExactlyOnceSink:
                 settings.transaction_timeout_ms,
                 self._deadline(),
             )
-            check_members(wire, settings.group_id, self._deadline())
+            own_group(wire, settings.group_id, self._deadline())
 
     def _deadline(self) -> Deadline:
         return Deadline(self._settings.connect_timeout, "connect_timeout")
@@ -268,15 +275,19 @@ class ExactlyOnceSink:
         run = self._run
         if run is None or run.run_id != run_id or batch_id <= self._last_batch:
             check_columns(frame.schema, self._settings.topic)
-            check_narrow(frame)
             run = self._start_run(frame.sparkSession, run_id, query_id)
         self._last_batch = batch_id
         rows = writable(frame)
 
         def job(
-            settings: WriterSettings, batch_plan: BatchPlan, only: Partitions | None
+            settings: WriterSettings,
+            batch: BatchRange,
+            batch_plan: BatchPlan,
+            only: Partitions | None,
         ) -> JobOutcome:
-            _check_partitions(frame, len(batch_plan))
+            if self._checked_run is not run:
+                check_batch(frame, len(batch.ends))
+                self._checked_run = run
             chosen = rows if only is None else rows.where(_is_one_of(only))
             written = chosen.mapInArrow(write_task(settings, batch_plan), REPORT_DDL)
             return job_outcome(row.asDict() for row in written.collect())
@@ -324,7 +335,13 @@ class ExactlyOnceSink:
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink to where the batches run; a run lives only there.
-        return {**self.__dict__, "_run": None, "_spark": None, "_last_batch": -1}
+        return {
+            **self.__dict__,
+            "_run": None,
+            "_checked_run": None,
+            "_spark": None,
+            "_last_batch": -1,
+        }
 
 
 def _check_text(name: str, text: object) -> None:
@@ -340,17 +357,6 @@ def _check_positive(**options: object) -> None:
             raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
 
 
-def _check_partitions(frame: DataFrame, source_partition_count: int) -> None:
-    query: Any = frame._jdf.queryExecution()  # noqa: SLF001 - no public way to ask
-    found = query.toRdd().getNumPartitions()
-    if found > source_partition_count:
-        raise UnsupportedPipelineError(
-            f"the batch has {found} Spark partitions for {source_partition_count} source "
-            "partitions, so rows of a source partition are split over tasks: leave out "
-            "repartition and the like"
-        )
-
-
 def _is_one_of(partitions: Partitions) -> Any:
     chosen = [f"{topic}/{index}" for topic, index in partitions]
     name = F.concat_ws("/", F.col("source_topic"), F.col("source_partition").cast("string"))
@@ -362,11 +368,16 @@ def _activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callabl
     if spark is None or not query_id:
         return lambda: True
 
+    unanswered = 0
+
     def active() -> bool:
+        nonlocal unanswered
         try:
             query = spark.streams.get(query_id)
         except Exception:  # noqa: BLE001 - however the JVM has gone, the query has with it
-            return False
+            unanswered += 1
+            return unanswered < _UNANSWERED
+        unanswered = 0
         return query is not None and str(query.runId) == run_id
 
     return active

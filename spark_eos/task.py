@@ -3,6 +3,7 @@
 Runs in Spark's Python workers, inside ``mapInArrow``. Imports nothing of the driver's side.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,8 @@ from spark_eos.records import RowOrderError, SourceRows, source_rows
 from spark_eos.report import Counters, PartitionOutcome, report_batch
 from spark_eos.settings import WriterSettings
 from spark_eos.transaction import Transactions
+
+logger = logging.getLogger(__name__)
 
 # A worker process keeps its producers from task to task, of the few queries it served last. Keyed
 # by process too: a fork must not share its parent's connections.
@@ -144,9 +147,8 @@ class _TaskWriter:
                 return
         try:
             transactions.add(part)
-        except TransactionError as error:
-            transactions.abort()
-            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - reported: raised, Spark's retry would hide it
+            self._fail(error, part.position(0))
         else:
             self._pending[partition] = self._pending.get(partition, 0) + part.rows.num_rows
 
@@ -154,8 +156,8 @@ class _TaskWriter:
         offsets = dict(self._transactions.offsets)
         try:
             self._transactions.commit()
-        except TransactionError as error:
-            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error, "the end of a transaction")
             return
         for partition, rows in self._pending.items():
             outcome = self._outcomes[partition]
@@ -163,8 +165,12 @@ class _TaskWriter:
             outcome.next_offset = offsets[partition]
         self._pending.clear()
 
-    def _fail(self, error: TransactionError) -> None:
-        self._stop(report.REJECTED if error.again else report.FAILED, str(error))
+    def _fail(self, error: Exception, where: str) -> None:
+        if isinstance(error, TransactionError):
+            self._stop(report.REJECTED if error.again else report.FAILED, str(error))
+            return
+        logger.error("%s", where, exc_info=error)
+        self._stop(report.FAILED, f"{where}: {type(error).__name__}: {error}")
 
     def _stop(self, status: str, reason: str) -> None:
         self._transactions.abort()

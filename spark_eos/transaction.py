@@ -54,7 +54,7 @@ class Transactions:
         self._rows = 0
         self._bytes = 0
         self._began = 0.0
-        self._known_topics: dict[str, int] = {}
+        self._known_topics: set[str | None] = set()
         self.counters = Counters()
 
     def _become(self, state: State) -> None:
@@ -105,7 +105,7 @@ class Transactions:
 
     def _check_topics(self, found: SourceRows, topics: list[str | None]) -> None:
         # Asked for by us: librdkafka would wait for a topic that does not exist, or create it.
-        unknown = {topic for topic in topics if topic not in self._known_topics}
+        unknown = set(topics) - self._known_topics
         if not unknown:
             return
         names = sorted(topic for topic in unknown if topic is not None)
@@ -117,9 +117,7 @@ class Transactions:
             raise TransactionError(
                 f"looking target topics up: {error}", again=isinstance(error, TimeoutError)
             ) from error
-        for name, topic in known.items():
-            if name not in sources:
-                self._known_topics[name] = topic.partitions
+        self._known_topics |= known.keys() - sources
         for row, wanted in enumerate(topics):
             if wanted is None:
                 reason = "the row names no topic and the sink has no default (topic=)"
@@ -162,7 +160,7 @@ class Transactions:
             raise
         self._become(State.NONE)
         counters.transactions += 1
-        if self._producer.disturbance is not None:
+        if not self._producer.clean():
             self._producer.drop()
 
     def _send_offsets(self, deadline: Deadline) -> None:
@@ -188,6 +186,16 @@ class Transactions:
             except SparkEosError as error:
                 raise TransactionError(str(error), again=False) from error
             found = verdict(codes.values())
+            age_ms = (time.monotonic() - self._began) * 1000
+            if found is Verdict.FENCED and age_ms >= self._settings.transaction_timeout_ms:
+                raise TransactionError(
+                    f"the transaction was open for {age_ms:.0f} ms, longer than "
+                    f"transaction_timeout_ms={self._settings.transaction_timeout_ms}, so the "
+                    "brokers have aborted it: rows came too slowly. Raise it, or lower "
+                    "spark.sql.execution.arrow.maxRecordsPerBatch for rows to come in smaller "
+                    "batches",
+                    again=True,
+                )
             if found is not Verdict.ACCEPTED:
                 refused = ", ".join(
                     f"{topic}-{partition}: {code_name(code)}"

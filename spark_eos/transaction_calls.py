@@ -77,16 +77,18 @@ def open_transactions(wire: Wire, pattern: str, deadline: Deadline) -> list[str]
     Raises:
         KafkaResponseError: a broker can't list its transactions.
     """
-    found: set[str] = set()
-    for node in wire.brokers(deadline):
-        request = ListTransactionsRequest(
-            state_filters=["Ongoing"],
-            producer_id_filters=[],
-            duration_filter=-1,
-            transactional_id_pattern=pattern,
-        )
+    request = ListTransactionsRequest(
+        state_filters=["Ongoing"],
+        producer_id_filters=[],
+        duration_filter=-1,
+        transactional_id_pattern=pattern,
+    )
 
-        def interpret(response: Any) -> list[str]:
+    def attempt() -> list[str]:
+        found: set[str] = set()
+        # Asked for anew each time: a broker that has died does not stay in the list.
+        for node in wire.brokers(deadline):
+            response = wire.send(request, deadline, node=node)
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 raise Again(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
@@ -94,12 +96,11 @@ def open_transactions(wire: Wire, pattern: str, deadline: Deadline) -> list[str]
                     f"listing open transactions: {code_names([response.error_code])}",
                     response.error_code,
                 )
-            # Filtered here as well: brokers before Kafka 4.1 know no patterns.
-            ids = [state.transactional_id for state in response.transaction_states]
-            return [found for found in ids if re.fullmatch(pattern, found)]
+            found.update(state.transactional_id for state in response.transaction_states)
+        # Filtered here as well: brokers before Kafka 4.1 know no patterns.
+        return sorted(name for name in found if re.fullmatch(pattern, name))
 
-        found.update(wire.ask(request, deadline, node=node, interpret=interpret))
-    return sorted(found)
+    return deadline.attempts("listing open transactions", pause=0.05)(attempt)
 
 
 def producer_identity(wire: Wire, transactional_id: str, deadline: Deadline) -> ProducerIdentity:

@@ -17,7 +17,13 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Again, Deadline
-from spark_eos.errors import Code, DeadlineExceededError, KafkaResponseError, code_names
+from spark_eos.errors import (
+    Code,
+    DeadlineExceededError,
+    KafkaResponseError,
+    SparkEosError,
+    code_names,
+)
 
 # Reconnecting is this module's business, and its outcome reaches the user as an error that says
 # what to do; without a handler Python would print every attempt.
@@ -60,10 +66,12 @@ class Wire:
         self._net: NetworkSelector | None = None
         self._manager: Any = None
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
+        self._closed = False
 
     def close(self) -> None:
         """Closes all connections and ends the event loop's thread. May be called again."""
         with self._lock:
+            self._closed = True
             net, self._net = self._net, None
             if net is not None:
                 net.run(self._close_connections)
@@ -75,6 +83,8 @@ class Wire:
 
     def _connected(self, deadline: Deadline) -> NetworkSelector:
         with self._lock:
+            if self._closed:
+                raise SparkEosError("the connections are closed")
             if self._net is None:
                 self._net = self._connect(deadline)
             return self._net
@@ -86,8 +96,13 @@ class Wire:
         self._manager = KafkaConnectionManager(net, **configuration)
         try:
             self._manager.bootstrap(timeout_ms=max(1, int(deadline.remaining() * 1000)))
-        except (*_NOT_SENT, *_LOST) as error:
+        except Exception as error:
             net.stop(timeout_ms=1_000)
+            net.close()
+            if not isinstance(error, (*_NOT_SENT, *_LOST)):
+                raise SparkEosError(
+                    f"bootstrap.servers={self._settings.bootstrap_servers!r}: {error!r}"
+                ) from error
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={self._settings.bootstrap_servers!r} could be "
                 f"reached within {deadline.seconds:g} s ({deadline.setting}): {error}"
@@ -133,19 +148,20 @@ class Wire:
             if on_lost is not None:
                 on_lost()
             raise Again(f"{request.name} not answered: {error!r}") from error
+        except (kafka_errors.KafkaError, RuntimeError) as error:
+            raise SparkEosError(f"{request.name}: {error!r}") from error
 
     def ask(
         self,
         request: Any,
         deadline: Deadline,
         *,
-        node: int | None = None,
         interpret: Callable[[Any], Result],
     ) -> Result:
-        """Sends to a node, or to any, until ``interpret`` accepts the answer (no `Again`)."""
+        """Sends to any node until ``interpret`` accepts the answer (no `Again`)."""
 
         def attempt() -> Result:
-            return interpret(self.send(request, deadline, node=node))
+            return interpret(self.send(request, deadline))
 
         return deadline.attempts(request.name)(attempt)
 

@@ -79,8 +79,7 @@ def test_keys_are_partitioned_as_java_does(
 ) -> None:
     flow = new_flow(partitions=8)
     keys = [f"customer-{n}" for n in range(60)]
-    for key in keys:
-        flow.produce([key], key=key.encode())
+    flow.produce(keys, key=str.encode)
     run_available(spark_eos_session, flow)
     ours = {m.key(): m.partition() for m in flow.written()}
     # Spark's own sink uses Kafka's Java producer.

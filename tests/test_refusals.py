@@ -252,3 +252,23 @@ def _delete_group(flow: Flow) -> None:
     admin = AdminClient(flow.kafka)
     for future in admin.delete_consumer_groups([flow.group_id]).values():
         future.result(20)
+
+
+def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(10))
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+    writer = frame.repartition(2, "value").writeStream.foreachBatch(sink)
+    query = writer.option("checkpointLocation", flow.checkpoint).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="ShuffledRowRDD in its lineage"):
+        query.awaitTermination()
+    assert flow.written() == []
+
+
+def test_a_worker_directory_that_can_not_be_used(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(2))
+    with pytest.raises(StreamingQueryException, match="worker_directory /proc/nowhere"):
+        run_available(spark_eos_session, flow, worker_directory="/proc/nowhere")
+    assert flow.written() == []

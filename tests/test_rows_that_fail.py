@@ -49,14 +49,17 @@ def test_larger_than_the_client_allows(flow: Flow, spark_eos_session: SparkSessi
     )
 
 
-def test_for_a_topic_that_does_not_exist(flow: Flow, spark_eos_session: SparkSession) -> None:
+@pytest.mark.parametrize("name", ["nowhere", "not valid"])
+def test_for_a_topic_that_does_not_exist(
+    flow: Flow, spark_eos_session: SparkSession, name: str
+) -> None:
     flow.produce(["good", "bad"], partition=0)
-    topic = F.when(F.col("value") == F.lit(b"bad"), "nowhere").alias("topic")
+    topic = F.when(F.col("value") == F.lit(b"bad"), name).alias("topic")
     _fails(
         spark_eos_session,
         flow,
         lambda f: f.select("source", "value", topic),
-        rf"source {flow.source}-0 offset 1: the row's topic 'nowhere' does not exist",
+        rf"source {flow.source}-0 offset 1: the row's topic '{name}' does not exist",
     )
 
 

@@ -3,6 +3,7 @@
 import random
 import re
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -180,7 +181,7 @@ def test_a_gap_and_lost_offsets_are_told_apart() -> None:
 # Rows ----------------------------------------------------------------------------------------
 
 
-def _batch(rows: list[tuple[str | None, int, int]]) -> pa.RecordBatch:
+def _batch(rows: Sequence[tuple[str | None, int, int]]) -> pa.RecordBatch:
     topics, partitions, offsets = zip(*rows, strict=True)
     return pa.RecordBatch.from_pydict(
         {

@@ -18,6 +18,8 @@ def main() -> None:
     r"""Exactly-once PySpark Structured Streaming from Kafka to Kafka.
 
     \b
+    See a query survive being killed, beside Spark's own sink:
+      spark-eos demo
     Read from Kafka with your own Spark:
       spark-submit --jars "$(spark-eos jars)" job.py
     A Kafka to try things on, until Ctrl-C:

@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,13 +63,21 @@ class Flow:
             "worker_directory": self.worker_directory,
         }
 
-    def produce(self, values: Iterable[Any], partition: int = -1, **more: Any) -> None:
+    def produce(
+        self,
+        values: Iterable[Any],
+        partition: int = -1,
+        *,
+        key: bytes | Callable[[Any], bytes] | None = None,
+        **more: Any,
+    ) -> None:
         """Appends values to the source topic, spread over its partitions unless one is given."""
         producer = Producer(self.kafka)
         for number, value in enumerate(values):
             encoded = value if isinstance(value, bytes | None) else str(value).encode()
             chosen = number % self.partitions if partition < 0 else partition
-            producer.produce(self.source, encoded, partition=chosen, **more)
+            record_key = key(value) if callable(key) else key
+            producer.produce(self.source, encoded, record_key, chosen, **more)
             producer.poll(0)
         assert producer.flush(30) == 0
 
@@ -108,7 +116,7 @@ class Flow:
     def members(self) -> list[group_calls.DescribedMember]:
         """Live members of the group."""
         with self.wire() as wire:
-            return group_calls.live_members(wire, self.group_id, _deadline())
+            return list(group_calls.describe_group(wire, self.group_id, _deadline()).members)
 
 
 def _deadline() -> Deadline:

@@ -1,0 +1,185 @@
+"""Enriches JSON orders exactly once: amount in EUR, region and tier; JSON keyed by customer.
+
+spark-submit --properties-file conf/spark-defaults.conf --jars "$(spark-eos jars)" \
+    jobs/enrich_orders.py --bootstrap-servers localhost:9092 --group-id enrich-orders \
+    --source orders --target orders-enriched --errors-topic orders-rejected \
+    --checkpoint-location checkpoints/enrich-orders
+
+An order:
+
+    {"order_id": "o-00000017", "customer_id": "c-00042", "country": "DE", "currency": "EUR",
+     "items": [{"sku": "s-0815", "quantity": 2, "unit_price": 19.90}],
+     "status": "paid", "ordered_at": "2026-11-20T09:30:00Z"}
+
+Cancelled orders are left out. A record that is no such order is never dropped: with
+``--errors-topic`` it goes there as it came, its headers saying why and where it was, in the same
+transaction as everything else; without, the query stops and names its topic, partition and offset.
+"""
+
+from functools import partial
+from itertools import chain
+from typing import Final
+
+import click
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_eos.job import run_job
+from spark_eos.job_options import JobOptions, job_options
+
+ORDER: Final = (
+    "order_id string, customer_id string, country string, currency string, "
+    "items array<struct<sku: string, quantity: int, unit_price: decimal(12,2)>>, "
+    "status string, ordered_at timestamp"
+)
+REQUIRED: Final = ("order_id", "customer_id", "currency", "items", "status", "ordered_at")
+MONEY: Final = "decimal(18,2)"
+# What one unit is worth; small tables like these are expressions here, larger ones are joined
+# with a broadcast, which is narrow as well.
+EUR_PER_UNIT: Final = {
+    "EUR": "1.0000",
+    "CHF": "1.0650",
+    "GBP": "1.1500",
+    "PLN": "0.2350",
+    "SEK": "0.0910",
+    "USD": "0.8600",
+}
+REGIONS: Final = {
+    **dict.fromkeys(("AT", "CH", "DE"), "central"),
+    **dict.fromkeys(("DK", "FI", "NO", "SE"), "north"),
+    **dict.fromkeys(("ES", "IT", "PT"), "south"),
+    **dict.fromkeys(("BE", "FR", "GB", "IE", "NL"), "west"),
+    **dict.fromkeys(("CZ", "HU", "PL"), "east"),
+}
+
+
+def enrich(records: DataFrame, errors_topic: str | None = None) -> DataFrame:
+    """From Kafka records that hold orders to Kafka records that hold enriched ones.
+
+    Args:
+        records: ``source``, ``key``, ``value``, ``headers`` and ``timestamp``.
+        errors_topic: where records go that are no orders; None: the query fails at the first.
+
+    Returns:
+        ``source``, ``key``, ``value``, ``headers``, ``timestamp`` and ``topic``.
+    """
+    orders = (
+        records.withColumn("order", F.from_json(F.col("value").cast("string"), ORDER))
+        .withColumn("rate", _look_up(EUR_PER_UNIT, "order.currency").cast("decimal(10,4)"))
+        .withColumn("problem", _problem())
+        .where("problem is not null or order.status <> 'cancelled'")
+        .withColumn("amount", _amount())
+        .withColumn("amount_eur", (F.col("amount") * F.col("rate")).cast(MONEY))
+    )
+    is_order = F.col("problem").isNull()
+    if errors_topic is None:
+        rejected = F.raise_error(F.concat_ws(" ", _position(), F.lit("is no order:"), "problem"))
+        headers, topic = F.col("headers"), F.lit(None).cast("string")
+    else:
+        rejected = F.col("value")
+        headers = F.when(is_order, F.col("headers")).otherwise(_with_reason())
+        topic = F.when(~is_order, F.lit(errors_topic))
+    return orders.select(
+        "source",
+        F.when(is_order, F.col("order.customer_id").cast("binary"))
+        .otherwise(F.col("key"))
+        .alias("key"),
+        F.when(is_order, _enriched().cast("binary")).otherwise(rejected).alias("value"),
+        headers.alias("headers"),
+        "timestamp",
+        topic.alias("topic"),
+    )
+
+
+def _problem() -> Column:
+    missing = [
+        F.when(F.col(f"order.{name}").isNull(), F.lit(f"no valid {name}")) for name in REQUIRED
+    ]
+    return F.coalesce(
+        F.when(F.col("value").isNull(), F.lit("no value")),
+        *missing,
+        F.when(
+            F.exists("order.items", lambda i: i.quantity.isNull() | i.unit_price.isNull()),
+            F.lit("an item without valid quantity and unit_price"),
+        ),
+        F.when(
+            F.col("rate").isNull(), F.concat_ws(" ", F.lit("unknown currency"), "order.currency")
+        ),
+    )
+
+
+def _look_up(table: dict[str, str], column: str) -> Column:
+    pairs = chain.from_iterable(table.items())
+    return F.element_at(F.create_map(*map(F.lit, pairs)), F.col(column))
+
+
+def _amount() -> Column:
+    return F.aggregate(
+        "order.items",
+        F.lit(0).cast(MONEY),
+        lambda total, item: (total + item.quantity * item.unit_price).cast(MONEY),
+    )
+
+
+def _enriched() -> Column:
+    region = F.coalesce(_look_up(REGIONS, "order.country"), F.lit("other"))
+    tier = (
+        F.when(F.col("amount_eur") >= 1000, "gold")
+        .when(F.col("amount_eur") >= 100, "silver")
+        .otherwise("standard")
+    )
+    return F.to_json(
+        F.struct(
+            "order.order_id",
+            "order.customer_id",
+            "order.country",
+            region.alias("region"),
+            "order.status",
+            "order.ordered_at",
+            "order.currency",
+            "amount",
+            "amount_eur",
+            tier.alias("tier"),
+        )
+    )
+
+
+def _position() -> Column:
+    return F.format_string(
+        "source %s-%d offset %d",
+        F.col("source.topic"),
+        F.col("source.partition"),
+        F.col("source.offset"),
+    )
+
+
+def _with_reason() -> Column:
+    reasons = {"rejected-because": F.col("problem"), "rejected-from": _position()}
+    added = [
+        F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value"))
+        for name, text in reasons.items()
+    ]
+    return F.concat(F.coalesce("headers", F.array().cast(_HEADERS)), F.array(*added))
+
+
+_HEADERS: Final = "array<struct<key: string, value: binary>>"
+
+
+@click.command(context_settings={"max_content_width": 100})
+@job_options
+@click.option(
+    "--errors-topic",
+    metavar="TOPIC",
+    help="Where records go that are no orders; by default the query stops at the first one.",
+)
+def main(options: JobOptions, errors_topic: str | None) -> None:
+    """Enrich JSON orders, exactly once: amount in EUR, region and tier, keyed by customer.
+
+    Cancelled orders are left out. Ctrl-C and SIGTERM stop the query cleanly; started again, it
+    goes on where it stopped.
+    """
+    run_job(options, partial(enrich, errors_topic=errors_topic), include_headers=True)
+
+
+if __name__ == "__main__":
+    main(prog_name="enrich_orders.py")

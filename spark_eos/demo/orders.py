@@ -1,0 +1,107 @@
+"""Orders to play with: JSON with a unique id each, and all else at random."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+from confluent_kafka import Producer
+
+_COUNTRIES: Final = {
+    "AT": "EUR",
+    "CH": "CHF",
+    "DE": "EUR",
+    "ES": "EUR",
+    "FR": "EUR",
+    "GB": "GBP",
+    "IT": "EUR",
+    "PL": "PLN",
+    "SE": "SEK",
+    "US": "USD",
+}
+_STATUSES: Final = ("placed", "paid", "shipped", "cancelled")
+_STATUS_WEIGHTS: Final = (30, 45, 20, 5)
+_FIRST_DAY: Final = datetime(2026, 11, 1, tzinfo=timezone.utc)
+_CUSTOMERS: Final = 5_000
+_STEP: Final = 2_000
+
+
+def order_id(number: int) -> str:
+    """The id of the order with this number."""
+    return f"o-{number:08d}"
+
+
+def make_orders(count: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
+    """Makes orders, the same ones for the same seed.
+
+    Returns:
+        Key (the customer's id) and value (JSON) of each, with the ids of 0 to ``count`` - 1.
+    """
+    chance = random.Random(seed)  # noqa: S311 - orders, not secrets
+    ordered_at = _FIRST_DAY
+    countries = list(_COUNTRIES)
+    for number in range(count):
+        ordered_at += timedelta(milliseconds=chance.randrange(2_000))
+        customer = f"c-{chance.randrange(_CUSTOMERS):05d}"
+        country = chance.choice(countries)
+        order = {
+            "order_id": order_id(number),
+            "customer_id": customer,
+            "country": country,
+            "currency": _COUNTRIES[country],
+            "items": [
+                {
+                    "sku": f"s-{chance.randrange(10_000):04d}",
+                    "quantity": chance.randint(1, 4),
+                    "unit_price": chance.randrange(99, 40_000) / 100,
+                }
+                for _ in range(chance.randint(1, 3))
+            ],
+            "status": chance.choices(_STATUSES, _STATUS_WEIGHTS)[0],
+            "ordered_at": ordered_at.isoformat(timespec="milliseconds"),
+        }
+        yield customer.encode(), json.dumps(order, separators=(",", ":")).encode()
+
+
+def produce_orders(
+    bootstrap_servers: str,
+    topic: str,
+    count: int,
+    seed: int,
+    advance: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Writes orders to a topic; the customer decides on the partition.
+
+    Args:
+        bootstrap_servers: the cluster.
+        topic: where to.
+        count: how many.
+        seed: of the chance in them.
+        advance: called now and then with the number of further orders written.
+
+    Raises:
+        RuntimeError: the cluster did not take them all.
+    """
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "linger.ms": 20,
+            "partitioner": "murmur2_random",
+            "log_level": 0,
+        }
+    )
+    for number, (key, value) in enumerate(make_orders(count, seed), 1):
+        while True:
+            try:
+                producer.produce(topic, value, key)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if number % _STEP == 0:
+            producer.poll(0)
+            advance(_STEP)
+    left = producer.flush(60)
+    if left:
+        raise RuntimeError(f"{left} orders could not be written to {topic}")
+    advance(count % _STEP)

@@ -1,0 +1,273 @@
+"""The plot: a query is killed in the middle of a batch, twice, and loses its checkpoint.
+
+Each sink's query plays the same three acts over the same orders: started, and killed; started
+again, and killed again; started again with its checkpoint deleted, and left alone until its end.
+"""
+
+import shutil
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from spark_eos.config import ClientSettings
+from spark_eos.deadline import Deadline
+from spark_eos.demo.checkpoint import Checkpoint, RunningBatch
+from spark_eos.demo.process import KillableProcess
+from spark_eos.demo.stage import Stage
+from spark_eos.demo.target import TargetReader, end_offsets
+from spark_eos.demo.verdict import Tally, tally
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.transaction_calls import open_transactions
+from spark_eos.wire import Wire
+
+PARTITIONS: Final = 4
+SOURCE: Final = "orders"
+_BATCHES: Final = 12
+# Batches that begin before these shares of the orders are left alone by the kills of the two acts.
+_KILLS_AFTER: Final = (0.2, 0.55)
+# A batch is killed once this share of it is visible.
+_VISIBLE: Final = 0.2
+_KILL_ATTEMPTS: Final = 5
+# Between looks at the target and the checkpoint: short against a batch.
+_LOOK_SECONDS: Final = 0.005
+_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 15.0
+
+
+class DemoError(Exception):
+    """The demonstration can't go on; the message ends with the query's log where it has one."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A sink in the play.
+
+    Attributes:
+        sink: its name for `spark_eos.demo.query`, and in names of topics and files.
+        title: its name for the audience.
+        has_group: whether its query commits the offsets of a consumer group.
+    """
+
+    sink: str
+    title: str
+    has_group: bool
+
+
+EXACTLY_ONCE: Final = Contender("exactly-once", "spark-eos", has_group=True)
+SPARKS_OWN: Final = Contender("spark", "Spark's own sink", has_group=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended for a contender.
+
+    Attributes:
+        tally: what its target holds.
+        before_loss: duplicates there before the checkpoint was deleted.
+    """
+
+    tally: Tally
+    before_loss: int
+
+
+class Play:
+    """One contender's play.
+
+    Args:
+        contender: whose.
+        kafka: a running broker that has the orders in `SOURCE`.
+        orders: their number.
+        directory: for the checkpoint and temporary files.
+        logs: where the query's logs go.
+        stage: shows it.
+    """
+
+    def __init__(
+        self,
+        contender: Contender,
+        *,
+        kafka: EmbeddedKafka,
+        orders: int,
+        directory: Path,
+        logs: Path,
+        stage: Stage,
+    ) -> None:
+        self._contender = contender
+        self._servers = kafka.bootstrap_servers
+        self._orders = orders
+        self._target = f"orders-{contender.sink}"
+        self._group_id = f"demo-{contender.sink}"
+        self._directory = directory / contender.sink
+        self._directory.mkdir()
+        self._checkpoint_location = self._directory / "checkpoint"
+        self._checkpoint = Checkpoint(self._checkpoint_location)
+        self._logs = logs
+        self._starts = 0
+        self._stage = stage
+        kafka.create_topic(self._target, PARTITIONS)
+
+    def run(self) -> Outcome:
+        """Plays all acts and counts what came of it.
+
+        Raises:
+            DemoError: the query fails, or does not get on.
+            LingeringTransactionError: a transaction stays open after the end.
+        """
+        title = self._contender.title
+        with (
+            TargetReader(self._servers, self._target, PARTITIONS) as reader,
+            closing(Wire(ClientSettings({"bootstrap.servers": self._servers}))) as wire,
+        ):
+            with self._stage.scene(f"{title}: started", self._orders):
+                self._act_with_kill(reader, wire, _KILLS_AFTER[0])
+                self._stage.retitle(f"{title}: started again")
+                self._act_with_kill(reader, wire, _KILLS_AFTER[1])
+                before_loss = _duplicates(reader)
+                shutil.rmtree(self._checkpoint_location)
+                self._stage.retitle(f"{title}: checkpoint deleted")
+                self._last_act(reader)
+            return Outcome(
+                tally(
+                    self._orders,
+                    reader.counts,
+                    # Of anybody: the broker serves nobody else.
+                    open_transactions=len(self._open_transactions(wire)),
+                    group_lag=self._group_lag() if self._contender.has_group else None,
+                ),
+                before_loss,
+            )
+
+    def _start_query(self) -> KillableProcess:
+        self._starts += 1
+        options = {
+            "--sink": self._contender.sink,
+            "--bootstrap-servers": self._servers,
+            "--group-id": self._group_id,
+            "--source": SOURCE,
+            "--target": self._target,
+            "--checkpoint-location": str(self._checkpoint_location),
+            "--max-offsets-per-trigger": str(max(1, self._orders // _BATCHES)),
+        }
+        flat = [text for option in options.items() for text in option]
+        return KillableProcess(
+            [sys.executable, "-m", "spark_eos.demo.query", "--available-now", *flat],
+            log=self._logs / f"{self._contender.sink}-{self._starts}.log",
+            directory=self._directory,
+            environment={"PYTHONUNBUFFERED": "1"},
+        )
+
+    # Acts -------------------------------------------------------------------------------------
+
+    def _act_with_kill(self, reader: TargetReader, wire: Wire, share: float) -> None:
+        for _ in range(_KILL_ATTEMPTS):
+            with self._start_query() as query:
+                batch = self._await_middle_of_batch(query, reader, share)
+                query.kill()
+            # Only now is it sure: the commit log entry may have come before the kill did.
+            if not self._checkpoint.is_committed(batch):
+                self._tell_of_kill(batch, reader, self._open_transactions(wire))
+                return
+        raise DemoError(
+            f"{self._contender.title}: no kill hit the middle of a batch in {_KILL_ATTEMPTS} "
+            "attempts; more orders (--orders) make longer batches"
+        )
+
+    def _await_middle_of_batch(
+        self, query: KillableProcess, reader: TargetReader, share: float
+    ) -> RunningBatch:
+        """Waits until a batch has visible output, and no entry in the commit log."""
+        patience = _Patience(self._contender)
+        while True:
+            self._look(query, reader, patience)
+            batch = self._checkpoint.running_batch()
+            if batch is not None and batch.start >= share * self._orders:
+                # All batches before hold `start` orders: those beyond are the batch's own.
+                visible = len(reader.counts) - batch.start
+                if visible > _VISIBLE * (batch.end - batch.start):
+                    return batch
+            if query.exit_status() is not None:
+                raise DemoError(
+                    f"{self._contender.title}: the query ended before it could be killed in the "
+                    "middle of a batch; more orders (--orders) make longer batches"
+                )
+
+    def _last_act(self, reader: TargetReader) -> None:
+        patience = _Patience(self._contender)
+        with self._start_query() as query:
+            while query.exit_status() is None:
+                self._look(query, reader, patience)
+            self._look(query, reader, patience)
+        reader.read_all()
+        self._show(reader)
+
+    def _look(self, query: KillableProcess, reader: TargetReader, patience: "_Patience") -> None:
+        reader.read(_LOOK_SECONDS)
+        self._show(reader)
+        if query.exit_status():
+            raise DemoError(
+                f"{self._contender.title}: the query failed with exit status "
+                f"{query.exit_status()}. The end of its log:\n{query.log_tail()}"
+            )
+        patience.check(reader.counts.total(), query)
+
+    def _show(self, reader: TargetReader) -> None:
+        duplicates = _duplicates(reader)
+        remark = f"{duplicates:,} duplicates" if duplicates else ""
+        self._stage.reached(len(reader.counts), remark)
+
+    def _tell_of_kill(
+        self, batch: RunningBatch, reader: TargetReader, transactions: list[str]
+    ) -> None:
+        # What had arrived, but was not read yet.
+        before = -1
+        while before != (before := reader.counts.total()):
+            reader.read(0.3)
+        visible = len(reader.counts) - batch.start
+        count = len(transactions)
+        still_open = f", {count} transaction{'s' * (count > 1)} open" if count else ""
+        self._stage.note(
+            f"killed in batch {batch.batch_id}, not in the commit log: {visible:,} of "
+            f"{batch.end - batch.start:,} orders visible{still_open}"
+        )
+
+    # Afterwards -------------------------------------------------------------------------------
+
+    def _open_transactions(self, wire: Wire) -> list[str]:
+        return open_transactions(wire, ".*", Deadline(_TIMEOUT, "demo"))
+
+    def _group_lag(self) -> int:
+        """Asked of the broker with another client than the one that committed."""
+        admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
+        partitions = [TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
+        wanted = ConsumerGroupTopicPartitions(self._group_id, partitions)
+        group = admin.list_consumer_group_offsets([wanted], require_stable=True)[self._group_id]
+        committed: int = sum(max(0, p.offset) for p in group.result().topic_partitions)
+        return sum(end_offsets(admin, partitions)) - committed
+
+
+class _Patience:
+    """Ends when nothing has come for long."""
+
+    def __init__(self, contender: Contender) -> None:
+        self._contender = contender
+        self._count = -1
+        self._since = time.monotonic()
+
+    def check(self, count: int, query: KillableProcess) -> None:
+        if count != self._count:
+            self._count, self._since = count, time.monotonic()
+        elif time.monotonic() - self._since > _PATIENCE:
+            raise DemoError(
+                f"{self._contender.title}: no further order in {_PATIENCE:g} s. The end of the "
+                f"query's log:\n{query.log_tail()}"
+            )
+
+
+def _duplicates(reader: TargetReader) -> int:
+    return reader.counts.total() - len(reader.counts)

@@ -1,0 +1,71 @@
+"""The query of the demonstration, in a process of its own: ``python -m spark_eos.demo.query``.
+
+It copies orders, through `ExactlyOnceSink` or through Spark's own Kafka sink, and ends when it has
+processed what there is.
+"""
+
+import tempfile
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos.job import run_job
+from spark_eos.job_options import JobOptions, job_options
+from spark_eos.testing import spark_session
+
+
+def _session() -> SparkSession:
+    # What a killed JVM leaves goes with the directory that the demonstration gave the process.
+    directory = tempfile.gettempdir()
+    # Started often and for seconds only: the full compiler would cost more than it gains.
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return spark_session(
+        "spark-eos-demo",
+        config={
+            "spark.driver.extraJavaOptions": f'{quick} "-Djava.io.tmpdir={directory}"',
+            "spark.local.dir": directory,
+        },
+    )
+
+
+def _copy(orders: DataFrame) -> DataFrame:
+    return orders.select("source", "key", "value")
+
+
+def _run_sparks_sink(options: JobOptions) -> None:
+    """The same with what Spark has itself, as its documentation writes it."""
+    servers = options.kafka["bootstrap.servers"]
+    orders = (
+        _session()
+        .readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", options.source)
+        .option("startingOffsets", options.starting_offsets)
+        .options(**options.source_options)
+        .load()
+    )
+    query = (
+        orders.select("key", "value")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", options.target)
+        .option("checkpointLocation", options.checkpoint_location)
+        .trigger(**options.trigger)
+        .start()
+    )
+    query.awaitTermination()
+
+
+@click.command()
+@job_options
+@click.option("--sink", type=click.Choice(["exactly-once", "spark"]), required=True)
+def main(options: JobOptions, sink: str) -> None:
+    """Copy orders from a topic to another one."""
+    if sink == "spark":
+        _run_sparks_sink(options)
+    else:
+        run_job(options, _copy, session=_session)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The command line of a spark-submit job: the options that every job has."""
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+_INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What a job was told on its command line.
+
+    Attributes:
+        kafka: client settings for the sink, ``bootstrap.servers`` among them.
+        group_id: the consumer group that keeps the query's progress.
+        source: topics to read, joined by commas.
+        target: topic to write to.
+        checkpoint_location: the query's checkpoint.
+        trigger: keyword arguments of ``DataStreamWriter.trigger``.
+        starting_offsets: ``earliest`` or ``latest``.
+        source_options: further options of Spark's Kafka source.
+    """
+
+    kafka: Mapping[str, str]
+    group_id: str
+    source: str
+    target: str
+    checkpoint_location: str
+    trigger: Mapping[str, Any]
+    starting_offsets: str
+    source_options: Mapping[str, str]
+
+
+def _settings(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    settings = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not name.strip() or not equals:
+            raise click.BadParameter(f"{text!r} is not of the form key=value")
+        settings[name.strip()] = value
+    return settings
+
+
+def _interval(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    if value is not None and not _INTERVAL.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not an interval such as '1 second' or '5 minutes'")
+    return value
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
+    ),
+    click.option(
+        "--group-id",
+        required=True,
+        metavar="GROUP",
+        help="Consumer group that keeps the progress; no other consumer may use it.",
+    ),
+    click.option(
+        "--source", required=True, metavar="TOPIC,...", help="Topics to read, joined by commas."
+    ),
+    click.option("--target", required=True, metavar="TOPIC", help="Topic to write to."),
+    click.option(
+        "--checkpoint-location",
+        required=True,
+        metavar="PATH",
+        help="Where Spark keeps the query's checkpoint; any file system Spark knows.",
+    ),
+    click.option(
+        "--available-now",
+        is_flag=True,
+        help="Process what is there now, in as many batches as needed, and end.",
+    ),
+    click.option(
+        "--trigger",
+        callback=_interval,
+        metavar="INTERVAL",
+        help="Run for ever, one batch every INTERVAL.  [default: 1 second]",
+    ),
+    click.option(
+        "--starting-offsets",
+        type=click.Choice(["earliest", "latest"]),
+        default="earliest",
+        show_default=True,
+        help="Where to start in partitions for which the group has no committed offset.",
+    ),
+    click.option(
+        "--max-offsets-per-trigger",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Read at most so many records per batch; by default all there are.",
+    ),
+    click.option(
+        "--kafka",
+        multiple=True,
+        callback=_settings,
+        metavar="KEY=VALUE",
+        help="A client setting by librdkafka's name, such as compression.type=zstd; repeatable.",
+    ),
+)
+
+
+def job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a click command the options of a job, which it receives as ``options``."""
+
+    @functools.wraps(command)
+    def with_options(
+        *,
+        bootstrap_servers: str,
+        group_id: str,
+        source: str,
+        target: str,
+        checkpoint_location: str,
+        available_now: bool,
+        trigger: str | None,
+        starting_offsets: str,
+        max_offsets_per_trigger: int | None,
+        kafka: Mapping[str, str],
+        **rest: Any,
+    ) -> None:
+        if available_now and trigger is not None:
+            raise click.UsageError("Give --available-now or --trigger, not both.")
+        limit = max_offsets_per_trigger
+        options = JobOptions(
+            kafka={"bootstrap.servers": bootstrap_servers, **kafka},
+            group_id=group_id,
+            source=source,
+            target=target,
+            checkpoint_location=checkpoint_location,
+            trigger=(
+                {"availableNow": True}
+                if available_now
+                else {"processingTime": trigger or "1 second"}
+            ),
+            starting_offsets=starting_offsets,
+            source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
+        )
+        command(options=options, **rest)
+
+    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), with_options)
