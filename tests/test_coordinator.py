@@ -2,47 +2,23 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kafka.protocol.producer import EndTxnRequest
 
 from spark_eos import calls, errors
 from spark_eos.config import ClientSettings
-from spark_eos.coordinator import GroupCoordinator
-from spark_eos.deadline import Deadline
 from spark_eos.identity import id_pattern
 from spark_eos.producer import SlotProducer
-from spark_eos.settings import WriterSettings
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.transaction_calls import end_transaction, open_transactions
-from spark_eos.wire import Wire
+from spark_eos.wire import CoordinatorType, Wire
 from support.flow import Flow
+from support.members import deadline, started, writer_settings
 from support.queries import until
-
-
-def _deadline() -> Deadline:
-    return Deadline(20, "test")
-
-
-@contextmanager
-def _started(flow: Flow, members: int = 64) -> Iterator[GroupCoordinator]:
-    with flow.wire() as wire:
-        coordinator = GroupCoordinator(
-            wire,
-            flow.group_id,
-            most_members=members,
-            group_timeout=20,
-            watch=lambda: True,
-            at_end=lambda: None,
-        )
-        topics = calls.topics(wire, [flow.source], _deadline())
-        coordinator.start(topics, [(flow.source, p) for p in range(flow.partitions)])
-        try:
-            yield coordinator
-        finally:
-            coordinator.leave()
 
 
 def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
@@ -50,7 +26,7 @@ def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
     slow = {"group.consumer.assignment.interval.ms": "1000"}
     with EmbeddedKafka(properties=slow) as broker:
         flow = Flow(broker, str(tmp_path / "c"), str(tmp_path / "w"), partitions=6)
-        with _started(flow) as coordinator:
+        with started(flow) as coordinator:
             shares = Counter(coordinator.identities().values())
             assert sorted(shares.values()) == [1] * 6
             assert {m.instance_id for m in shares} == {f"spark-eos-{n}" for n in range(6)}
@@ -59,20 +35,20 @@ def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
 
 def test_there_are_at_most_so_many_members(new_flow: Callable[..., Flow]) -> None:
     flow = new_flow(partitions=5)
-    with _started(flow, members=2) as coordinator:
+    with started(flow, members=2) as coordinator:
         assert len(set(coordinator.identities().values())) == 2
         assert len(coordinator.identities()) == 5
     # More than before, and then fewer: surplus members leave.
-    with _started(flow) as more:
+    with started(flow) as more:
         assert len(set(more.identities().values())) == 5
         more.abandon()
-    with _started(flow, members=1) as fewer:
+    with started(flow, members=1) as fewer:
         assert len(set(fewer.identities().values())) == 1
         assert len(flow.members()) == 1
 
 
 def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
-    with _started(flow) as older, _started(flow) as newer:
+    with started(flow) as older, started(flow) as newer:
         topics = {flow.source: calls.TopicInfo(flow.source, newer.topic_ids[flow.source], 2)}
         with pytest.raises(errors.FencedByNewerRunError, match="spark-eos-"):
             older.take_over_own(topics, [(flow.source, 0)])
@@ -83,7 +59,7 @@ def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
 
 
 def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
-    with _started(flow) as coordinator:
+    with started(flow) as coordinator:
         coordinator.leave()
         with pytest.raises(errors.SparkEosError, match="have left group"):
             coordinator.check()
@@ -97,36 +73,20 @@ def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
 
 def test_closed_connections_stay_closed(flow: Flow) -> None:
     wire = Wire(ClientSettings(flow.kafka))
-    assert wire.brokers(_deadline()) == [1]
+    assert wire.brokers(deadline()) == [1]
     wire.close()
     with pytest.raises(errors.SparkEosError, match="closed"):
-        wire.brokers(_deadline())
-
-
-def _settings(flow: Flow) -> WriterSettings:
-    return WriterSettings(
-        client=ClientSettings(flow.kafka),
-        group_id=flow.group_id,
-        topic=flow.target,
-        transactional_id_prefix="spark-eos",
-        transaction_timeout_ms=60_000,
-        chunk_records=1_000,
-        chunk_bytes=1 << 20,
-        chunk_ms=10_000,
-        worker_directory=flow.worker_directory,
-        offset_commit_version=6,
-        connect_timeout=20,
-    )
+        wire.brokers(deadline())
 
 
 def _empty_transaction(producer: SlotProducer) -> int:
     producer.begin()
-    producer.commit(_deadline())
+    producer.commit(deadline())
     return producer.identity.epoch
 
 
 def test_a_producer_outlives_clean_commits_only(flow: Flow) -> None:
-    with closing(SlotProducer(_settings(flow))) as producer:
+    with closing(SlotProducer(writer_settings(flow))) as producer:
         first = _empty_transaction(producer)
         assert [_empty_transaction(producer) for _ in range(3)] == [first] * 3
         # A lost connection: a request of the last transaction may still be under way.
@@ -137,10 +97,10 @@ def test_a_producer_outlives_clean_commits_only(flow: Flow) -> None:
 
 
 def test_a_producer_that_was_fenced_while_idle_is_replaced(flow: Flow) -> None:
-    with closing(SlotProducer(_settings(flow))) as producer, flow.wire() as wire:
+    with closing(SlotProducer(writer_settings(flow))) as producer, flow.wire() as wire:
         first = _empty_transaction(producer)
         transactional_id = producer.identity.transactional_id
-        end_transaction(wire, transactional_id, 60_000, _deadline())
+        end_transaction(wire, transactional_id, 60_000, deadline())
         producer.drop()
         assert _empty_transaction(producer) > first + 1
         assert producer.identity.transactional_id == transactional_id
@@ -148,14 +108,10 @@ def test_a_producer_that_was_fenced_while_idle_is_replaced(flow: Flow) -> None:
 
 def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
     # DescribeTransactions tells what the broker holds; a transaction shows that it is the same.
-    with closing(SlotProducer(_settings(flow))) as producer, flow.wire() as wire:
+    with closing(SlotProducer(writer_settings(flow))) as producer, flow.wire() as wire:
         producer.begin()
         pattern = id_pattern("spark-eos", flow.group_id)
-        assert open_transactions(wire, pattern, _deadline()) == []
-        from kafka.protocol.producer import EndTxnRequest
-
-        from spark_eos.wire import CoordinatorType
-
+        assert open_transactions(wire, pattern, deadline()) == []
         identity = producer.identity
         request = EndTxnRequest(
             transactional_id=identity.transactional_id,
@@ -168,7 +124,7 @@ def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
             CoordinatorType.TRANSACTION,
             identity.transactional_id,
             request,
-            _deadline(),
+            deadline(),
             codes=lambda r: [r.error_code],
         )
         # INVALID_TXN_STATE, "nothing to end": an alien id or epoch would be refused as such.

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from spark_eos import errors, plan
 from spark_eos.assignment import Member, after_heartbeat, may_commit, owners
+from spark_eos.calls import BrokerFeatures
 from spark_eos.checkpoint import OffsetLog, parse_positions
 from spark_eos.config import ClientSettings
 from spark_eos.errors import Code, Verdict, verdict
 from spark_eos.identity import Slot, id_pattern, id_stem
 from spark_eos.plan import BatchRange
+from spark_eos.preflight import offset_commit_version
 from spark_eos.records import RowOrderError, source_rows
 from spark_eos.transaction_calls import MemberIdentity
 
@@ -286,3 +288,29 @@ def test_secrets_are_not_shown(name: str) -> None:
     assert "marker-secret" not in str(refusal.value)
     shown = repr(ClientSettings({"bootstrap.servers": "a:1", "client.id": "me"}))
     assert "me" in shown
+
+
+_HEARTBEAT, _TXN_OFFSET_COMMIT = 68, 28
+
+
+@pytest.mark.parametrize(("greatest", "expected"), [(5, 5), (6, 6), (7, 6)])
+def test_the_newest_version_that_both_speak_is_sent(greatest: int, expected: int) -> None:
+    features = BrokerFeatures(
+        {_HEARTBEAT: 1, _TXN_OFFSET_COMMIT: greatest}, {"transaction.version": 2}
+    )
+    assert offset_commit_version(features, "a:1") == expected
+
+
+@pytest.mark.parametrize(
+    ("versions", "level", "words"),
+    [
+        ({_HEARTBEAT: 1, _TXN_OFFSET_COMMIT: 4}, 2, r"TxnOffsetCommit 5.*Kafka 4\.0 or newer"),
+        ({_TXN_OFFSET_COMMIT: 5}, 2, "no ConsumerGroupHeartbeat"),
+        ({_HEARTBEAT: 1, _TXN_OFFSET_COMMIT: 6}, 1, r"transaction\.version=1.*upgrade"),
+        ({_HEARTBEAT: 1, _TXN_OFFSET_COMMIT: 6}, None, r"transaction\.version=0"),
+    ],
+)
+def test_brokers_that_are_too_old(versions: dict[int, int], level: int | None, words: str) -> None:
+    features = {} if level is None else {"transaction.version": level}
+    with pytest.raises(errors.UnsupportedBrokerError, match=words):
+        offset_commit_version(BrokerFeatures(versions, features), "a:1")

@@ -1,0 +1,53 @@
+"""Members and producers of a flow, without Spark."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_eos import calls
+from spark_eos.config import ClientSettings
+from spark_eos.coordinator import GroupCoordinator
+from spark_eos.deadline import Deadline
+from spark_eos.settings import WriterSettings
+from support.flow import Flow
+
+
+def deadline() -> Deadline:
+    """Long enough for any one call."""
+    return Deadline(20, "test")
+
+
+@contextmanager
+def started(flow: Flow, members: int = 64) -> Iterator[GroupCoordinator]:
+    """A coordinator whose members have all partitions of the flow's source."""
+    with flow.wire() as wire:
+        coordinator = GroupCoordinator(
+            wire,
+            flow.group_id,
+            most_members=members,
+            group_timeout=20,
+            watch=lambda: True,
+            at_end=lambda: None,
+        )
+        topics = calls.topics(wire, [flow.source], deadline())
+        coordinator.start(topics, [(flow.source, p) for p in range(flow.partitions)])
+        try:
+            yield coordinator
+        finally:
+            coordinator.leave()
+
+
+def writer_settings(flow: Flow, offset_commit_version: int = 6) -> WriterSettings:
+    """Settings as ExactlyOnceSink makes them."""
+    return WriterSettings(
+        client=ClientSettings(flow.kafka),
+        group_id=flow.group_id,
+        topic=flow.target,
+        transactional_id_prefix="spark-eos",
+        transaction_timeout_ms=60_000,
+        chunk_records=1_000,
+        chunk_bytes=1 << 20,
+        chunk_ms=10_000,
+        worker_directory=flow.worker_directory,
+        offset_commit_version=offset_commit_version,
+        connect_timeout=20,
+    )
