@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spark_eos.batch_report import BatchReport, PartitionReport
     from spark_eos.errors import (
         CheckpointError,
         ConfigurationError,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         UnsupportedPipelineError,
         WriteError,
     )
-    from spark_eos.report import BatchReport, PartitionReport
     from spark_eos.sink import ExactlyOnceSink
 
 __all__ = [
@@ -46,11 +46,22 @@ __all__ = [
     "WriteError",
 ]
 
+# Where public names live that are no errors.
+_HOMES = {
+    "BatchReport": "batch_report",
+    "ExactlyOnceSink": "sink",
+    "PartitionReport": "batch_report",
+}
+
 
 def __getattr__(name: str) -> object:
     # Imported on first use: the pytest plugin and the command line lie in this package too, and
     # must load without pyspark.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = {"ExactlyOnceSink": "sink", "BatchReport": "report", "PartitionReport": "report"}
+    home = {
+        "ExactlyOnceSink": "sink",
+        "BatchReport": "batch_report",
+        "PartitionReport": "batch_report",
+    }
     return getattr(import_module(f"spark_eos.{home.get(name, 'errors')}"), name)

@@ -43,8 +43,8 @@ class TopicInfo:
     partitions: int
 
 
-def broker_features(wire: Wire, deadline: Deadline) -> BrokerFeatures:
-    """Asks any broker for its versions and the cluster's finalized features."""
+def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) -> BrokerFeatures:
+    """Asks a broker, or any, for its versions and the cluster's finalized features."""
     request = ApiVersionsRequest(
         client_software_name="spark-eos", client_software_version="1", min_version=3
     )
@@ -59,7 +59,7 @@ def broker_features(wire: Wire, deadline: Deadline) -> BrokerFeatures:
             features={f.name: f.max_version_level for f in response.finalized_features or ()},
         )
 
-    return wire.ask(request, deadline, interpret=interpret)
+    return wire.ask(request, deadline, interpret=interpret, node=node)
 
 
 def topics(wire: Wire, names: Collection[str] | None, deadline: Deadline) -> dict[str, TopicInfo]:

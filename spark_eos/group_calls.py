@@ -44,13 +44,18 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True)
 class DescribedMember:
-    """A live member of a group; ``epoch`` is None for one of the classic protocol."""
+    """A live member of a group.
+
+    ``epoch`` and ``assigned``, its (topic, partition) pairs, are None for one of the classic
+    protocol.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
     epoch: int | None
+    assigned: tuple[tuple[str, int], ...] | None
 
     def __str__(self) -> str:
         return (
@@ -66,10 +71,16 @@ class DescribedGroup:
     Attributes:
         stable: every member has the partitions that the latest target gives it.
         members: the live members, whichever protocol they speak.
+        state: the broker's word for the group's state; None if there is no such group.
+        epoch: the group epoch; None for a group of the classic protocol.
+        assignment_epoch: the group epoch that the target assignment was made for; likewise.
     """
 
     stable: bool
     members: tuple[DescribedMember, ...]
+    state: str | None
+    epoch: int | None
+    assignment_epoch: int | None
 
 
 def heartbeat(
@@ -145,10 +156,22 @@ def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGr
             stable=group.group_state == "Stable" and group.assignment_epoch == group.group_epoch,
             members=tuple(
                 DescribedMember(
-                    m.member_id, m.instance_id, m.client_id, m.client_host, m.member_epoch
+                    m.member_id,
+                    m.instance_id,
+                    m.client_id,
+                    m.client_host,
+                    m.member_epoch,
+                    tuple(
+                        (t.topic_name, p)
+                        for t in m.assignment.topic_partitions
+                        for p in t.partitions
+                    ),
                 )
                 for m in group.members
             ),
+            state=group.group_state,
+            epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
         )
     classic = _described(
         wire,
@@ -159,9 +182,15 @@ def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGr
     return DescribedGroup(
         stable=False,
         members=tuple(
-            DescribedMember(m.member_id, m.group_instance_id, m.client_id, m.client_host, None)
+            DescribedMember(
+                m.member_id, m.group_instance_id, m.client_id, m.client_host, None, None
+            )
             for m in (classic.members if classic is not None else ())
         ),
+        # Brokers before Kafka 4.1 call a group that does not exist dead.
+        state=None if classic is None or classic.group_state == "Dead" else classic.group_state,
+        epoch=None,
+        assignment_epoch=None,
     )
 
 

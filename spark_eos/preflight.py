@@ -13,6 +13,7 @@ from spark_eos.errors import (
 )
 from spark_eos.identity import driver_id
 from spark_eos.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos.settings import WriterSettings
 from spark_eos.transaction_calls import end_transaction
 from spark_eos.wire import Wire
 
@@ -82,3 +83,33 @@ def check_transactions(
             f"transaction_timeout_ms={transaction_timeout_ms} is above the brokers' "
             "transaction.max.timeout.ms; lower the one or raise the other"
         ) from error
+
+
+def check_cluster(
+    wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+) -> int:
+    """Everything above, in turn.
+
+    Args:
+        wire: the connections.
+        settings: the writer's settings.
+        sources: the topics that the query reads, as far as they are known.
+        deadline: over all calls.
+
+    Returns:
+        The version of TxnOffsetCommit to send.
+
+    Raises:
+        UnsupportedBrokerError, TopicNotFoundError, ConfigurationError, KafkaResponseError: as said.
+    """
+    features = calls.broker_features(wire, deadline)
+    version = offset_commit_version(features, settings.client.bootstrap_servers)
+    check_target_topic(wire, settings.topic, sources, deadline)
+    check_transactions(
+        wire,
+        settings.transactional_id_prefix,
+        settings.group_id,
+        settings.transaction_timeout_ms,
+        deadline,
+    )
+    return version

@@ -1,4 +1,4 @@
-"""What tasks report to the driver, and the driver to the user."""
+"""What tasks report to the driver."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,29 +11,25 @@ REJECTED: Final = "rejected"
 DEFERRED: Final = "deferred"
 FAILED: Final = "failed"
 
-# One row per source partition, and one per task (topic is null) with its counters.
-_SCHEMA: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("status", pa.string()),
-        ("next_offset", pa.int64()),
-        ("rows", pa.int64()),
-        ("skipped", pa.int64()),
-        ("reason", pa.string()),
-        ("transactions", pa.int64()),
-        ("bytes", pa.int64()),
-        ("produce_ms", pa.float64()),
-        ("flush_ms", pa.float64()),
-        ("offsets_ms", pa.float64()),
-        ("commit_ms", pa.float64()),
-    ]
+# One row per source partition, and one per task (topic is null) with its counters. In Arrow's and
+# in Spark's types.
+_COLUMNS: Final = (
+    ("topic", pa.string(), "string"),
+    ("partition", pa.int32(), "int"),
+    ("status", pa.string(), "string"),
+    ("next_offset", pa.int64(), "long"),
+    ("rows", pa.int64(), "long"),
+    ("skipped", pa.int64(), "long"),
+    ("reason", pa.string(), "string"),
+    ("transactions", pa.int64(), "long"),
+    ("bytes", pa.int64(), "long"),
+    ("produce_ms", pa.float64(), "double"),
+    ("flush_ms", pa.float64(), "double"),
+    ("offsets_ms", pa.float64(), "double"),
+    ("commit_ms", pa.float64(), "double"),
 )
-REPORT_DDL: Final = (
-    "topic string, partition int, status string, next_offset long, rows long, skipped long, "
-    "reason string, transactions long, bytes long, produce_ms double, flush_ms double, "
-    "offsets_ms double, commit_ms double"
-)
+_SCHEMA: Final = pa.schema([(name, arrow) for name, arrow, _ in _COLUMNS])
+REPORT_DDL: Final = ", ".join(f"{name} {spark}" for name, _, spark in _COLUMNS)
 
 
 @dataclass
@@ -134,69 +130,3 @@ def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:
                 "sink.read and sink.write rows must stay in their source partition"
             )
     return job
-
-
-@dataclass(frozen=True)
-class PartitionReport:
-    """One source partition's part in a batch.
-
-    Attributes:
-        topic: source topic.
-        partition: source partition.
-        start: first offset of the batch; None if the partition is new.
-        end: offset after the last one of the batch; the group has committed it.
-        rows_written: output rows committed.
-        rows_skipped: output rows that an earlier attempt had committed.
-        member_epoch: the epoch of the member that committed; None if none is assigned any more.
-    """
-
-    topic: str
-    partition: int
-    start: int | None
-    end: int
-    rows_written: int
-    rows_skipped: int
-    member_epoch: int | None
-
-
-@dataclass(frozen=True)
-class BatchReport:
-    """What became of one micro-batch; given to ``on_batch`` once everything is committed.
-
-    Attributes:
-        group_id: the consumer group.
-        query_run: Spark's id of the query's run, or "".
-        batch_id: Spark's number of the batch.
-        rows_written: output rows committed.
-        rows_skipped: output rows that an earlier attempt had committed.
-        bytes_written: bytes of keys, values and headers handed to the producers.
-        transactions: transactions committed.
-        rounds: Spark jobs that were needed; 1 unless something was retried.
-        offset_commit_version: version of TxnOffsetCommit that was sent.
-        partitions: one `PartitionReport` per source partition.
-        milliseconds: time by step: ``range``, ``start`` (of a run), ``plan``, ``job``,
-            ``fence``, ``settle`` and ``total`` as the driver saw them; ``produce``, ``flush``,
-            ``offsets`` and ``commit`` summed over the tasks.
-    """
-
-    group_id: str
-    query_run: str
-    batch_id: int
-    rows_written: int
-    rows_skipped: int
-    bytes_written: int
-    transactions: int
-    rounds: int
-    offset_commit_version: int
-    partitions: tuple[PartitionReport, ...]
-    milliseconds: Mapping[str, float]
-
-    def __str__(self) -> str:
-        skipped = f", {self.rows_skipped} skipped" if self.rows_skipped else ""
-        rounds = f", {self.rounds} rounds" if self.rounds > 1 else ""
-        return (
-            f"group {self.group_id} batch {self.batch_id}: {self.rows_written} rows written"
-            f"{skipped}, {self.transactions} transactions, "
-            f"{len(self.partitions)} source partitions{rounds}, "
-            f"{self.milliseconds.get('total', 0):.0f} ms"
-        )

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from spark_eos import calls, plan, preflight
+from spark_eos.batch_report import BatchReport, batch_report
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.coordinator import GroupCoordinator
 from spark_eos.deadline import Again, Deadline
@@ -23,7 +24,7 @@ from spark_eos.errors import (
 from spark_eos.group_calls import commit_offsets, committed_offsets
 from spark_eos.identity import id_pattern
 from spark_eos.plan import BatchPlan, BatchRange, Positions
-from spark_eos.report import BatchReport, JobOutcome, PartitionReport
+from spark_eos.report import JobOutcome
 from spark_eos.settings import WriterSettings
 from spark_eos.transaction_calls import MemberIdentity, end_transaction, open_transactions
 from spark_eos.wire import Wire
@@ -138,20 +139,10 @@ class QueryRun:
         return found
 
     def _start(self, batch: BatchRange) -> None:
-        settings, wire = self._settings, self._wire
         # 1. Does the cluster speak what is needed, and does it allow the settings?
-        features = calls.broker_features(wire, self._deadline())
-        version = preflight.offset_commit_version(features, settings.client.bootstrap_servers)
-        self._settings = settings.with_version(version)
         topics = self._topics_of(batch.ends)
-        preflight.check_target_topic(wire, settings.topic, topics, self._deadline())
-        preflight.check_transactions(
-            wire,
-            settings.transactional_id_prefix,
-            settings.group_id,
-            settings.transaction_timeout_ms,
-            self._deadline(),
-        )
+        version = preflight.check_cluster(self._wire, self._settings, topics, self._deadline())
+        self._settings = self._settings.with_version(version)
         # 2. and 3. Members taken over or joined, until all source partitions are theirs.
         self._coordinator.start(topics, batch.ends)
         # 4. and 5.
@@ -231,8 +222,10 @@ class QueryRun:
             # 6. The ends of ranges whose last rows have no output.
             with clock.step("settle"):
                 self._settle(batch)
-        # 7.
-        return self._report(batch, outcomes, members, clock)
+        # 7. What became of it.
+        return batch_report(
+            self._settings, self.run_id, batch, outcomes, members, clock.milliseconds
+        )
 
     def _adopt_changes(self, batch: BatchRange) -> None:
         unassigned = batch.ends.keys() - self._coordinator.identities().keys()
@@ -323,46 +316,4 @@ class QueryRun:
             f"committing the ends of batch {batch.batch_id} of group "
             f"{self._settings.group_id!r}: {code_names(refused)}",
             min(refused),
-        )
-
-    def _report(
-        self,
-        batch: BatchRange,
-        outcomes: list[JobOutcome],
-        members: dict[tuple[str, int], MemberIdentity],
-        clock: _Clock,
-    ) -> BatchReport:
-        def total(partition: tuple[str, int], name: str) -> int:
-            return sum(
-                getattr(o.partitions[partition], name)
-                for o in outcomes
-                if partition in o.partitions
-            )
-
-        partitions = tuple(
-            PartitionReport(
-                topic=topic,
-                partition=index,
-                start=batch.starts.get((topic, index)),
-                end=end,
-                rows_written=total((topic, index), "rows"),
-                rows_skipped=total((topic, index), "skipped"),
-                member_epoch=members[topic, index].epoch if (topic, index) in members else None,
-            )
-            for (topic, index), end in sorted(batch.ends.items())
-        )
-        for name in ("produce", "flush", "offsets", "commit"):
-            clock.milliseconds[name] = sum(getattr(o.counters, f"{name}_ms") for o in outcomes)
-        return BatchReport(
-            group_id=self._settings.group_id,
-            query_run=self.run_id,
-            batch_id=batch.batch_id,
-            rows_written=sum(p.rows_written for p in partitions),
-            rows_skipped=sum(p.rows_skipped for p in partitions),
-            bytes_written=sum(o.counters.bytes for o in outcomes),
-            transactions=sum(o.counters.transactions for o in outcomes),
-            rounds=len(outcomes),
-            offset_commit_version=self._settings.offset_commit_version,
-            partitions=partitions,
-            milliseconds=clock.milliseconds,
         )

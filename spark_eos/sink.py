@@ -1,9 +1,7 @@
 """`ExactlyOnceSink`: the front of spark-eos for foreachBatch."""
 
-import atexit
 import contextlib
 import logging
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -12,17 +10,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import preflight
-from spark_eos.calls import broker_features
+from spark_eos.batch_report import BatchReport
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.columns import check_columns, writable
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
 from spark_eos.hadoop_files import HadoopFiles
+from spark_eos.lifetime import activity, leave_at_exit
 from spark_eos.members import own_group
+from spark_eos.options import check_positive, check_text
 from spark_eos.pipeline import check_batch, check_narrow
 from spark_eos.plan import BatchPlan, BatchRange
-from spark_eos.report import REPORT_DDL, BatchReport, JobOutcome, job_outcome
+from spark_eos.report import REPORT_DDL, JobOutcome, job_outcome
 from spark_eos.run import Partitions, QueryRun
 from spark_eos.settings import WriterSettings
 from spark_eos.source import (
@@ -38,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"
-_LONGEST_GROUP_ID: Final = 200
-# So often in a row may Spark fail to say whether the query is active before it counts as ended.
-_UNANSWERED: Final = 3
 
 
 class ExactlyOnceSink:
@@ -98,16 +95,12 @@ class ExactlyOnceSink:
         worker_directory: str | None = None,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
-        _check_text("group_id", group_id)
-        _check_text("checkpoint_location", checkpoint_location)
-        _check_text("transactional_id_prefix", transactional_id_prefix)
-        if not (transactional_id_prefix.isascii() and transactional_id_prefix.isprintable()):
-            raise ConfigurationError(
-                f"transactional_id_prefix={transactional_id_prefix!r} must be printable ASCII"
-            )
+        check_text("group_id", group_id)
+        check_text("checkpoint_location", checkpoint_location)
+        check_text("transactional_id_prefix", transactional_id_prefix)
         if topic is not None:
-            _check_text("topic", topic)
-        _check_positive(
+            check_text("topic", topic)
+        check_positive(
             members=members,
             chunk_records=chunk_records,
             chunk_bytes=chunk_bytes,
@@ -241,21 +234,12 @@ class ExactlyOnceSink:
     def _check_cluster(self) -> None:
         settings = self._settings
         with contextlib.closing(Wire(settings.client)) as wire:
-            features = broker_features(wire, self._deadline())
-            preflight.offset_commit_version(features, settings.client.bootstrap_servers)
             sources = (
                 source_partitions(wire, self._selection, self._deadline())[0]
                 if self._selection
                 else {}
             )
-            preflight.check_target_topic(wire, settings.topic, sources, self._deadline())
-            preflight.check_transactions(
-                wire,
-                settings.transactional_id_prefix,
-                settings.group_id,
-                settings.transaction_timeout_ms,
-                self._deadline(),
-            )
+            preflight.check_cluster(wire, settings, sources, self._deadline())
             own_group(wire, settings.group_id, self._deadline())
 
     def _deadline(self) -> Deadline:
@@ -318,9 +302,9 @@ class ExactlyOnceSink:
             most_members=self._members,
             most_rounds=self._rounds,
             group_timeout=self._group_timeout,
-            watch=_activity(self._spark, query_id, run_id),
+            watch=activity(self._spark, query_id, run_id),
         )
-        _leave_at_exit(run)
+        leave_at_exit(run)
         return run
 
     def close(self) -> None:
@@ -344,52 +328,7 @@ class ExactlyOnceSink:
         }
 
 
-def _check_text(name: str, text: object) -> None:
-    if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"{name} must be a text that is not empty, not {text!r}")
-    if len(text) > _LONGEST_GROUP_ID and name != "checkpoint_location":
-        raise ConfigurationError(f"{name} is longer than {_LONGEST_GROUP_ID} characters")
-
-
-def _check_positive(**options: object) -> None:
-    for name, value in options.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
-
-
 def _is_one_of(partitions: Partitions) -> Any:
     chosen = [f"{topic}/{index}" for topic, index in partitions]
     name = F.concat_ws("/", F.col("source_topic"), F.col("source_partition").cast("string"))
     return name.isin(chosen)
-
-
-def _activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable[[], bool]:
-    """Tells whether the query's run is still active; always yes where nobody can know."""
-    if spark is None or not query_id:
-        return lambda: True
-
-    unanswered = 0
-
-    def active() -> bool:
-        nonlocal unanswered
-        try:
-            query = spark.streams.get(query_id)
-        except Exception:  # noqa: BLE001 - however the JVM has gone, the query has with it
-            unanswered += 1
-            return unanswered < _UNANSWERED
-        unanswered = 0
-        return query is not None and str(query.runId) == run_id
-
-    return active
-
-
-def _leave_at_exit(run: QueryRun) -> None:
-    reference = weakref.ref(run)
-
-    def leave() -> None:
-        alive = reference()
-        if alive is not None:
-            with contextlib.suppress(Exception):
-                alive.leave()
-
-    atexit.register(leave)

@@ -15,6 +15,9 @@ from spark_eos.errors import Code, KafkaResponseError, Verdict, code_names, verd
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.wire import CoordinatorType, Wire
 
+_BY_NAME = 5
+_NO_ID = uuid.UUID(int=0)
+
 
 @dataclass(frozen=True)
 class ProducerIdentity:
@@ -130,7 +133,7 @@ def txn_offset_commit(
     producer: ProducerIdentity,
     member: MemberIdentity,
     offsets: Mapping[tuple[str, int], int],
-    topic_ids: Mapping[str, uuid.UUID],
+    topic_ids: Mapping[str, uuid.UUID | None],
     version: int,
     deadline: Deadline,
     on_lost: Callable[[], None],
@@ -147,8 +150,8 @@ def txn_offset_commit(
         producer: the producer that has the transaction open.
         member: the member that the partitions are assigned to.
         offsets: next offset to read, by (topic, partition).
-        topic_ids: ids of their topics.
-        version: 6 sends topic ids, 5 topic names.
+        topic_ids: ids of their topics, as far as they are known.
+        version: 6 sends topic ids, or names if the id of any topic is not known; 5 sends names.
         deadline: over all attempts.
         on_lost: called for each request whose answer was lost.
 
@@ -161,7 +164,10 @@ def txn_offset_commit(
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_class = topic_class.TxnOffsetCommitRequestPartition
     grouped = by_topic(offsets)
-    names = {topic_ids[topic]: topic for topic in grouped}
+    ids = {topic: topic_ids.get(topic) or _NO_ID for topic in grouped}
+    # All or nothing: one request can't name some topics and give the ids of others.
+    sent_version = _BY_NAME if _NO_ID in ids.values() else version
+    names = {topic_id: topic for topic, topic_id in ids.items()}
     request = TxnOffsetCommitRequest(
         transactional_id=producer.transactional_id,
         group_id=group_id,
@@ -173,7 +179,7 @@ def txn_offset_commit(
         topics=[
             topic_class(
                 name=topic,
-                topic_id=topic_ids[topic],
+                topic_id=ids[topic],
                 partitions=[
                     partition_class(
                         partition_index=index,
@@ -186,8 +192,8 @@ def txn_offset_commit(
             )
             for topic, indexes in grouped.items()
         ],
-        min_version=version,
-        max_version=version,
+        min_version=sent_version,
+        max_version=sent_version,
     )
 
     def by_partition(response: Any) -> dict[tuple[str, int], int]:

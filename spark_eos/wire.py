@@ -157,11 +157,12 @@ class Wire:
         deadline: Deadline,
         *,
         interpret: Callable[[Any], Result],
+        node: int | None = None,
     ) -> Result:
-        """Sends to any node until ``interpret`` accepts the answer (no `Again`)."""
+        """Sends to a node, or any, until ``interpret`` accepts the answer (no `Again`)."""
 
         def attempt() -> Result:
-            return interpret(self.send(request, deadline))
+            return interpret(self.send(request, deadline, node=node))
 
         return deadline.attempts(request.name)(attempt)
 

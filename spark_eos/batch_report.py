@@ -1,0 +1,130 @@
+"""What became of one micro-batch, for the log and for the user."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_eos.plan import BatchRange
+from spark_eos.report import JobOutcome
+from spark_eos.settings import WriterSettings
+from spark_eos.transaction_calls import MemberIdentity
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """One source partition's part in a batch.
+
+    Attributes:
+        topic: source topic.
+        partition: source partition.
+        start: first offset of the batch; None if the partition is new.
+        end: offset after the last one of the batch; the group has committed it.
+        rows_written: output rows committed.
+        rows_skipped: output rows that an earlier attempt had committed.
+        member_epoch: the epoch of the member that committed; None if none is assigned any more.
+    """
+
+    topic: str
+    partition: int
+    start: int | None
+    end: int
+    rows_written: int
+    rows_skipped: int
+    member_epoch: int | None
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of one micro-batch; given to ``on_batch`` once everything is committed.
+
+    Attributes:
+        group_id: the consumer group.
+        query_run: Spark's id of the query's run, or "".
+        batch_id: Spark's number of the batch.
+        rows_written: output rows committed.
+        rows_skipped: output rows that an earlier attempt had committed.
+        bytes_written: bytes of keys, values and headers handed to the producers.
+        transactions: transactions committed.
+        rounds: Spark jobs that were needed; 1 unless something was retried.
+        offset_commit_version: version of TxnOffsetCommit that was sent.
+        partitions: one `PartitionReport` per source partition.
+        milliseconds: time by step: ``range``, ``start`` (of a run), ``plan``, ``job``,
+            ``fence``, ``settle`` and ``total`` as the driver saw them; ``produce``, ``flush``,
+            ``offsets`` and ``commit`` summed over the tasks.
+    """
+
+    group_id: str
+    query_run: str
+    batch_id: int
+    rows_written: int
+    rows_skipped: int
+    bytes_written: int
+    transactions: int
+    rounds: int
+    offset_commit_version: int
+    partitions: tuple[PartitionReport, ...]
+    milliseconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        skipped = f", {self.rows_skipped} skipped" if self.rows_skipped else ""
+        rounds = f", {self.rounds} rounds" if self.rounds > 1 else ""
+        return (
+            f"group {self.group_id} batch {self.batch_id}: {self.rows_written} rows written"
+            f"{skipped}, {self.transactions} transactions, "
+            f"{len(self.partitions)} source partitions{rounds}, "
+            f"{self.milliseconds.get('total', 0):.0f} ms"
+        )
+
+
+def batch_report(
+    settings: WriterSettings,
+    query_run: str,
+    batch: BatchRange,
+    outcomes: Sequence[JobOutcome],
+    members: Mapping[tuple[str, int], MemberIdentity],
+    milliseconds: Mapping[str, float],
+) -> BatchReport:
+    """Adds up what the rounds of a batch did.
+
+    Args:
+        settings: the writer's settings.
+        query_run: Spark's id of the query's run.
+        batch: the batch's range, all of it committed.
+        outcomes: of each round's job.
+        members: who committed each source partition last.
+        milliseconds: time by step, as the driver saw it.
+    """
+
+    def total(partition: tuple[str, int], name: str) -> int:
+        return sum(
+            getattr(o.partitions[partition], name) for o in outcomes if partition in o.partitions
+        )
+
+    partitions = tuple(
+        PartitionReport(
+            topic=topic,
+            partition=index,
+            start=batch.starts.get((topic, index)),
+            end=end,
+            rows_written=total((topic, index), "rows"),
+            rows_skipped=total((topic, index), "skipped"),
+            member_epoch=members[topic, index].epoch if (topic, index) in members else None,
+        )
+        for (topic, index), end in sorted(batch.ends.items())
+    )
+    in_tasks = {
+        name: sum(getattr(o.counters, f"{name}_ms") for o in outcomes)
+        for name in ("produce", "flush", "offsets", "commit")
+    }
+    return BatchReport(
+        group_id=settings.group_id,
+        query_run=query_run,
+        batch_id=batch.batch_id,
+        rows_written=sum(p.rows_written for p in partitions),
+        rows_skipped=sum(p.rows_skipped for p in partitions),
+        bytes_written=sum(o.counters.bytes for o in outcomes),
+        transactions=sum(o.counters.transactions for o in outcomes),
+        rounds=len(outcomes),
+        offset_commit_version=settings.offset_commit_version,
+        partitions=partitions,
+        milliseconds={**milliseconds, **in_tasks},
+    )

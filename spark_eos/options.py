@@ -1,0 +1,33 @@
+"""Checks of the sink's options; each names the option and what it must be."""
+
+from typing import Final
+
+from spark_eos.errors import ConfigurationError
+
+_LONGEST: Final = 200
+
+
+def check_text(name: str, text: object) -> None:
+    """Refuses what is no text, is empty, or is too long for a Kafka name.
+
+    Raises:
+        ConfigurationError: as said.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigurationError(f"{name} must be a text that is not empty, not {text!r}")
+    if len(text) > _LONGEST and name != "checkpoint_location":
+        raise ConfigurationError(f"{name} is longer than {_LONGEST} characters")
+    # Transactional ids are looked up by a regular expression, for which this keeps them plain.
+    if name == "transactional_id_prefix" and not (text.isascii() and text.isprintable()):
+        raise ConfigurationError(f"{name}={text!r} must be printable ASCII")
+
+
+def check_positive(**options: object) -> None:
+    """Refuses what is no number above 0.
+
+    Raises:
+        ConfigurationError: as said.
+    """
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
