@@ -180,3 +180,12 @@ def test_the_broker_restarts_under_a_running_query(flow: Flow, tmp_path: Path) -
         assert query.process.poll() is None
     assert sorted(map(int, flow.values())) == list(range(200))
     until(lambda: not flow.open_transactions(), lambda: "no open transactions")
+
+
+def test_sparks_retry_does_not_hide_what_went_wrong(flow: Flow, tmp_path: Path) -> None:
+    flow.produce(range(10))
+    flow.worker_directory = "/proc/nowhere"
+    with QueryProcess(flow, tmp_path / "query.log", master="local[2,4]") as query:
+        assert query.wait() != 0
+    assert "worker_directory /proc/nowhere can't be used" in query.output()
+    assert flow.written() == []

@@ -263,12 +263,3 @@ def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSess
     with pytest.raises(StreamingQueryException, match="ShuffledRowRDD in its lineage"):
         query.awaitTermination()
     assert flow.written() == []
-
-
-def test_a_worker_directory_that_can_not_be_used(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(range(2))
-    with pytest.raises(StreamingQueryException, match="worker_directory /proc/nowhere"):
-        run_available(spark_eos_session, flow, worker_directory="/proc/nowhere")
-    assert flow.written() == []
