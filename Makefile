@@ -28,9 +28,10 @@ $(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
-jars: $(VENV)/.stamp ## Download the jars of the embedded broker and of Spark's Kafka source
+jars: $(VENV)/.stamp ## Download the jars of the embedded brokers and of Spark's Kafka source
 	@$(BIN)/spark-eos jars > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
+	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
 
 test: jars ## Run all tests on a real broker and a real Spark
 	@$(BIN)/python -m pytest

@@ -143,7 +143,8 @@ def _wait(query: StreamingQuery, sink: _JobSink, signals: _StopSignals) -> None:
 
 def _stop(query: StreamingQuery) -> None:
     try:
-        query.stop()
+        if query.isActive:
+            query.stop()
     except (PySparkException, Py4JError, ConnectionError) as error:
         # Ctrl-C reaches the JVM too, which may be gone; then so is the query.
         logger.debug("stopping the query: %s", error)

@@ -56,10 +56,20 @@ def _interval(
     return value
 
 
+# The commands of spark-eos that connect to a cluster have these two as well.
+bootstrap_servers_option: Final = click.option(
+    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
+)
+kafka_option: Final = click.option(
+    "--kafka",
+    multiple=True,
+    callback=_settings,
+    metavar="KEY=VALUE",
+    help="A client setting by librdkafka's name, such as compression.type=zstd; repeatable.",
+)
+
 _OPTIONS: Final = (
-    click.option(
-        "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
-    ),
+    bootstrap_servers_option,
     click.option(
         "--group-id",
         required=True,
@@ -100,13 +110,7 @@ _OPTIONS: Final = (
         metavar="N",
         help="Read at most so many records per batch; by default all there are.",
     ),
-    click.option(
-        "--kafka",
-        multiple=True,
-        callback=_settings,
-        metavar="KEY=VALUE",
-        help="A client setting by librdkafka's name, such as compression.type=zstd; repeatable.",
-    ),
+    kafka_option,
 )
 
 

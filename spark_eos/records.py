@@ -16,7 +16,7 @@ _SLICE_ROWS = 1_000
 _SLICE_BYTES = 4 << 20
 
 
-class RowOrderError(ValueError):
+class RowError(ValueError):
     """Rows of a source partition do not come in offset order."""
 
 
@@ -79,13 +79,13 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
     """Splits an Arrow batch where the source partition changes.
 
     Raises:
-        RowOrderError: a row has no source, or comes before a row of a smaller offset.
+        RowError: a row has no source, or comes before a row of a smaller offset.
     """
     if not batch.num_rows:
         return
     topics, partitions = batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION)
     if topics.null_count or partitions.null_count or batch.column(SOURCE_OFFSET).null_count:
-        raise RowOrderError("a row has no source: keep the `source` column of sink.read as it is")
+        raise RowError("a row has no source: keep the `source` column of sink.read as it is")
     changes = pc.indices_nonzero(
         pc.or_(pc.not_equal(topics[1:], topics[:-1]), pc.not_equal(partitions[1:], partitions[:-1]))
     ).to_pylist()
@@ -96,7 +96,7 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
         )
         offsets = found.offsets
         if len(offsets) > 1 and not pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py():
-            raise RowOrderError(
+            raise RowError(
                 f"rows of source {found.topic}-{found.partition} are not in offset order: between "
                 "sink.read and sink.write their order must not change"
             )
@@ -123,6 +123,9 @@ def produce_arguments(
 
     A null value is a tombstone; a null partition leaves the choice to the partitioner; a null
     timestamp means the time of writing.
+
+    Raises:
+        RowError: a header is null or has no key.
     """
     rows = found.rows
     values = _values(rows, "value")
@@ -141,8 +144,19 @@ def produce_arguments(
             repeat(0) if timestamps is None else [0 if t is None else t for t in timestamps]
         )
     if headers is not None:
-        columns.append([[(h["key"], h["value"]) for h in row] if row else None for row in headers])
+        columns.append([_header_pairs(found, n, row) for n, row in enumerate(headers)])
     return zip(*columns, strict=False)
+
+
+def _header_pairs(
+    found: SourceRows, row: int, headers: list[dict[str, Any] | None] | None
+) -> list[tuple[str, bytes | None]] | None:
+    pairs = []
+    for header in headers or ():
+        if header is None or header["key"] is None:
+            raise RowError(f"{found.position(row)}: a header is null or has no key")
+        pairs.append((header["key"], header["value"]))
+    return pairs or None
 
 
 def find_record(found: SourceRows, key: bytes | None, value: bytes | None) -> int | None:

@@ -148,6 +148,12 @@ class QueryRun:
         # 4. and 5.
         self._end_and_fetch(batch)
         self._started = True
+        logger.info(
+            "group %s: %d source partitions are assigned to this run; TxnOffsetCommit v%d",
+            self._settings.group_id,
+            len(batch.ends),
+            version,
+        )
 
     def _end_and_fetch(self, batch: BatchRange) -> None:
         """Ends all open transactions of the query, then reads the committed offsets."""

@@ -134,7 +134,7 @@ class ExactlyOnceSink:
         self._rounds = rounds
         self._group_timeout = group_timeout
         self._on_batch = on_batch
-        self._selection: dict[str, str] | None = None
+        self._selections: list[dict[str, str]] = []
         self._spark: SparkSession | None = None
         self._run: QueryRun | None = None
         self._checked_run: QueryRun | None = None
@@ -190,7 +190,8 @@ class ExactlyOnceSink:
             starting = starting_positions(
                 wire, self._settings.group_id, selection, starting_offsets, self._deadline()
             )
-        self._selection, self._spark = selection, spark
+        self._selections.append(selection)
+        self._spark = spark
         return read_source(
             spark,
             self._settings.client,
@@ -234,11 +235,9 @@ class ExactlyOnceSink:
     def _check_cluster(self) -> None:
         settings = self._settings
         with contextlib.closing(Wire(settings.client)) as wire:
-            sources = (
-                source_partitions(wire, self._selection, self._deadline())[0]
-                if self._selection
-                else {}
-            )
+            sources: set[str] = set()
+            for selection in self._selections:
+                sources |= source_partitions(wire, selection, self._deadline())[0].keys()
             preflight.check_cluster(wire, settings, sources, self._deadline())
             own_group(wire, settings.group_id, self._deadline())
 
@@ -257,10 +256,15 @@ class ExactlyOnceSink:
         run_id = context.getLocalProperty(_RUN_ID) or ""
         query_id = context.getLocalProperty(_QUERY_ID) or ""
         run = self._run
-        if run is None or run.run_id != run_id or batch_id <= self._last_batch:
+        if run is None or run.run_id != run_id:
             check_columns(frame.schema, self._settings.topic)
             run = self._start_run(frame.sparkSession, run_id, query_id)
-        self._last_batch = batch_id
+        elif batch_id <= self._last_batch:
+            raise UnsupportedPipelineError(
+                f"the sink was called a second time for batch {batch_id}: the first call has "
+                "committed the batch's offsets, and these rows are not written. Call it once, "
+                "with the union of what is to be written"
+            )
         rows = writable(frame)
 
         def job(
@@ -276,7 +280,13 @@ class ExactlyOnceSink:
             written = chosen.mapInArrow(write_task(settings, batch_plan), REPORT_DDL)
             return job_outcome(row.asDict() for row in written.collect())
 
-        report = run.process(batch_id, job)
+        try:
+            report = run.process(batch_id, job)
+        except BaseException:
+            # Spark ends the query; whoever writes next takes the members over or joins anew.
+            self.close()
+            raise
+        self._last_batch = batch_id
         logger.info("%s", report)
         if self._on_batch is not None:
             self._on_batch(report)
@@ -313,9 +323,9 @@ class ExactlyOnceSink:
         Not needed: they leave by themselves about a second after the query's end, and when the
         driver exits. May be called again.
         """
-        if self._run is not None:
-            self._run.leave()
-            self._run = None
+        run, self._run = self._run, None
+        if run is not None:
+            run.leave()
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink to where the batches run; a run lives only there.

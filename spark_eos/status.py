@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_eos import calls, group_calls
 from spark_eos.deadline import Deadline
@@ -130,11 +130,16 @@ def query_status(
         KafkaResponseError: something can't be described, for lack of authorization say.
     """
     group = group_calls.describe_group(wire, group_id, deadline)
+    # By instance id, which ends in a number.
+    members = sorted(
+        group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
+    )
+    group = replace(group, members=tuple(members))
     transactions = lingering(wire, prefix, group_id, deadline)
     if group.state is None:
         left = (
-            f"; {len(transactions)} transactions of prefix {prefix!r} and this group are open all "
-            "the same (spark-eos abort ends them)"
+            f"; open transactions of prefix {prefix!r} and this group: {len(transactions)}, which "
+            "spark-eos abort ends"
             if transactions
             else ""
         )

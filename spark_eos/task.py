@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from spark_eos import report
 from spark_eos.plan import BatchPlan
 from spark_eos.producer import SlotProducer, TransactionError
-from spark_eos.records import RowOrderError, SourceRows, source_rows
+from spark_eos.records import RowError, SourceRows, source_rows
 from spark_eos.report import Counters, PartitionOutcome, report_batch
 from spark_eos.settings import WriterSettings
 from spark_eos.transaction import Transactions
@@ -102,7 +102,7 @@ class _TaskWriter:
     def _source_rows(self, batch: pa.RecordBatch) -> Iterator[SourceRows]:
         try:
             yield from source_rows(batch)
-        except RowOrderError as error:
+        except RowError as error:
             self._stop(report.FAILED, str(error))
 
     def _write_source_rows(self, found: SourceRows) -> None:
@@ -168,6 +168,9 @@ class _TaskWriter:
     def _fail(self, error: Exception, where: str) -> None:
         if isinstance(error, TransactionError):
             self._stop(report.REJECTED if error.again else report.FAILED, str(error))
+            return
+        if isinstance(error, RowError):
+            self._stop(report.FAILED, str(error))
             return
         logger.error("%s", where, exc_info=error)
         self._stop(report.FAILED, f"{where}: {type(error).__name__}: {error}")

@@ -114,8 +114,9 @@ class Wire:
         self._connected(deadline)
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
-    def _exchange(self, request: Any, node: int | None, deadline: Deadline) -> Any:
-        net = self._connected(deadline)
+    def _exchange(
+        self, net: NetworkSelector, request: Any, node: int | None, deadline: Deadline
+    ) -> Any:
         timeout_ms = int(min(self._request_timeout, max(0.05, deadline.remaining())) * 1000)
 
         async def exchange() -> Any:
@@ -139,8 +140,9 @@ class Wire:
             node: the broker's id; None for the one least loaded.
             on_lost: called when the request may have reached the broker but its answer was lost.
         """
+        net = self._connected(deadline)
         try:
-            return self._exchange(request, node, deadline)
+            return self._exchange(net, request, node, deadline)
         except _NOT_SENT as error:
             self._manager.cluster.request_update()
             raise Again(f"{request.name} not sent: {error!r}") from error

@@ -184,8 +184,10 @@ def test_the_broker_restarts_under_a_running_query(flow: Flow, tmp_path: Path) -
 
 def test_sparks_retry_does_not_hide_what_went_wrong(flow: Flow, tmp_path: Path) -> None:
     flow.produce(range(10))
-    flow.worker_directory = "/proc/nowhere"
-    with QueryProcess(flow, tmp_path / "query.log", master="local[2,4]") as query:
+    nameless = "array(struct(cast(null as string) as key, value))"
+    settings = {"master": "local[2,4]", "headers": nameless}
+    with QueryProcess(flow, tmp_path / "query.log", **settings) as query:
         assert query.wait() != 0
-    assert "worker_directory /proc/nowhere can't be used" in query.output()
+    assert f"source {flow.source}-" in query.output()
+    assert "offset 0: a header is null or has no key" in query.output()
     assert flow.written() == []

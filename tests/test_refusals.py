@@ -162,7 +162,9 @@ def test_a_broker_that_can_not_be_reached(flow: Flow, spark_eos_session: SparkSe
     sink = ExactlyOnceSink(
         **{**flow.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}}, connect_timeout=1
     )
-    with pytest.raises(errors.DeadlineExceededError, match=r"127\.0\.0\.1:1.*connect_timeout"):
+    with pytest.raises(
+        errors.DeadlineExceededError, match=r"^no broker of .*127\.0\.0\.1:1.*connect_timeout"
+    ):
         sink.read(spark_eos_session, subscribe=flow.source)
 
 
@@ -263,3 +265,19 @@ def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSess
     with pytest.raises(StreamingQueryException, match="ShuffledRowRDD in its lineage"):
         query.awaitTermination()
     assert flow.written() == []
+
+
+def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        sink(batch.where("source.offset = 0"), batch_id)
+        sink(batch.where("source.offset > 0"), batch_id)
+
+    writer = frame.writeStream.foreachBatch(twice).option("checkpointLocation", flow.checkpoint)
+    with pytest.raises(StreamingQueryException, match="called a second time for batch 0"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+    sink.close()
+    assert flow.members() == []

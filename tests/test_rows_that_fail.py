@@ -102,3 +102,12 @@ def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkS
         return frame.select("source", boom("value").alias("value"))
 
     _fails(spark_eos_session, flow, raising, "ZeroDivisionError")
+
+
+def test_a_worker_directory_that_can_not_be_used(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(2))
+    with pytest.raises(StreamingQueryException, match="worker_directory /proc/nowhere"):
+        run_available(spark_eos_session, flow, worker_directory="/proc/nowhere")
+    assert flow.written() == []

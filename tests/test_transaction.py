@@ -1,57 +1,18 @@
 """One worker's transactions on the real broker, without Spark."""
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-
-import pyarrow as pa
 import pytest
 
-from spark_eos import calls
-from spark_eos.coordinator import GroupCoordinator
-from spark_eos.plan import BatchRange, batch_plan
-from spark_eos.producer import SlotProducer, TransactionError
-from spark_eos.records import SourceRows, source_rows
-from spark_eos.transaction import Transactions
+from spark_eos.producer import TransactionError
 from support.flow import Flow
-from support.members import deadline, started, writer_settings
-
-
-def _rows(flow: Flow, partition: int, *offsets: int) -> SourceRows:
-    count = len(offsets)
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "source_topic": pa.array([flow.source] * count, pa.string()),
-            "source_partition": pa.array([partition] * count, pa.int32()),
-            "source_offset": pa.array(offsets, pa.int64()),
-            "value": pa.array([f"{partition}/{o}".encode() for o in offsets], pa.binary()),
-        }
-    )
-    (rows,) = source_rows(batch)
-    return rows
-
-
-@contextmanager
-def _transactions(
-    flow: Flow, coordinator: GroupCoordinator, version: int = 6
-) -> Iterator[Transactions]:
-    ends = {(flow.source, p): 100 for p in range(flow.partitions)}
-    plan = batch_plan(BatchRange(0, {}, ends), {}, coordinator.identities(), coordinator.topic_ids)
-    settings = writer_settings(flow, version)
-    with closing(SlotProducer(settings)) as producer:
-        yield Transactions(producer, settings, plan)
-
-
-def _take_over(flow: Flow, coordinator: GroupCoordinator) -> None:
-    with flow.wire() as wire:
-        topics = calls.topics(wire, [flow.source], deadline())
-    coordinator.take_over_own(topics, [(flow.source, p) for p in range(flow.partitions)])
+from support.members import started
+from support.writing import rows, take_over, transactions
 
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> None:
-    with started(flow) as coordinator, _transactions(flow, coordinator, version) as writing:
-        writing.add(_rows(flow, 0, 0, 1))
-        writing.add(_rows(flow, 1, 7))
+    with started(flow) as coordinator, transactions(flow, coordinator, version) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        writing.add(rows(flow, 1, 7))
         assert flow.committed() == {}
         writing.commit()
         assert sorted(flow.values()) == ["0/0", "0/1", "1/7"]
@@ -60,21 +21,21 @@ def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> No
 
 
 def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:
-    with started(flow) as coordinator, _transactions(flow, coordinator) as writing:
-        writing.add(_rows(flow, 0, 0, 1))
+    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+        writing.add(rows(flow, 0, 0, 1))
         writing.abort()
         assert flow.values() == []
         assert flow.committed() == {}
-        writing.add(_rows(flow, 0, 0, 1))
+        writing.add(rows(flow, 0, 0, 1))
         writing.commit()
         assert sorted(flow.values()) == ["0/0", "0/1"]
 
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -> None:
-    with started(flow) as coordinator, _transactions(flow, coordinator, version) as writing:
-        writing.add(_rows(flow, 0, 0, 1))
-        _take_over(flow, coordinator)
+    with started(flow) as coordinator, transactions(flow, coordinator, version) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        take_over(flow, coordinator)
         with pytest.raises(TransactionError, match="25 UNKNOWN_MEMBER_ID") as refusal:
             writing.commit()
         assert refusal.value.again
@@ -84,16 +45,16 @@ def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -
 
 
 def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
-    with started(flow) as coordinator, _transactions(flow, coordinator) as stale:
-        _take_over(flow, coordinator)
+    with started(flow) as coordinator, transactions(flow, coordinator) as stale:
+        take_over(flow, coordinator)
         fresh = coordinator.identities()
         # Partition 0 as its member now is, partition 1 as it was.
         plan = {**stale._plan}
         old = plan[flow.source, 0]
         plan[flow.source, 0] = type(old)(old.topic_id, old.committed, fresh[flow.source, 0])
         stale._plan = plan
-        stale.add(_rows(flow, 0, 0))
-        stale.add(_rows(flow, 1, 0))
+        stale.add(rows(flow, 0, 0))
+        stale.add(rows(flow, 1, 0))
         with pytest.raises(TransactionError, match=f"{flow.source}-1: 25"):
             stale.commit()
         assert flow.values() == []
@@ -101,8 +62,8 @@ def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
 
 
 def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
-    with started(flow) as coordinator, _transactions(flow, coordinator) as writing:
-        writing.add(_rows(flow, 0, 0, 1))
+    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+        writing.add(rows(flow, 0, 0, 1))
         flow.broker.kill()
         flow.broker.start()
         failure: TransactionError | None = None

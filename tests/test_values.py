@@ -20,7 +20,7 @@ from spark_eos.errors import Code, Verdict, verdict
 from spark_eos.identity import Slot, id_pattern, id_stem
 from spark_eos.plan import BatchRange
 from spark_eos.preflight import offset_commit_version
-from spark_eos.records import RowOrderError, source_rows
+from spark_eos.records import RowError, source_rows
 from spark_eos.transaction_calls import MemberIdentity
 
 _TOPIC = uuid.uuid4()
@@ -227,7 +227,7 @@ def test_slices_are_cut_between_records() -> None:
     "rows", [[("a", 0, 2), ("a", 0, 1)], [(None, 0, 1)]], ids=["backwards", "no source"]
 )
 def test_rows_that_are_not_in_order(rows: list[tuple[str | None, int, int]]) -> None:
-    with pytest.raises(RowOrderError):
+    with pytest.raises(RowError):
         list(source_rows(_batch(rows)))
 
 

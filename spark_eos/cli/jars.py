@@ -15,14 +15,14 @@ from spark_eos.java import JavaError
 )
 @click.option("--set", "name", metavar="NAME", help="Another set of jars, such as kafka-4.4.0.")
 def jars(pyspark: str | None, name: str | None) -> None:
-    r"""Print the jars of Spark's Kafka source, joined by commas.
+    """Print the jars of Spark's Kafka source, joined by commas.
 
     They are downloaded first if need be, verified, and kept in the cache directory (set
     SPARK_EOS_CACHE to choose another one). Only the jars go to stdout.
 
     \b
     Example: spark-submit --jars "$(spark-eos jars)" job.py
-    """
+    """  # noqa: D301 - click wants the character itself
     if name is not None and pyspark is not None:
         raise click.UsageError("--pyspark chooses a set of jars and so does --set: give one.")
     try:

@@ -1,6 +1,6 @@
 """Members and producers of a flow, without Spark."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from spark_eos import calls
@@ -17,8 +17,11 @@ def deadline() -> Deadline:
 
 
 @contextmanager
-def started(flow: Flow, members: int = 64) -> Iterator[GroupCoordinator]:
-    """A coordinator whose members have all partitions of the flow's source."""
+def started(
+    flow: Flow, members: int = 64, *, also: Collection[str] = ()
+) -> Iterator[GroupCoordinator]:
+    """A coordinator whose members have all partitions of the flow's source, and of others."""
+    sources = [flow.source, *also]
     with flow.wire() as wire:
         coordinator = GroupCoordinator(
             wire,
@@ -28,8 +31,8 @@ def started(flow: Flow, members: int = 64) -> Iterator[GroupCoordinator]:
             watch=lambda: True,
             at_end=lambda: None,
         )
-        topics = calls.topics(wire, [flow.source], deadline())
-        coordinator.start(topics, [(flow.source, p) for p in range(flow.partitions)])
+        topics = calls.topics(wire, sources, deadline())
+        coordinator.start(topics, [(s, p) for s in sources for p in range(flow.partitions)])
         try:
             yield coordinator
         finally:

@@ -1,7 +1,8 @@
 """A relay query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
 
 Settings beside those of ExactlyOnceSink: ``source``; ``master``; ``config`` (of the session);
-``available_now``; ``max_offsets``; ``hold`` (a path and a value: the task that reaches a row with
+``available_now``; ``max_offsets``; ``headers`` (an SQL expression);
+``hold`` (a path and a value: the task that reaches a row with
 the value waits until the path exists).
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.testing import spark_session
@@ -46,9 +48,12 @@ def main() -> None:
     if "max_offsets" in settings:
         options["maxOffsetsPerTrigger"] = str(settings.pop("max_offsets"))
     hold = settings.pop("hold", None)
+    headers = settings.pop("headers", None)
     available_now = settings.pop("available_now", True)
     sink = ExactlyOnceSink(**settings, on_batch=_print_report)
     frame = sink.read(spark, subscribe=source, options=options).select("source", "key", "value")
+    if headers is not None:
+        frame = frame.withColumn("headers", F.expr(headers))
     if hold is not None:
         frame = _holding(frame, *hold)
     writer = sink.write(frame)

@@ -1,0 +1,104 @@
+"""``spark-eos abort``."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+from rich.text import Text
+
+from spark_eos.cli.query import Query, connected, query_options, terminal
+from spark_eos.cli.status_tables import count, host, transactions
+from spark_eos.errors import SparkEosError
+from spark_eos.group_calls import DescribedMember, describe_group
+from spark_eos.lingering import OpenTransaction, lingering
+from spark_eos.transaction_calls import end_transaction
+from spark_eos.wire import Wire
+
+
+@click.command()
+@query_options
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def abort(*, query: Query, yes: bool) -> None:
+    """End the open transactions of a query, such as a killed one left behind.
+
+    Until they end, consumers that read committed records stop before them. A query does this by
+    itself when it starts; brokers do it at each transaction's timeout. What a transaction holds,
+    offsets included, becomes as if never written, so a query that runs writes it again.
+    """
+    with connected(query) as wire:
+        found = lingering(wire, query.prefix, query.group_id, query.deadline())
+        if not found:
+            click.echo(f"No open transactions of prefix {query.prefix} and group {query.group_id}.")
+            return
+        group = describe_group(wire, query.group_id, query.deadline())
+        terminal().print(transactions(found, time.time()), Text())
+        if group.members:
+            terminal().print(_warning(query.group_id, group.members))
+        if not yes:
+            if not _may_ask():
+                raise click.ClickException(
+                    "nothing was ended: there is no terminal to ask on. Give --yes to end them"
+                )
+            if not _agreed(f"End {count(len(found), 'open transaction')}?"):
+                click.echo("Nothing was ended.")
+                raise SystemExit(1)
+            found = _unchanged(wire, query, found)
+            if not found:
+                click.echo("They have ended by themselves in the meantime.")
+                return
+        _end(wire, query, found)
+
+
+def _may_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return click.confirm(question)
+    except click.Abort:  # Ctrl-C: click itself would say "Aborted!", here of all places
+        click.echo()
+        return False
+
+
+def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
+    text = Text(
+        f"Group {group_id} has live members: a query may be running, and its current transactions "
+        "are among these. Ending them loses nothing, but it has to write them again.\n"
+    )
+    # A query has a member per partition, all with one client id.
+    for (client_id, where), number in sorted(
+        Counter((m.client_id, host(m)) for m in members).items()
+    ):
+        text.append(f"  client id {client_id} on host {where}: {count(number, 'member')}\n")
+    return text
+
+
+def _unchanged(
+    wire: Wire, query: Query, shown: Sequence[OpenTransaction]
+) -> tuple[OpenTransaction, ...]:
+    """Those that are still open: what has begun since is not what was agreed to."""
+    now = lingering(wire, query.prefix, query.group_id, query.deadline())
+    return tuple(one for one in now if any(one.same_as(other) for other in shown))
+
+
+def _end(wire: Wire, query: Query, found: Sequence[OpenTransaction]) -> None:
+    failed = [one for one in found if not _ended(wire, query, one)]
+    if failed:
+        raise click.ClickException(
+            f"not ended: {len(failed)} of {count(len(found), 'open transaction')}"
+        )
+    click.echo(f"Ended {count(len(found), 'open transaction')}.")
+
+
+def _ended(wire: Wire, query: Query, one: OpenTransaction) -> bool:
+    try:
+        # Its own timeout is one that the brokers allow.
+        end_transaction(wire, one.transactional_id, one.timeout_ms, query.deadline())
+    except SparkEosError as error:
+        click.echo(f"{one.transactional_id}: {error}", err=True)
+        return False
+    click.echo(f"{one.transactional_id}: ended")
+    return True

@@ -1,0 +1,196 @@
+"""A query's status as tables for a terminal of 100 columns or more."""
+
+from collections.abc import Iterable
+from itertools import groupby, pairwise
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spark_eos.calls import by_topic
+from spark_eos.group_calls import DescribedMember
+from spark_eos.lingering import OpenTransaction
+from spark_eos.status import ClusterStatus, PartitionStatus, Status
+
+_UNKNOWN = "-"
+
+
+def status_tables(status: Status) -> RenderableType:
+    """Everything, the most often wanted first, with empty lines between."""
+    parts: list[RenderableType] = [_headline(status)]
+    if status.group.members:
+        parts.append(_members(status.group.members))
+    if status.partitions:
+        names = {m.member_id: m.instance_id or m.member_id for m in status.group.members}
+        parts.append(_partitions(status.partitions, names))
+    if status.transactions:
+        parts.append(Group(_open(status), transactions(status.transactions, status.taken_at)))
+    else:
+        parts.append(Text(_none_open(status)))
+    parts.append(Group(_brokers(status.cluster), _verdict(status.cluster)))
+    return Group(parts[0], *(piece for part in parts[1:] for piece in (Text(), part)))
+
+
+def count(number: int, noun: str) -> str:
+    """``1 member``, ``1,200 members``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def host(member: DescribedMember) -> str:
+    """The member's host, without the slash that Java puts before an address."""
+    return member.client_host.removeprefix("/")
+
+
+def _open(status: Status) -> Text:
+    text = Text(f"{count(len(status.transactions), 'open transaction')}", style="bold")
+    if not status.group.members:
+        text.append(
+            "; no query is running: the next one ends what an earlier one left open, "
+            "spark-eos abort does so at once",
+            style="not bold",
+        )
+    return text
+
+
+def _none_open(status: Status) -> str:
+    return f"No open transactions of prefix {status.prefix} and group {status.group_id}."
+
+
+def transactions(found: Iterable[OpenTransaction], now: float) -> Table:
+    """Open transactions, with their ages at ``now`` (seconds since 1970)."""
+    table = _table("transactional id", "state", "age>", "timeout>", "in")
+    for one in found:
+        age = one.age(now)
+        _row(
+            table,
+            one.transactional_id,
+            one.state,
+            None if age is None else duration(age),
+            duration(one.timeout_ms / 1000),
+            ranges(one.partitions),
+        )
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two greatest units that count: ``12 s``, ``3 min 20 s``, ``2 d 4 h``."""
+    whole = int(seconds)
+    units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+    for (size, name), (next_size, next_name) in pairwise(units):
+        if whole >= size:
+            rest = whole % size // next_size
+            return f"{whole // size} {name}" + (f" {rest} {next_name}" if rest else "")
+    return f"{whole} s"
+
+
+def ranges(partitions: Iterable[tuple[str, int]]) -> str:
+    """Partitions by topic, in short: ``orders 0-3,7``."""
+    found = []
+    for topic, numbers in by_topic(partitions).items():
+        spans = []
+        # Neighbours have the same distance to their place in the list.
+        for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+            span = [number for _, number in run]
+            spans.append(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}")
+        found.append(f"{topic} {','.join(spans)}")
+    return "; ".join(found)
+
+
+def _headline(status: Status) -> Text:
+    group = status.group
+    line = Text()
+    line.append(f"Group {status.group_id}", style="bold")
+    line.append(f": {group.state}")
+    if group.epoch is None:
+        line.append(", of the classic protocol: no query of spark-eos runs in it")
+    else:
+        line.append(f", group epoch {group.epoch}, assignment epoch {group.assignment_epoch}")
+    line.append(f", {count(len(group.members), 'member')}, lag {status.lag:,}")
+    return line
+
+
+def _members(members: Iterable[DescribedMember]) -> Table:
+    table = _table("member", "epoch>", "client id", "host", "assigned")
+    for member in members:
+        _row(
+            table,
+            member.instance_id or member.member_id,
+            member.epoch,
+            member.client_id,
+            host(member),
+            None if member.assigned is None else ranges(member.assigned) or "nothing",
+        )
+    return table
+
+
+def _partitions(found: Iterable[PartitionStatus], names: dict[str, str]) -> Table:
+    table = _table(
+        "topic",
+        "partition>",
+        "committed>",
+        "stable end>",
+        "end>",
+        "lag>",
+        "member",
+        "assignment epoch>",
+    )
+    for one in found:
+        _row(
+            table,
+            one.topic,
+            one.partition,
+            one.committed,
+            one.last_stable,
+            one.high_watermark,
+            one.lag,
+            None if one.member is None else names[one.member],
+            one.assignment_epoch,
+        )
+    return table
+
+
+def _brokers(cluster: ClusterStatus) -> Table:
+    table = _table("broker>", "TxnOffsetCommit>", "ConsumerGroupHeartbeat>", "transaction.version>")
+    for one in cluster.brokers:
+        _row(
+            table,
+            str(one.node_id),
+            one.txn_offset_commit,
+            one.consumer_group_heartbeat,
+            cluster.transaction_version,
+        )
+    return table
+
+
+def _verdict(cluster: ClusterStatus) -> Text:
+    if cluster.problem is not None:
+        return Text(f"spark-eos can't write here: {cluster.problem}", style="red")
+    version = cluster.offset_commit_version
+    how = "by topic id (KIP-1319)" if version == 6 else "by topic name"
+    return Text(f"Offsets are committed {how}: TxnOffsetCommit v{version}.")
+
+
+def _table(*columns: str) -> Table:
+    """A table; a column whose name ends in ``>`` holds numbers."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for name in columns:
+        # Folded, not cut: a name that is not whole can't be copied into another command.
+        table.add_column(
+            name.removesuffix(">"),
+            justify="right" if name.endswith(">") else "left",
+            overflow="fold",
+            # A number that is folded reads as two.
+            no_wrap=name.endswith(">"),
+        )
+    return table
+
+
+def _row(table: Table, *values: str | int | None) -> None:
+    def text(value: str | int | None) -> str:
+        if value is None:
+            return _UNKNOWN
+        return f"{value:,}" if isinstance(value, int) else value
+
+    # As Text, in which brackets are no markup.
+    table.add_row(*(Text(text(value)) for value in values))

@@ -1,0 +1,43 @@
+"""What an operator does: the commands about a query, and a query to run them on."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from spark_eos.cli import main
+from support.flow import Flow
+from support.members import deadline, started
+from support.writing import rows, transactions
+
+
+def run(command: str, flow: Flow, *more: str, answer: str | None = None) -> Result:
+    """``spark-eos status`` or ``abort`` for the flow's group; it must not raise."""
+    where = ["--bootstrap-servers", flow.bootstrap_servers, "--group-id", flow.group_id]
+    result = CliRunner().invoke(main, [command, *where, *more], input=answer)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def document(flow: Flow) -> dict[str, Any]:
+    """What ``spark-eos status --json`` prints."""
+    result = run("status", flow, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@contextmanager
+def one_open(flow: Flow) -> Iterator[str]:
+    """A group that committed offset 2 of partition 0, and has written another row since."""
+    flow.produce(range(5), partition=0)
+    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        writing.commit()
+        writing.add(rows(flow, 0, 2))
+        writing._producer.flush(deadline())
+        (name,) = flow.open_transactions()
+        yield name

@@ -1,0 +1,99 @@
+"""One worker's transactions without Spark, and what it sends to the broker."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.parser import KafkaProtocol
+
+from spark_eos import calls
+from spark_eos.coordinator import GroupCoordinator
+from spark_eos.plan import BatchRange, batch_plan
+from spark_eos.producer import SlotProducer
+from spark_eos.records import SourceRows, source_rows
+from spark_eos.transaction import Transactions
+from support.flow import Flow
+from support.members import deadline, writer_settings
+
+
+def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) -> SourceRows:
+    """Rows made of one source partition's records, the flow's source unless said otherwise."""
+    count = len(offsets)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "source_topic": pa.array([topic or flow.source] * count, pa.string()),
+            "source_partition": pa.array([partition] * count, pa.int32()),
+            "source_offset": pa.array(offsets, pa.int64()),
+            "value": pa.array([f"{partition}/{o}".encode() for o in offsets], pa.binary()),
+        }
+    )
+    (found,) = source_rows(batch)
+    return found
+
+
+@contextmanager
+def transactions(
+    flow: Flow, coordinator: GroupCoordinator, version: int = 6
+) -> Iterator[Transactions]:
+    """A worker's transactions, with all of the coordinator's partitions in their plan."""
+    members = coordinator.identities()
+    plan = batch_plan(
+        BatchRange(0, {}, dict.fromkeys(members, 100)), {}, members, coordinator.topic_ids
+    )
+    settings = writer_settings(flow, version)
+    with closing(SlotProducer(settings)) as producer:
+        yield Transactions(producer, settings, plan)
+
+
+def take_over(flow: Flow, coordinator: GroupCoordinator) -> None:
+    """Fences all members of the flow's source that a plan may name."""
+    with flow.wire() as wire:
+        topics = calls.topics(wire, [flow.source], deadline())
+    coordinator.take_over_own(topics, [(flow.source, p) for p in range(flow.partitions)])
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A request as it goes to the socket, without the length in front."""
+
+    content: bytes
+
+    @property
+    def api_key(self) -> int:
+        return int.from_bytes(self.content[:2], "big")
+
+    @property
+    def version(self) -> int:
+        return int.from_bytes(self.content[2:4], "big")
+
+
+def sent_frames(monkeypatch: pytest.MonkeyPatch) -> list[Frame]:
+    """From now on, the requests that this process's connections of kafka-python send."""
+    frames: list[Frame] = []
+    genuine = KafkaProtocol.send_request
+
+    def send_request(self: Any, request: Any, correlation_id: int | None = None) -> Any:
+        found = genuine(self, request, correlation_id)
+        frames.append(Frame(self.bytes_to_send[-1][4:]))
+        return found
+
+    monkeypatch.setattr(KafkaProtocol, "send_request", send_request)
+    return frames
+
+
+def speak_at_most(monkeypatch: pytest.MonkeyPatch, versions: dict[int, int]) -> None:
+    """Makes brokers that are connected to from now on speak no newer versions: by api key."""
+    genuine = BrokerVersionData.__init__
+
+    def init(self: Any, broker_version: Any = None, api_versions: Any = None) -> None:
+        genuine(self, broker_version, api_versions)
+        self.api_versions = {
+            key: (first, min(last, versions.get(key, last)))
+            for key, (first, last) in self.api_versions.items()
+        }
+
+    monkeypatch.setattr(BrokerVersionData, "__init__", init)

@@ -1,0 +1,108 @@
+"""Offsets by topic id (v6), or by name (v5) once the id of one topic is not known."""
+
+import dataclasses
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.transaction import Transactions
+from spark_eos.transaction_calls import txn_offset_commit
+from support.flow import Flow
+from support.members import deadline, started
+from support.writing import Frame, rows, sent_frames, transactions
+
+_KEY = TxnOffsetCommitRequest.API_KEY
+_NULL = uuid.UUID(int=0)
+
+
+@pytest.fixture
+def other(embedded_kafka: EmbeddedKafka) -> str:
+    """A second source topic; made before the flow's, since a group may miss the very newest."""
+    name = f"other-{uuid.uuid4().hex[:10]}"
+    embedded_kafka.create_topic(name, partitions=2)
+    return name
+
+
+@contextmanager
+def _two_topics(flow: Flow, other: str) -> Iterator[Transactions]:
+    """A transaction with rows of both topics, which one member has."""
+    with started(flow, 1, also=[other]) as coordinator, transactions(flow, coordinator) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        writing.add(rows(flow, 1, 4, topic=other))
+        yield writing
+
+
+def _committing(frames: list[Frame]) -> list[Frame]:
+    return [frame for frame in frames if frame.api_key == _KEY]
+
+
+def _set_id(writing: Transactions, topic: str, topic_id: Any) -> None:
+    """As a plan would be if the cluster had told no id for the topic."""
+    writing._plan = {
+        place: dataclasses.replace(plan, topic_id=topic_id) if place[0] == topic else plan
+        for place, plan in writing._plan.items()
+    }
+
+
+def test_topics_with_ids_go_by_id(other: str, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = sent_frames(monkeypatch)
+    with _two_topics(flow, other) as writing:
+        ids = [plan.topic_id.bytes for plan in writing._plan.values()]
+        writing.commit()
+    (frame,) = _committing(frames)
+    assert frame.version == 6
+    assert all(topic_id in frame.content for topic_id in ids)
+    assert flow.source.encode() not in frame.content
+    assert other.encode() not in frame.content
+    assert flow.committed() == {0: 2}
+
+
+@pytest.mark.parametrize("missing", [None, _NULL], ids=["no id", "null id"])
+def test_one_missing_id_sends_the_whole_request_by_name(
+    other: str, flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = sent_frames(monkeypatch)
+    with _two_topics(flow, other) as writing:
+        known = writing._plan[flow.source, 0].topic_id
+        _set_id(writing, other, missing)
+        writing.commit()
+        (frame,) = _committing(frames)
+        assert frame.version == 5
+        assert flow.source.encode() in frame.content
+        assert other.encode() in frame.content
+        assert known.bytes not in frame.content
+        assert flow.committed() == {0: 2}
+        # The next request has no part of the topic whose id is not known: by id again.
+        writing.add(rows(flow, 0, 2))
+        writing.commit()
+        assert [f.version for f in _committing(frames)] == [5, 6]
+        assert flow.committed() == {0: 3}
+
+
+def test_both_topics_of_a_request_by_name_are_answered(
+    other: str, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = sent_frames(monkeypatch)
+    with _two_topics(flow, other) as writing:
+        producer = writing._producer
+        producer.flush(deadline())
+        codes = txn_offset_commit(
+            producer.wire,
+            flow.group_id,
+            producer.identity,
+            writing._plan[flow.source, 0].member,
+            {(flow.source, 0): 2, (other, 1): 5},
+            {flow.source: writing._plan[flow.source, 0].topic_id},
+            6,
+            deadline(),
+            lambda: None,
+        )
+        assert codes == {(flow.source, 0): 0, (other, 1): 0}
+        assert {f.version for f in _committing(frames)} == {5}
+        writing.abort()
+    assert flow.committed() == {}
