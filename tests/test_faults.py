@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from support.flow import Flow
+from support.members import started
 from support.queries import QueryProcess, run_available, slot_holders, until
 
 # Rows reach the sink before the held one does.
@@ -130,9 +131,10 @@ def test_a_zombie_task_that_wakes_after_the_takeover_leaves_no_trace(
         run_available(spark_eos_session, flow)
         assert sorted(flow.values()) == expected
         # Awake, the zombie goes on: it has the rest of its rows to write and to commit.
-        for pid in writers.values():
-            os.kill(pid, signal.SIGCONT)
-        assert query.wait() != 0
+        with started(flow):
+            for pid in writers.values():
+                os.kill(pid, signal.SIGCONT)
+            assert query.wait() != 0
         assert older != flow.checkpoint
     assert "was taken over by a newer run" in query.output()
     assert sorted(flow.values()) == expected

@@ -17,14 +17,13 @@ from spark_eos.testing import spark_session
 def _session() -> SparkSession:
     # What a killed JVM leaves goes with the directory that the demonstration gave the process.
     directory = tempfile.gettempdir()
-    # Started often and for seconds only: the full compiler would cost more than it gains.
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     return spark_session(
         "spark-eos-demo",
         config={
-            "spark.driver.extraJavaOptions": f'{quick} "-Djava.io.tmpdir={directory}"',
+            "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}"',
             "spark.local.dir": directory,
         },
+        quick_start=True,
     )
 
 

@@ -35,7 +35,7 @@ def spark_eos_session() -> "Iterator[SparkSession]":
     """A local Spark session with Spark's Kafka source, shared by the whole test run."""
     from spark_eos.testing.spark import spark_session  # noqa: PLC0415
 
-    session = spark_session("spark-eos-tests")
+    session = spark_session("spark-eos-tests", quick_start=True)
     yield session
     session.stop()
 

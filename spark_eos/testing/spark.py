@@ -12,12 +12,15 @@ from pyspark.sql import SparkSession
 from spark_eos.jars import spark_kafka_jars
 
 _LOOPBACK = "127.0.0.1"
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def spark_session(
     app_name: str = "spark-eos",
     master: str = "local[2]",
     config: Mapping[str, str] | None = None,
+    *,
+    quick_start: bool = False,
 ) -> SparkSession:
     """Return a Spark session for tests and trials on this machine.
 
@@ -31,6 +34,7 @@ def spark_session(
         master: Where Spark runs; the default is two threads of this machine.
         config: Settings on top. ``spark.jars`` and ``spark.driver.extraJavaOptions`` add to what
             is set here, others replace it.
+        quick_start: Let the JVM compile less: it starts sooner and is slower on much data.
 
     Raises:
         spark_eos.jars.JarError: No Kafka source fits the installed pyspark.
@@ -57,6 +61,8 @@ def spark_session(
     logging = f"-Dlog4j2.configurationFile={_log_configuration()}"
     settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
     options = "spark.driver.extraJavaOptions"
+    if quick_start:
+        logging = f"{logging} {_QUICK_START}"
     settings[options] = _joined(" ", logging, given.get(options))
     builder = SparkSession.builder.appName(app_name).master(master)
     return builder.config(map=dict(settings)).getOrCreate()

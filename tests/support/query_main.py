@@ -42,7 +42,9 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source = settings.pop("source")
     spark = spark_session(
-        master=settings.pop("master", "local[2]"), config=settings.pop("config", {})
+        master=settings.pop("master", "local[2]"),
+        config=settings.pop("config", {}),
+        quick_start=True,
     )
     options = {}
     if "max_offsets" in settings:
