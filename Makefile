@@ -7,10 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test check demo clean
+.PHONY: help venv jars test test-slow check demo clean
 
 help: ## Show these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.stamp ## Create .venv with the pinned dependencies and this project
 
@@ -33,8 +33,11 @@ jars: $(VENV)/.stamp ## Download the jars of the embedded brokers and of Spark's
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
 
-test: jars ## Run all tests on a real broker and a real Spark
-	@$(BIN)/python -m pytest
+test: jars ## Run the tests on a real broker and a real Spark
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: jars ## Run the tests that take a minute or more each
+	@$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/.stamp ## Check style, types and import contracts
 	@$(BIN)/ruff check

@@ -127,6 +127,7 @@ def row(table: str, name: str) -> list[str]:
     return list(found.groups())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_demo_tells_the_truth(
     start_demo: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
