@@ -1,6 +1,6 @@
 """Fixtures of spark-eos' own tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
+from support.proxy import KafkaProxy, clean
 
 pytest_plugins = ["pytester"]
 
@@ -27,3 +28,30 @@ def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flo
 def flow(new_flow: Callable[..., Flow]) -> Flow:
     """Topics of two partitions, a group and a checkpoint of the test's own."""
     return new_flow()
+
+
+@pytest.fixture(scope="session")
+def _proxied_kafka() -> Iterator[tuple[KafkaProxy, EmbeddedKafka]]:
+    with KafkaProxy() as proxy, EmbeddedKafka(advertised_port=proxy.port) as broker:
+        proxy.upstream_port = int(broker.bootstrap_servers.rpartition(":")[2])
+        yield proxy, broker
+
+
+@pytest.fixture
+def proxy(_proxied_kafka: tuple[KafkaProxy, EmbeddedKafka]) -> Iterator[KafkaProxy]:
+    """A proxy without rules in front of a broker of its own; see `proxied_flow`."""
+    with clean(_proxied_kafka[0]) as found:
+        yield found
+
+
+@pytest.fixture
+def proxied_flow(
+    _proxied_kafka: tuple[KafkaProxy, EmbeddedKafka], proxy: KafkaProxy, tmp_path: Path
+) -> Flow:
+    """As `flow`, with all clients behind the proxy."""
+    return Flow(
+        _proxied_kafka[1],
+        str(tmp_path / "checkpoint"),
+        str(tmp_path / "workers"),
+        through=proxy.bootstrap_servers,
+    )

@@ -54,6 +54,8 @@ class EmbeddedKafka:
         jar_set: Which broker, by the name of its jars' lock file.
         heap: Maximum heap of the JVM, as in ``-Xmx``.
         port: Port for clients; by default a free one.
+        advertised_port: Port that clients are sent to once they have connected, such as that of
+            a proxy in front of the broker; by default the port for clients.
         start_timeout: Seconds within which a start must succeed.
 
     Raises:
@@ -71,6 +73,7 @@ class EmbeddedKafka:
         jar_set: str = "kafka-4.4.0",
         heap: str = "256m",
         port: int | None = None,
+        advertised_port: int | None = None,
         start_timeout: float = 60,
     ) -> None:
         self._properties = dict(properties or {})
@@ -78,6 +81,7 @@ class EmbeddedKafka:
         self._jar_set = jar_set
         self._heap = heap
         self._port = port
+        self._advertised_port = advertised_port
         self._start_timeout = start_timeout
         self._ports: Ports | None = None
         self._admin: AdminClient | None = None
@@ -135,7 +139,7 @@ class EmbeddedKafka:
                 self._launch(image, self._ports, options)
                 return
             for attempt in range(1, _BIND_ATTEMPTS + 1):
-                ports = free_ports(self._port)
+                ports = free_ports(self._port, self._advertised_port)
                 try:
                     self._launch(image, ports, options)
                 except BrokerStartError as error:

@@ -52,17 +52,19 @@ class Ports:
 
     Attributes:
         client: What clients connect to.
+        advertised: Where clients are sent to once they have connected: the same, or a proxy.
         internal: Always plaintext: the broker's own connections and the administration.
         controller: The controller.
     """
 
     client: int
+    advertised: int
     internal: int
     controller: int
 
 
-def free_ports(client: int | None = None) -> Ports:
-    """Return ports that were free a moment ago; `client` is taken as given if it is."""
+def free_ports(client: int | None = None, advertised: int | None = None) -> Ports:
+    """Return ports that were free a moment ago; `client` and `advertised` are taken if given."""
     with ExitStack() as stack:
         ports = []
         for _ in range(3):
@@ -70,23 +72,19 @@ def free_ports(client: int | None = None) -> Ports:
             listener = stack.enter_context(socket.socket())
             listener.bind((HOST, 0))
             ports.append(listener.getsockname()[1])
-    return Ports(client if client is not None else ports[0], ports[1], ports[2])
+    chosen = client if client is not None else ports[0]
+    return Ports(chosen, chosen if advertised is None else advertised, ports[1], ports[2])
 
 
 def broker_properties(ports: Ports, data: Path, overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the complete settings of a broker, with `overrides` on top."""
-    listeners = ",".join(
-        (
-            f"CLIENT://{HOST}:{ports.client}",
-            f"INTERNAL://{HOST}:{ports.internal}",
-            f"CONTROLLER://{HOST}:{ports.controller}",
-        )
-    )
+    internal = f"INTERNAL://{HOST}:{ports.internal}"
+    controller = f"CONTROLLER://{HOST}:{ports.controller}"
     return {
         **BASE,
         "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
-        "listeners": listeners,
-        "advertised.listeners": listeners.rpartition(",")[0],
+        "listeners": f"CLIENT://{HOST}:{ports.client},{internal},{controller}",
+        "advertised.listeners": f"CLIENT://{HOST}:{ports.advertised},{internal}",
         "log.dirs": str(data),
         **overrides,
     }

@@ -27,6 +27,7 @@ class Flow:
     checkpoint: str
     worker_directory: str
     partitions: int = 2
+    through: str | None = None  # a proxy's address
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:10])
 
     def __post_init__(self) -> None:
@@ -47,11 +48,11 @@ class Flow:
 
     @property
     def kafka(self) -> dict[str, Any]:
-        return {"bootstrap.servers": self.broker.bootstrap_servers}
+        return {"bootstrap.servers": self.bootstrap_servers}
 
     @property
     def bootstrap_servers(self) -> str:
-        return self.broker.bootstrap_servers
+        return self.through or self.broker.bootstrap_servers
 
     def options(self) -> dict[str, Any]:
         """Arguments for ExactlyOnceSink."""

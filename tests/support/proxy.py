@@ -1,0 +1,234 @@
+"""A TCP proxy between clients and the real broker, for answers a broker won't give on demand.
+
+It knows Kafka's frames: rules pick single requests by api key and content, and let a `Fault` have
+its way with them. Everything else passes untouched. The broker must advertise the proxy's port
+(``EmbeddedKafka(advertised_port=...)``), so that clients stay behind it.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.proxy_faults import Fault, Link, Request
+
+HOST = "127.0.0.1"
+_NO_FAULT = Fault()
+_LENGTH = 4
+
+
+@dataclass
+class Rule:
+    """What happens to certain requests.
+
+    Attributes:
+        api_key: of the requests.
+        fault: what is done to them.
+        times: to so many of them; None for all.
+        where: to those only whose decoded message it accepts.
+        hits: the requests it was done to.
+    """
+
+    api_key: int
+    fault: Fault
+    times: int | None
+    where: Callable[[Any], bool] | None
+    hits: list[Request] = field(default_factory=list)
+    _hit: threading.Event = field(default_factory=threading.Event)
+
+    def applies(self, request: Request) -> bool:
+        """Whether it is the request's turn."""
+        if request.api_key != self.api_key or (
+            self.times is not None and len(self.hits) >= self.times
+        ):
+            return False
+        return self.where is None or self.where(request.message())
+
+    def hit(self, request: Request) -> None:
+        """Counts the request."""
+        self.hits.append(request)
+        self._hit.set()
+
+    def await_hit(self, timeout: float = 30) -> Request:
+        """The first request, as soon as it has come."""
+        assert self._hit.wait(timeout), f"no request with api key {self.api_key} came"
+        return self.hits[0]
+
+
+class KafkaProxy:
+    """A proxy on a port of its own, served by a thread; a context manager.
+
+    Args:
+        upstream_port: the broker's port on 127.0.0.1; may be set later.
+    """
+
+    def __init__(self, upstream_port: int | None = None) -> None:
+        self.upstream_port = upstream_port
+        self.port = 0
+        self.requests: list[Request] = []
+        self._rules: list[Rule] = []
+        self._links: set[Link] = set()
+        self._failures: list[Exception] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._server: asyncio.Server | None = None
+
+    def __enter__(self) -> "KafkaProxy":
+        self._thread.start()
+        self._run(self._listen())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The proxy's address, for clients."""
+        return f"{HOST}:{self.port}"
+
+    # What a test asks for -----------------------------------------------------------------------
+
+    def on(
+        self,
+        message: Any,
+        fault: Fault,
+        *,
+        times: int | None = 1,
+        where: Callable[[Any], bool] | None = None,
+    ) -> Rule:
+        """From now on does ``fault`` to requests of a kafka-python message class."""
+        rule = Rule(message.API_KEY, fault, times, where)
+        self._rules.append(rule)
+        return rule
+
+    def reset(self) -> None:
+        """Forgets all rules and recorded requests; fails if a rule of the test's has."""
+        self._rules.clear()
+        self.requests.clear()
+        failures, self._failures = self._failures, []
+        if failures:
+            raise failures[0]
+
+    def cut(self) -> None:
+        """Cuts all connections that are open now."""
+
+        async def cut() -> None:
+            for link in list(self._links):
+                link.cut()
+
+        self._run(cut())
+
+    def count(self, message: Any, client_id: str = "") -> int:
+        """Requests of a message class so far, of clients whose id begins with ``client_id``."""
+        return sum(
+            1
+            for r in list(self.requests)
+            if r.api_key == message.API_KEY and r.client_id.startswith(client_id)
+        )
+
+    def deliver(self, request: Request) -> Any:
+        """Sends a recorded request to the broker once more, late, on a connection of its own.
+
+        Returns:
+            The broker's answer, decoded.
+        """
+
+        async def deliver() -> bytes:
+            reader, writer = await asyncio.open_connection(HOST, self.upstream_port)
+            writer.write(_framed(request.content))
+            content = await _read_frame(reader)
+            writer.close()
+            return content
+
+        return request.answer(self._run(deliver()))
+
+    # Passing on ---------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for link in list(self._links):
+            link.cut()
+        tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            up_reader, up_writer = await asyncio.open_connection(HOST, self.upstream_port)
+        except OSError:
+            writer.close()
+            return
+        link = Link(writer, up_writer)
+        self._links.add(link)
+        pumps = [
+            asyncio.ensure_future(self._pump_requests(reader, link)),
+            asyncio.ensure_future(self._pump_answers(up_reader, link)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            ended = await asyncio.gather(*pumps, return_exceptions=True)
+            self._failures += [e for e in ended if isinstance(e, Exception)]
+            self._links.discard(link)
+            link.cut()
+
+    async def _pump_requests(self, reader: asyncio.StreamReader, link: Link) -> None:
+        async for content in _frames(reader):
+            request = Request(content, time.monotonic())
+            self.requests.append(request)
+            rule = next((r for r in list(self._rules) if r.applies(request)), None)
+            if rule is None:
+                link.expect(request, _NO_FAULT)
+                link.to_broker(content)
+                continue
+            rule.hit(request)
+            await rule.fault.request(link, request)
+
+    async def _pump_answers(self, reader: asyncio.StreamReader, link: Link) -> None:
+        async for content in _frames(reader):
+            expected = link.take(int.from_bytes(content[:4], "big"))
+            if expected is not None:
+                request, fault = expected
+                await fault.answer(link, request, content)
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    length = int.from_bytes(await reader.readexactly(_LENGTH), "big")
+    return await reader.readexactly(length)
+
+
+async def _frames(reader: asyncio.StreamReader) -> Any:
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            yield await _read_frame(reader)
+
+
+def _framed(content: bytes) -> bytes:
+    return len(content).to_bytes(_LENGTH, "big") + content
+
+
+@contextlib.contextmanager
+def clean(proxy: KafkaProxy) -> Iterator[KafkaProxy]:
+    """The proxy without rules, and without them again afterwards."""
+    proxy.reset()
+    try:
+        yield proxy
+    finally:
+        proxy.reset()

@@ -1,0 +1,203 @@
+"""What `support.proxy.KafkaProxy` can do to a request or to its answer."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.api_header import ResponseClassRegistry
+from kafka.protocol.api_message import ApiMessage
+
+# Imported so that kafka-python knows how to read their answers.
+from spark_eos import protocol as _protocol  # noqa: F401
+
+_CLIENT_ID_AT = 10
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as a client sent it.
+
+    Attributes:
+        content: its bytes, header included, without the length in front.
+        at: when it came, by the monotonic clock.
+    """
+
+    content: bytes
+    at: float
+
+    @property
+    def api_key(self) -> int:
+        return int.from_bytes(self.content[:2], "big")
+
+    @property
+    def version(self) -> int:
+        return int.from_bytes(self.content[2:4], "big")
+
+    @property
+    def correlation_id(self) -> int:
+        return int.from_bytes(self.content[4:8], "big")
+
+    @property
+    def client_id(self) -> str:
+        length = int.from_bytes(self.content[8:_CLIENT_ID_AT], "big", signed=True)
+        return self.content[_CLIENT_ID_AT : _CLIENT_ID_AT + max(0, length)].decode()
+
+    def message(self) -> Any:
+        """The decoded message."""
+        return _request_class(self.api_key).decode(self.content, version=self.version, header=True)
+
+    def answer(self, content: bytes) -> Any:
+        """The broker's answer to it, decoded."""
+        return self._answer_class().decode(content, version=self.version, header=True)
+
+    def encoded(self, answer: Any) -> bytes:
+        """An answer to it, as it goes to the client."""
+        answer._header = None  # one that was decoded can't be encoded again
+        answer.API_VERSION = self.version
+        answer.with_header(self.correlation_id)
+        return bytes(answer.encode(header=True))
+
+    def _answer_class(self) -> Any:
+        return ResponseClassRegistry._response_class_registry[self.api_key]
+
+
+def _request_class(api_key: int) -> Any:
+    pending = list(ApiMessage.__subclasses__())
+    for found in pending:
+        if found.type == "request" and api_key == found.API_KEY:
+            return found
+        pending.extend(found.__subclasses__())
+    raise KeyError(f"kafka-python has no message for api key {api_key}")
+
+
+class Link:
+    """One client's connection, and the proxy's own to the broker for it."""
+
+    def __init__(self, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
+        self._client = client
+        self._broker = broker
+        self._expected: dict[int, tuple[Request, Fault]] = {}
+
+    def expect(self, request: Request, fault: "Fault") -> None:
+        """Notes that an answer will come, and what is to happen to it."""
+        self._expected[request.correlation_id] = (request, fault)
+
+    def take(self, correlation_id: int) -> "tuple[Request, Fault] | None":
+        """What was noted; an answer that nobody waits for has nothing."""
+        return self._expected.pop(correlation_id, None)
+
+    async def answered(self) -> None:
+        """Waits until all that the broker was asked is answered: answers come in order."""
+        while self._expected:
+            await asyncio.sleep(0.001)
+
+    def to_broker(self, content: bytes) -> None:
+        """Sends a request on."""
+        self._broker.write(len(content).to_bytes(4, "big") + content)
+
+    def to_client(self, content: bytes) -> None:
+        """Sends an answer on."""
+        self._client.write(len(content).to_bytes(4, "big") + content)
+
+    def cut(self) -> None:
+        """Closes both connections."""
+        for writer in (self._client, self._broker):
+            writer.transport.abort()
+
+
+class Fault:
+    """None: the request goes to the broker and its answer to the client."""
+
+    async def request(self, link: Link, request: Request) -> None:
+        """Called instead of passing the request on."""
+        link.expect(request, self)
+        link.to_broker(request.content)
+
+    async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        """Called instead of passing the answer on."""
+        link.to_client(content)
+
+
+class Answer(Fault):
+    """The broker never sees the request; the client gets the answer that ``make`` returns."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self._make = make
+
+    async def request(self, link: Link, request: Request) -> None:
+        await link.answered()
+        link.to_client(request.encoded(self._make(request.message())))
+
+
+class Rewrite(Fault):
+    """The broker does what it is asked, but ``change`` alters its answer in place."""
+
+    def __init__(self, change: Callable[[Any, Any], None]) -> None:
+        self._change = change
+
+    async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        decoded = request.answer(content)
+        self._change(request.message(), decoded)
+        link.to_client(request.encoded(decoded))
+
+
+class CutBefore(Fault):
+    """The connection is cut before the broker sees the request."""
+
+    async def request(self, link: Link, request: Request) -> None:
+        link.cut()
+
+
+class CutAfter(Fault):
+    """The broker does what it is asked; instead of an answer the connection is cut."""
+
+    async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        link.cut()
+
+
+class DropAnswer(Fault):
+    """The broker does what it is asked; its answer is lost, the connection stays."""
+
+    async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        pass
+
+
+class DropRequest(Fault):
+    """The broker never sees the request, and nobody answers."""
+
+    async def request(self, link: Link, request: Request) -> None:
+        pass
+
+
+class Twice(Fault):
+    """The broker sees the request twice; the client gets the first answer."""
+
+    async def request(self, link: Link, request: Request) -> None:
+        await super().request(link, request)
+        link.to_broker(request.content)
+
+
+class HoldRequest(Fault):
+    """The broker sees the request, and what follows on its connection, once ``until`` is set."""
+
+    def __init__(self, until: threading.Event) -> None:
+        self._until = until
+
+    async def request(self, link: Link, request: Request) -> None:
+        while not self._until.is_set():
+            await asyncio.sleep(0.002)
+        await super().request(link, request)
+
+
+class HoldAnswer(Fault):
+    """The client gets the answer, and what follows on its connection, once ``until`` is set."""
+
+    def __init__(self, until: threading.Event) -> None:
+        self._until = until
+
+    async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        while not self._until.is_set():
+            await asyncio.sleep(0.002)
+        await super().answer(link, request, content)
