@@ -225,12 +225,14 @@ class GroupCoordinator:
 
     def _await_assignment(self, needed: Collection[tuple[str, int]], deadline: Deadline) -> None:
         def attempt() -> None:
-            if not self._settled():
+            missing = sorted(set(needed) - set(self.identities()))
+            # The answer to a join may come before the broker has assigned anything.
+            if missing or not self._settled():
                 self._beat_all(deadline)
+                missing = sorted(set(needed) - set(self.identities()))
             self.check()
             if self._session_lost:
                 return
-            missing = sorted(set(needed) - set(self.identities()))
             if missing:
                 topic, partition = missing[0]
                 raise Again(

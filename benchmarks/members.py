@@ -1,0 +1,84 @@
+"""How long a group's members take to join, to be taken over and to beat, as their number grows.
+
+.venv/bin/python benchmarks/members.py --members 200
+"""
+
+import threading
+import time
+import uuid
+from contextlib import closing
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from spark_eos import calls, group_calls
+from spark_eos.config import ClientSettings
+from spark_eos.coordinator import GroupCoordinator
+from spark_eos.deadline import Deadline
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.wire import Wire
+
+
+def _deadline() -> Deadline:
+    return Deadline(60, "benchmark")
+
+
+def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, float]:
+    topic = f"in-{uuid.uuid4().hex[:6]}"
+    broker.create_topic(topic, members)
+    needed = [(topic, partition) for partition in range(members)]
+    with closing(Wire(ClientSettings({"bootstrap.servers": broker.bootstrap_servers}))) as wire:
+        topics = calls.topics(wire, [topic], _deadline())
+        coordinator = GroupCoordinator(
+            wire,
+            topic,
+            most_members=members,
+            group_timeout=60,
+            watch=lambda: True,
+            at_end=lambda: None,
+        )
+        found = {}
+        began = time.monotonic()
+        coordinator.start(topics, needed)
+        found["stable"] = time.monotonic() - began
+        assert group_calls.describe_group(wire, topic, _deadline()).stable
+        assert len({identity.member_id for identity in coordinator.identities().values()}) == (
+            members
+        )
+        # Nothing but the heartbeats runs in this process meanwhile.
+        busy = time.process_time()
+        threading.Event().wait(seconds)
+        found["core"] = (time.process_time() - busy) / seconds
+        began = time.monotonic()
+        coordinator.take_over_own(topics, needed)
+        found["taken over"] = time.monotonic() - began
+        began = time.monotonic()
+        coordinator.leave()
+        found["left"] = time.monotonic() - began
+    return found
+
+
+@click.command()
+@click.option("--members", default=200, show_default=True, help="Members of the largest group.")
+@click.option("--seconds", default=20.0, show_default=True, help="Time to measure heartbeats for.")
+def main(members: int, seconds: float) -> None:
+    """Measures groups of growing size on the embedded broker, heartbeats at their default 5 s."""
+    table = Table(title="Members of one group, a source partition each")
+    for column in ("members", "joined and stable", "taken over", "left", "heartbeats, of a core"):
+        table.add_column(column, justify="right")
+    with EmbeddedKafka() as broker:
+        # The first group pays for the broker's own start.
+        _measure(broker, 1, 0.1)
+        for count in sorted({1, members // 10, members // 2, members}):
+            found = _measure(broker, count, seconds)
+            table.add_row(
+                str(count),
+                *(f"{found[name]:.2f} s" for name in ("stable", "taken over", "left")),
+                f"{found['core']:.2%}",
+            )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
