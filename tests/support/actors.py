@@ -1,0 +1,138 @@
+"""Group members that join, beat and leave one at a time, as a test tells them; without Spark."""
+
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from spark_eos import calls, group_calls
+from spark_eos.assignment import Member, after_heartbeat
+from spark_eos.transaction_calls import (
+    MemberIdentity,
+    ProducerIdentity,
+    end_transaction,
+    producer_identity,
+    txn_offset_commit,
+)
+from spark_eos.wire import Wire
+from support.flow import Flow
+from support.members import deadline
+from support.queries import until
+
+
+class Actors:
+    """Static members of a flow's group, each at the epoch that its last heartbeat told it.
+
+    Args:
+        flow: its group; the source topic is what they subscribe to.
+        wire: the connections.
+        group_id: another group than the flow's.
+    """
+
+    def __init__(self, flow: Flow, wire: Wire, group_id: str | None = None) -> None:
+        self.wire = wire
+        self.group_id = group_id or flow.group_id
+        self.source = flow.source
+        self.topics = calls.topics(wire, [flow.source, flow.target], deadline())
+        self.members: dict[str, Member] = {}
+        self._transactional_id = f"actors-{self.group_id}"
+
+    @property
+    def topic_ids(self) -> dict[str, uuid.UUID]:
+        """Ids of the flow's two topics."""
+        return {name: topic.topic_id for name, topic in self.topics.items()}
+
+    def join(self, instance_id: str) -> None:
+        """A new member joins."""
+        self._beat(Member(instance_id, str(uuid.uuid4()), group_calls.JOIN_EPOCH))
+
+    def beat(self, *instance_ids: str) -> None:
+        """Members tell what they own and learn what they are assigned."""
+        for instance_id in instance_ids or list(self.members):
+            self._beat(self.members[instance_id])
+
+    def _beat(self, member: Member) -> None:
+        answer = group_calls.heartbeat(
+            self.wire,
+            self.group_id,
+            member.member_id,
+            member.epoch,
+            member.instance_id,
+            deadline(),
+            subscription=[self.source],
+            owned=member.owned,
+        )
+        assert answer.code == 0, answer
+        self.members[member.instance_id] = after_heartbeat(
+            replace(member, acknowledged=member.owned), answer.member_epoch, answer.assigned
+        )
+
+    def leave(self, instance_id: str) -> None:
+        """A member leaves for good."""
+        leave(self.wire, self.group_id, self.members.pop(instance_id).member_id, instance_id)
+
+    def settle(self) -> None:
+        """All beat until the group is stable, and all know it."""
+
+        def stable() -> bool:
+            self.beat()
+            return group_calls.describe_group(self.wire, self.group_id, deadline()).stable
+
+        until(stable, lambda: f"group {self.group_id} to be stable", timeout=20)
+        self.beat()
+
+    def owned(self, instance_id: str) -> set[int]:
+        """Partitions of the source that a member is assigned."""
+        return {partition for _topic_id, partition in self.members[instance_id].owned}
+
+    def codes(
+        self, instance_id: str, epoch: int, partitions: Collection[int], topic: str | None = None
+    ) -> dict[int, int]:
+        """What the broker answers to a member's TxnOffsetCommit v6; nothing is committed.
+
+        Each partition is in a request of its own: of several, Kafka 4.4.0 refuses all if it
+        refuses one for its epoch.
+
+        Args:
+            instance_id: the member.
+            epoch: the member epoch it names.
+            partitions: of the topic.
+            topic: the source unless said otherwise.
+        """
+        member = MemberIdentity(self.members[instance_id].member_id, epoch, instance_id)
+        found = {}
+        with self._transaction() as producer:
+            for partition in partitions:
+                answer = self._txn_offset_commit(producer, member, topic or self.source, partition)
+                found.update(answer)
+        return {partition: code for (_, partition), code in found.items()}
+
+    def _txn_offset_commit(
+        self, producer: ProducerIdentity, member: MemberIdentity, topic: str, partition: int
+    ) -> dict[tuple[str, int], int]:
+        return txn_offset_commit(
+            self.wire,
+            self.group_id,
+            producer,
+            member,
+            {(topic, partition): 1},
+            self.topic_ids,
+            6,
+            deadline(),
+            lambda: None,
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[ProducerIdentity]:
+        # A producer without a client: the id is its own, and what it sends opens a transaction.
+        end_transaction(self.wire, self._transactional_id, 60_000, deadline())
+        yield producer_identity(self.wire, self._transactional_id, deadline())
+        end_transaction(self.wire, self._transactional_id, 60_000, deadline())
+
+
+def leave(wire: Wire, group_id: str, member_id: str, instance_id: str) -> None:
+    """Lets any member leave, as anybody who knows its ids can."""
+    left = group_calls.heartbeat(
+        wire, group_id, member_id, group_calls.LEAVE_EPOCH, instance_id, deadline()
+    )
+    assert left.code == 0, left
