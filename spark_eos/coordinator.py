@@ -17,6 +17,7 @@ from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     Code,
     FencedByNewerRunError,
+    ForeignMemberError,
     KafkaResponseError,
     SparkEosError,
     code_name,
@@ -64,7 +65,9 @@ class GroupCoordinator:
         self._own_ids: set[str] = set()
         self._topics: dict[str, TopicInfo] = {}
         self._fenced: FencedByNewerRunError | None = None
+        self._foreign: ForeignMemberError | None = None
         self._session_lost = False
+        self._changed = False
         self._interval = 1.0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -120,13 +123,16 @@ class GroupCoordinator:
         self._take_over(topics, needed, first=False)
 
     def check(self) -> None:
-        """Raises FencedByNewerRunError if another run has taken the group over.
+        """Raises what ends this run, if anything does.
 
         Raises:
+            FencedByNewerRunError: another run has taken the group over.
+            ForeignMemberError: somebody else's consumer has joined the group.
             SparkEosError: the members have left, so this run is over.
         """
-        if self._fenced is not None:
-            raise self._fenced
+        ended_by = self._fenced or self._foreign
+        if ended_by is not None:
+            raise ended_by
         if self._stopped.is_set():
             raise SparkEosError(f"the run's members have left group {self._group_id!r}")
 
@@ -134,6 +140,11 @@ class GroupCoordinator:
     def session_lost(self) -> bool:
         """Whether the broker has dropped a member, for want of heartbeats say."""
         return self._session_lost
+
+    @property
+    def changed(self) -> bool:
+        """Whether the group is not as it was taken over: a member dropped, a new assignment."""
+        return self._session_lost or self._changed
 
     def identities(self) -> dict[tuple[str, int], MemberIdentity]:
         """The member that may commit each source partition now, by the assigned-partition rule."""
@@ -165,11 +176,14 @@ class GroupCoordinator:
             def attempt() -> None:
                 self._release_members(wanted, deadline, first=first)
                 self._session_lost = False
+                # Those released are joined anew below; others are none of the group's any more.
+                self._members.clear()
                 for instance_id in wanted:
                     self._join(instance_id, deadline)
                 self._await_assignment(needed, deadline)
                 if self._session_lost:
                     raise Again("a member was dropped while it joined")
+                self._changed = False
 
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
 
@@ -270,9 +284,14 @@ class GroupCoordinator:
             self._fence(self._newer_member(member, deadline))
         elif answer.code in _SESSION_LOST:
             self._session_lost = True
+            # Its partitions are another member's by now, or nobody's.
+            self._members[member.instance_id] = replace(
+                member, assignment_epochs={}, acknowledged=frozenset()
+            )
         else:
             self._refuse(answer)
             self._interval = answer.interval or self._interval
+            self._changed = self._changed or answer.member_epoch != member.epoch
             self._members[member.instance_id] = after_heartbeat(
                 replace(member, acknowledged=owned), answer.member_epoch, answer.assigned
             )
@@ -309,7 +328,14 @@ class GroupCoordinator:
             try:
                 with self._lock:
                     if not self._stopped.is_set():
-                        self._beat_all(Deadline(min(5.0, self._timeout), "group_timeout"))
+                        deadline = Deadline(min(5.0, self._timeout), "group_timeout")
+                        self._beat_all(deadline)
+                        if self._changed and self._foreign is None:
+                            own_group(self._wire, self._group_id, deadline)
+            except ForeignMemberError as error:
+                # The partitions stay ours, as far as they are, until the run ends by it.
+                self._foreign = error
+                logger.error("%s", error)  # noqa: TRY400 - the text says it all
             except Exception as error:  # noqa: BLE001 - beats must go on, or the session ends
                 logger.warning("heartbeat of group %s: %s", self._group_id, error)
 

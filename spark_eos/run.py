@@ -235,8 +235,22 @@ class QueryRun:
 
     def _adopt_changes(self, batch: BatchRange) -> None:
         unassigned = batch.ends.keys() - self._coordinator.identities().keys()
-        if unassigned or batch.ends.keys() != self._known or self._coordinator.session_lost:
-            self._take_over(batch)
+        if not (unassigned or batch.ends.keys() != self._known or self._coordinator.changed):
+            return
+        before, alone = self._committed, not self._coordinator.session_lost
+        self._take_over(batch)
+        for (topic, partition), offset in before.items():
+            found = self._committed.get((topic, partition), offset)
+            # Without a member a newer run may have written them; with all members, none has.
+            if alone and found > offset:
+                raise OffsetsLostError(
+                    f"group {self._settings.group_id!r} had committed {topic}-{partition} up to "
+                    f"{offset} and has {found} now: a consumer that is not spark-eos' has used the "
+                    f"group under the query, and offsets {offset} to {found - 1} are not written. "
+                    f"To write them, set the group's offset back to {offset} while the query is "
+                    "stopped (kafka-consumer-groups.sh --reset-offsets); started without that, "
+                    "it goes on after them"
+                )
 
     def _run_rounds(
         self, batch: BatchRange, job: Job, clock: _Clock

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -341,6 +341,8 @@ _STEPS = st.lists(
     max_examples=12,
     deadline=None,
     derandomize=True,
+    # Histories are short; making failing ones shorter takes minutes.
+    phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=_STEPS)
