@@ -31,6 +31,7 @@ from spark_eos.transaction_calls import MemberIdentity
 from support.actors import Actors
 from support.flow import Flow
 from support.members import deadline, writer_settings
+from support.runs import close_producers
 from support.writing import rows
 
 _ACCEPTED, _STALE = 0, int(Code.STALE_MEMBER_EPOCH)
@@ -426,9 +427,7 @@ def moved(flow: Flow) -> Iterator[tuple[Actors, int, BatchPlan]]:
         group.settle()
         (partition,) = group.owned("a")
         yield group, partition, older[partition]
-    for producer in task._producers.values():
-        producer.close()
-    task._producers.clear()
+    close_producers()
 
 
 def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_are_skipped(

@@ -30,9 +30,10 @@ from spark_eos.group_calls import DescribedMember, commit_offsets
 from spark_eos.testing.broker_admin import admin_client
 from support.actors import Actors, leave
 from support.flow import Flow
-from support.members import deadline
+from support.members import deadline, started
 from support.queries import QueryProcess, relay, run_available, until
 from support.runs import running
+from support.writing import take_over
 
 
 def _set_timeouts(flow: Flow, *, session_ms: int = 45_000, heartbeat_ms: int = 100) -> None:
@@ -136,9 +137,7 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
         before = _epochs(flow)
 
         def remove_one() -> None:
-            gone = _members(flow)["spark-eos-0"]
-            with flow.wire() as wire:
-                leave(wire, flow.group_id, gone.member_id, "spark-eos-0")
+            _remove(flow, "spark-eos-0")
             until(
                 lambda: _partitions(flow) == {"spark-eos-1": [0, 1]} and _epochs(flow) > before[:1],
                 lambda: "the other member to have both partitions",
@@ -177,6 +176,36 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
         assert f"spark-eos-0 at epoch {before}" in caplog.text
         assert "113 STALE_MEMBER_EPOCH" in caplog.text
         runs.written_once(6, 6)
+
+
+def _remove(flow: Flow, *instance_ids: str) -> None:
+    """Lets members of ours leave without their knowing, as when their sessions end."""
+    members = _members(flow)
+    with flow.wire() as wire:
+        for name in instance_ids:
+            leave(wire, flow.group_id, members[name].member_id, name)
+
+
+def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -> None:
+    _set_timeouts(flow)
+    with running(flow) as runs:
+        runs.batch(3, 3)
+        _remove(flow, "spark-eos-0", "spark-eos-1")
+        until(lambda: runs.coordinator_changed, lambda: "a heartbeat")
+        # Before the batch is planned: its tasks meet no refusal.
+        assert runs.batch(6, 6).rounds == 1
+        runs.written_once(6, 6)
+
+
+def test_a_member_that_is_gone_and_no_longer_needed_is_forgotten(flow: Flow) -> None:
+    other = f"other-{flow.name}"
+    flow.broker.create_topic(other, 2)
+    with started(flow, also=[other]) as coordinator:
+        assert len(flow.members()) == 4
+        _remove(flow, "spark-eos-3")
+        take_over(flow, coordinator)
+        assert list(_partitions(flow)) == ["spark-eos-0", "spark-eos-1"]
+        assert len(coordinator.identities()) == 2
 
 
 @contextmanager
@@ -278,16 +307,18 @@ def _is_member(flow: Flow, consumer: Consumer) -> Callable[[], bool]:
     return joined
 
 
-def _await_join(flow: Flow, consumer: Consumer) -> None:
-    """Returns once the consumer is a member and ours have had heartbeats since."""
-    before = _epochs(flow)
-    until(_is_member(flow, consumer), lambda: "the consumer to join")
-    ours = [name for name in _members(flow) if name]
-    until(
-        lambda: min(_members(flow)[name].epoch or 0 for name in ours) > max(before),
-        lambda: "our members' new epochs",
-    )
-    time.sleep(0.3)  # a few heartbeats
+@contextmanager
+def _foreign_member(flow: Flow, protocol: str = "consumer") -> Iterator[None]:
+    """A consumer that has joined; our members have had heartbeats since."""
+    before = max(_epochs(flow))
+    with _foreign_consumer(flow, protocol) as consumer:
+        until(_is_member(flow, consumer), lambda: "the consumer to join")
+        until(
+            lambda: min(m.epoch or 0 for m in flow.members() if m.instance_id) > before,
+            lambda: "our members' new epochs",
+        )
+        time.sleep(0.3)  # a few heartbeats
+        yield
 
 
 def test_a_foreign_consumer_joins_under_a_running_query(
@@ -297,8 +328,7 @@ def test_a_foreign_consumer_joins_under_a_running_query(
     flow.produce(range(20))
     with _running_query(spark_eos_session, flow, members=1) as (query, _reports):
         _await_committed(flow, {0: 10, 1: 10})
-        with _foreign_consumer(flow) as consumer:
-            _await_join(flow, consumer)
+        with _foreign_member(flow):
             flow.produce(range(20, 40))
             with pytest.raises(
                 StreamingQueryException, match=r"'somebody-else' on host /127\.0\.0\.1"
@@ -320,8 +350,7 @@ def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(
     with running(flow) as runs:
         runs.batch(3, 3)
         before = _partitions(flow)
-        with _foreign_consumer(flow, protocol) as consumer:
-            _await_join(flow, consumer)
+        with _foreign_member(flow, protocol):
             assert {**before, "": []} == _partitions(flow)
             with pytest.raises(
                 errors.ForeignMemberError, match=r"'somebody-else' on host /127\.0\.0\.1"
@@ -330,7 +359,19 @@ def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(
     runs.written_once(3, 3)
 
 
-def test_a_foreign_consumer_that_came_and_went_and_took_records(flow: Flow) -> None:
+def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
+    _set_timeouts(flow)
+    with running(flow, members=1) as runs:
+        runs.batch(3, 3)
+        with _foreign_member(flow):
+            pass
+        until(lambda: len(flow.members()) == 1, lambda: "it to leave")
+        with pytest.raises(errors.ForeignMemberError, match="'somebody-else' on host"):
+            runs.batch(6, 6)
+    runs.written_once(3, 3)
+
+
+def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -> None:
     # Nobody has seen it: its instance id is as ours are. What it has committed tells.
     _set_timeouts(flow)
     with running(flow, members=1) as runs:
