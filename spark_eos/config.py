@@ -118,6 +118,18 @@ class ClientSettings:
         """
         _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
 
+    def for_consumer(self) -> dict[str, str | int | float | bool]:
+        """Settings of librdkafka for a consumer or an administrator.
+
+        librdkafka warns of each setting that only producers have, and prints lost connections:
+        it is told to be quiet, since errors reach the user as exceptions.
+        """
+        return {
+            "log_level": 0,
+            "client.id": default_client_id(),
+            **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
+        }
+
     def for_wire(self) -> dict[str, Any]:
         """kafka-python's settings for the connections of `spark_eos.wire`."""
         return {

@@ -50,6 +50,10 @@ class WriteError(SparkEosError):
     """A row, or the transaction that holds it, can't be written."""
 
 
+class VerificationError(SparkEosError):
+    """Input and output can't be judged: they can't be read, or not be matched."""
+
+
 class DeadlineExceededError(SparkEosError, TimeoutError):
     """The cluster gave no final answer in the time allowed."""
 

@@ -11,6 +11,7 @@ COMMANDS = {
     "demo": "spark_eos.cli.demo:demo",
     "jars": "spark_eos.cli.jars:jars",
     "status": "spark_eos.cli.status:status",
+    "verify": "spark_eos.cli.verify:verify_command",
 }
 
 
@@ -26,6 +27,9 @@ def main() -> None:
       spark-submit --jars "$(spark-eos jars)" job.py
     How a query of yours stands:
       spark-eos status --bootstrap-servers localhost:9092 --group-id orders
+    Whether its output is exactly-once:
+      spark-eos verify --bootstrap-servers localhost:9092 --group-id orders \\
+          --input orders --output orders-enriched --position-header source
     A Kafka to try things on, until Ctrl-C:
       spark-eos broker --port 9092
     """  # noqa: D301 - click wants the character itself

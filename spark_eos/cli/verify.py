@@ -1,0 +1,168 @@
+"""``spark-eos verify``."""
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from spark_eos.cli.query import terminal
+from spark_eos.cli.verify_document import as_json
+from spark_eos.cli.verify_tables import findings_tables
+from spark_eos.errors import SparkEosError
+from spark_eos.job_options import bootstrap_servers_option, kafka_option
+from spark_eos.verify import verify
+from spark_eos.verify.verifier import ISOLATION_LEVELS, Watch
+
+
+class _CannotJudgeError(click.ClickException):
+    exit_code = 2
+
+
+@click.command("verify")
+@bootstrap_servers_option
+@click.option(
+    "--input", "inputs", multiple=True, required=True, metavar="TOPIC", help="Repeatable."
+)
+@click.option(
+    "--output", "outputs", multiple=True, required=True, metavar="TOPIC", help="Repeatable."
+)
+@click.option(
+    "--position-header",
+    metavar="NAME",
+    help="Match by this header of the output: its source's topic:partition:offset.",
+)
+@click.option(
+    "--header", metavar="NAME", help="Match by this header: the same in input and output."
+)
+@click.option("--key", is_flag=True, help="Match by the key: the same in input and output.")
+@click.option(
+    "--expect-header",
+    metavar="NAME",
+    help="Header of the input with its number of outputs.  [default: 1 of each]",
+)
+@click.option(
+    "--group-id",
+    metavar="GROUP",
+    help="The query's consumer group. Without it, all input counts as processed.",
+)
+@click.option(
+    "--prefix",
+    metavar="PREFIX",
+    help="Also look for open transactions of transactional ids that begin so.",
+)
+@click.option(
+    "--isolation-level",
+    type=click.Choice(ISOLATION_LEVELS),
+    default=ISOLATION_LEVELS[0],
+    show_default=True,
+    help="Read the outputs as such a consumer.",
+)
+@click.option("--complete", is_flag=True, help="Input not yet processed is an anomaly too.")
+@kafka_option
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for open transactions, and for each answer.",
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Show so many of each anomaly.",
+)
+@click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+def verify_command(
+    *,
+    bootstrap_servers: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    position_header: str | None,
+    header: str | None,
+    key: bool,
+    expect_header: str | None,
+    group_id: str | None,
+    prefix: str | None,
+    isolation_level: str,
+    complete: bool,
+    kafka: Mapping[str, str],
+    timeout: float,
+    examples: int,
+    json_: bool,
+) -> None:
+    """Judge by input and output topics alone whether each record was written exactly once.
+
+    Finds lost writes, duplicates, outputs of no input, aborted and dirty reads, output that went
+    back, and transactions that are torn or still open. It shares no code with what writes, only
+    reads, and may be used while a query runs. Compacted topics can't be judged.
+
+    Exit status: 0 sound, 1 anomalies were found, 2 it can't be judged.
+    """
+    # A shell starts background commands with SIGINT ignored; all of these mean the same here.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        with _progress() as watch:
+            found = verify(
+                kafka={"bootstrap.servers": bootstrap_servers, **kafka},
+                inputs=inputs,
+                outputs=outputs,
+                position_header=position_header,
+                header=header,
+                key=key,
+                expect_header=expect_header,
+                group_id=group_id,
+                prefix=prefix,
+                isolation_level=isolation_level,
+                complete=complete,
+                timeout=timeout,
+                examples=examples,
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        click.echo("Stopped.", err=True)
+        raise SystemExit(130) from None
+    except SparkEosError as error:
+        raise _CannotJudgeError(str(error)) from error
+    if json_:
+        click.echo(as_json(found))
+    else:
+        terminal().print(findings_tables(found))
+    raise SystemExit(int(found.verdict))
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """A bar on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield watch

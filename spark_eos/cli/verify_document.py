@@ -1,0 +1,60 @@
+"""A verification as one JSON document. Its keys are an interface: add some, rename none."""
+
+import json
+from typing import Any
+
+from spark_eos.verify import Example, Finding, Findings, Kind, Position
+
+
+def as_json(findings: Findings) -> str:
+    """The document; bytes are shown as text, with escapes for what is none."""
+    document = {
+        "verdict": findings.verdict.name.lower(),
+        "records_in": findings.records_in,
+        "records_out": findings.records_out,
+        "isolation_level": findings.isolation_level,
+        "complete": findings.complete,
+        "found": {kind.value: _finding(kind, finding) for kind, finding in findings.found.items()},
+        "not_checked": [kind.value for kind in findings.unchecked],
+        "input_gone": findings.input_gone,
+        "unjudged": dict(findings.unjudged),
+        "notes": list(findings.notes),
+        "group": [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "committed_offset": one.committed,
+                "last_stable_offset": one.end,
+            }
+            for one in findings.group
+        ],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _finding(kind: Kind, finding: Finding) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "count": finding.count,
+        "examples": [_example(example) for example in finding.examples],
+    }
+    if kind is Kind.LOST:
+        found["attempts"] = dict(finding.parts)
+    return found
+
+
+def _example(example: Example) -> dict[str, Any]:
+    name = example.name
+    return {
+        "source": None if example.source is None else _position(example.source),
+        "name": None if name is None else name.decode("utf-8", "backslashreplace"),
+        "outputs": [_position(position) for position in example.outputs],
+        "detail": example.detail,
+    }
+
+
+def _position(position: Position) -> dict[str, Any]:
+    return {
+        "topic": position.topic,
+        "partition": position.partition,
+        "offset": position.offset,
+    }

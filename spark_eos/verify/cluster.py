@@ -1,0 +1,251 @@
+"""What the cluster says of topics, of the group and of transactions."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+
+from spark_eos.config import ClientSettings
+from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
+from spark_eos.verify.connections import Connections
+from spark_eos.verify.places import Places
+from spark_eos.verify.reading import refused
+
+_OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_PAUSE: Final = 0.02
+
+COMMITTED: Final = IsolationLevel.READ_COMMITTED
+UNCOMMITTED: Final = IsolationLevel.READ_UNCOMMITTED
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that is not ended; equal only to itself at another time.
+
+    Attributes:
+        transactional_id: its producer's.
+        producer_id: its producer's.
+        started_ms: its start, in milliseconds since 1970.
+    """
+
+    transactional_id: str
+    producer_id: int
+    started_ms: int
+
+
+class Cluster:
+    """Questions to one cluster; none changes anything.
+
+    Args:
+        settings: the client settings.
+        timeout: seconds that each answer may take.
+    """
+
+    def __init__(self, settings: ClientSettings, timeout: float) -> None:
+        self._settings = settings
+        self._timeout = timeout
+        self._admin = AdminClient(dict(settings.for_consumer()))
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        """Numbers of partitions, by topic.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            DeadlineExceededError: no broker answers.
+        """
+        return {topic: len(found.partitions) for topic, found in self._described(topics).items()}
+
+    def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+        """The broker that leads each partition of the topics."""
+        return {
+            (topic, partition.id): partition.leader.id
+            for topic, found in self._described(topics).items()
+            for partition in found.partitions
+            if partition.leader is not None
+        }
+
+    def _described(self, topics: Sequence[str]) -> dict[str, Any]:
+        found = {}
+        asked = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=self._timeout
+        )
+        for topic, future in asked.items():
+            found[topic] = self._result(f"topic {topic!r}", future)
+        return found
+
+    def lows(self, places: Places, numbers: Iterable[int]) -> dict[int, int]:
+        """The first offset that there is, by place."""
+        return self._offsets(
+            places,
+            numbers,
+            OffsetSpec.earliest(),  # type: ignore[no-untyped-call]
+            UNCOMMITTED,
+        )
+
+    def ends(
+        self, places: Places, numbers: Iterable[int], isolation: IsolationLevel
+    ) -> dict[int, int]:
+        """The end, by place: the last stable offset if committed, else the high watermark."""
+        return self._offsets(
+            places,
+            numbers,
+            OffsetSpec.latest(),  # type: ignore[no-untyped-call]
+            isolation,
+        )
+
+    def _offsets(
+        self, places: Places, numbers: Iterable[int], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[int, int]:
+        asked = self._admin.list_offsets(
+            {TopicPartition(*places.partition(place)): spec for place in numbers},
+            isolation_level=isolation,
+            request_timeout=self._timeout,
+        )
+        return {
+            places.numbers[at.topic, at.partition]: self._result(
+                f"offsets of {at.topic}:{at.partition}", future
+            ).offset
+            for at, future in asked.items()
+        }
+
+    def committed(
+        self, places: Places, numbers: Iterable[int], group_id: str, *, stable: bool
+    ) -> tuple[dict[int, int], set[int]]:
+        """The group's committed offsets.
+
+        Args:
+            places: the partitions.
+            numbers: those of them to ask for.
+            group_id: the group.
+            stable: waits until no transaction is about to change an offset, for each partition
+                by itself and for the timeout at most: a running query always has some pending.
+
+        Returns:
+            Offsets by place, of places that have one; and the places whose offset is not stable.
+        """
+        missing = set(numbers)
+        found: dict[int, int] = {}
+        until = time.monotonic() + self._timeout
+        while missing:
+            unstable = set()
+            for at in self._group_offsets(places, missing, group_id, stable=stable):
+                place = places.numbers[at.topic, at.partition]
+                if at.error is not None:
+                    if at.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
+                        raise VerificationError(f"offsets of group {group_id!r}: {at.error.str()}")
+                    unstable.add(place)
+                elif at.offset >= 0:
+                    found[place] = at.offset
+            missing = unstable
+            if missing and time.monotonic() > until:
+                old, _ = self.committed(places, missing, group_id, stable=False)
+                return {**found, **old}, missing
+            if missing:
+                time.sleep(_PAUSE)
+        return found, set()
+
+    def _group_offsets(
+        self, places: Places, numbers: Iterable[int], group_id: str, *, stable: bool
+    ) -> list[Any]:
+        asked = [TopicPartition(*places.partition(place)) for place in sorted(numbers)]
+        answer = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group_id, asked)],
+            require_stable=stable,
+            request_timeout=self._timeout,
+        )
+        found = self._result(f"offsets of group {group_id!r}", answer[group_id])
+        return list(found.topic_partitions)
+
+    def _result(self, what: str, future: "Future[Any]") -> Any:
+        try:
+            return future.result()
+        except KafkaException as error:
+            raise self._failed(what, error) from error
+
+    def _failed(self, what: str, error: KafkaException) -> Exception:
+        code = error.args[0].code()
+        if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return TopicNotFoundError(f"{what} does not exist")
+        if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+            return DeadlineExceededError(
+                f"{what}: no answer of bootstrap.servers={self._settings.bootstrap_servers!r} "
+                f"within {self._timeout:g} s (--timeout)"
+            )
+        return VerificationError(f"{what}: {refused(error)}")
+
+
+def open_transactions(connections: Connections, prefix: str) -> set[OpenTransaction]:
+    """Transactions that are not ended, of transactional ids that begin with a prefix."""
+    found: set[OpenTransaction] = set()
+    for broker in connections.brokers():
+        listed = connections.send(ListTransactionsRequest(state_filters=list(_OPEN_STATES)), broker)
+        ids = [
+            one.transactional_id
+            for one in listed.transaction_states
+            if one.transactional_id.startswith(prefix)
+        ]
+        if not ids:
+            continue
+        # The broker that lists a transaction coordinates it.
+        answer = connections.send(DescribeTransactionsRequest(transactional_ids=ids), broker)
+        found.update(
+            OpenTransaction(one.transactional_id, one.producer_id, one.transaction_start_time_ms)
+            for one in answer.transaction_states
+            if not one.error_code and one.transaction_state in _OPEN_STATES
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How far the outputs are decided.
+
+    Attributes:
+        ends: by place, the ends that were waited for.
+        short: places whose last stable offset stayed below their end, with that offset.
+        hanging: transactions of the prefix that were open at first and still are.
+    """
+
+    ends: Mapping[int, int]
+    short: Mapping[int, int]
+    hanging: tuple[OpenTransaction, ...]
+
+
+def settle(
+    cluster: Cluster,
+    places: Places,
+    transactions: Callable[[], set[OpenTransaction]],
+    timeout: float,
+) -> Settled:
+    """Waits until whatever lies below the outputs' ends of now is committed or aborted.
+
+    Args:
+        cluster: the cluster.
+        places: the partitions.
+        transactions: finds the open transactions of the prefix.
+        timeout: seconds to wait at most.
+    """
+    ends = cluster.ends(places, places.outputs, UNCOMMITTED)
+    hanging = transactions()
+    until = time.monotonic() + timeout
+    while True:
+        stable = cluster.ends(places, places.outputs, COMMITTED)
+        short = {place: stable[place] for place, end in ends.items() if stable[place] < end}
+        if hanging:
+            hanging &= transactions()
+        if not (short or hanging) or time.monotonic() > until:
+            ordered = sorted(hanging, key=lambda one: (one.transactional_id, one.started_ms))
+            return Settled(ends, short, tuple(ordered))
+        time.sleep(5 * _PAUSE)

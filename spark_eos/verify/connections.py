@@ -1,0 +1,92 @@
+"""kafka-python's connections: the route to brokers that librdkafka has no part in."""
+
+import logging
+from typing import Any, Final
+
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from spark_eos.config import ClientSettings
+from spark_eos.errors import DeadlineExceededError, VerificationError
+
+# Failures reach the user as one error; without a handler Python would print every attempt.
+logging.getLogger("kafka").addHandler(logging.NullHandler())
+
+_PASSING: Final = (
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.UnknownBrokerIdError,
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.RequestTimedOutError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.Cancelled,
+    OSError,
+)
+
+
+class Connections:
+    """Connections to one cluster.
+
+    Args:
+        settings: the client settings.
+        timeout: seconds that one answer may take, retries included.
+
+    Raises:
+        DeadlineExceededError: no broker can be reached.
+    """
+
+    def __init__(self, settings: ClientSettings, timeout: float) -> None:
+        self._timeout = timeout
+        configuration = settings.for_wire()
+        self._net = NetworkSelector(**configuration)
+        self._net.start()
+        self._manager: Any = KafkaConnectionManager(self._net, **configuration)
+        try:
+            self._manager.bootstrap(timeout_ms=max(1, int(timeout * 1000)))
+        except kafka_errors.KafkaError as error:
+            self.close()
+            raise DeadlineExceededError(
+                f"no broker of bootstrap.servers={settings.bootstrap_servers!r} could be reached "
+                f"within {timeout:g} s: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Closes all connections and ends their thread."""
+
+        async def close() -> None:
+            self._manager.close()
+
+        self._net.run(close)
+        self._net.stop(timeout_ms=5_000)
+        self._net.close()
+
+    def brokers(self) -> list[int]:
+        """Ids of all brokers."""
+        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
+
+    def send(self, request: Any, node: int) -> Any:
+        """Sends a request that only reads to a broker, again if its answer is lost.
+
+        Raises:
+            DeadlineExceededError: no answer in time.
+            VerificationError: the broker does not know such a request.
+        """
+
+        async def exchange() -> Any:
+            timeout_ms = int(self._timeout * 1000)
+            return await self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
+
+        try:
+            return Retrying(
+                retry=retry_if_exception_type(_PASSING),
+                wait=wait_fixed(0.1),
+                stop=stop_after_delay(self._timeout),
+                reraise=True,
+            )(self._net.run, exchange)
+        except _PASSING as error:
+            raise DeadlineExceededError(
+                f"{request.name}: no answer of broker {node} within {self._timeout:g} s: {error!r}"
+            ) from error
+        except kafka_errors.KafkaError as error:
+            raise VerificationError(f"{request.name}, broker {node}: {error!r}") from error

@@ -1,0 +1,226 @@
+"""All records of a verification, in a temporary SQLite database: memory does not grow with them.
+
+Tables have no index: records are matched by one sort of everything by id. An id is the position
+of the source record (an integer of `places`), or else the header's or key's bytes.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from spark_eos.verify.markers import Fate, Uncommitted
+from spark_eos.verify.places import OFFSETS, SHIFT
+
+Id = int | bytes
+InputRow = tuple[Id, int, int, int]
+"""Id, position, number of outputs expected, standing."""
+OutputRow = tuple[Id, int, int]
+"""Id, position, and, if the source offset goes back here, 1 + the offset that it comes after."""
+
+DUE: Final = 0
+"""Below the offset that the group had committed before the outputs were read."""
+DONE: Final = 1
+"""Below the offset that it had committed after that."""
+AHEAD: Final = 2
+"""At or beyond it."""
+
+_OUTPUT: Final = 3
+_STEPS: Final = 1_000_000
+
+_SCHEMA: Final = f"""
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA temp_store = FILE;
+PRAGMA cache_size = -65536;
+CREATE TABLE inputs (id, position INTEGER, expected INTEGER, standing INTEGER);
+CREATE TABLE outputs (id, position INTEGER, back INTEGER);
+CREATE TABLE strays (position INTEGER, value BLOB);
+CREATE TABLE uncommitted (first INTEGER PRIMARY KEY, last INTEGER, fate INTEGER, producer INTEGER);
+CREATE TABLE attempts (id, position INTEGER, fate INTEGER);
+CREATE TABLE limits (place INTEGER PRIMARY KEY, low INTEGER, unsure INTEGER);
+CREATE VIEW seen AS
+    SELECT id, standing AS code, expected AS number, position FROM inputs
+    UNION ALL SELECT id, {_OUTPUT}, back, position FROM outputs;
+"""
+
+_MATCH: Final = f"""
+CREATE TABLE odd AS SELECT
+    id,
+    COUNT(*) FILTER (WHERE code < {_OUTPUT}) AS sources,
+    COUNT(*) FILTER (WHERE code = {_OUTPUT}) AS visible,
+    COALESCE(SUM(number) FILTER (WHERE code < {_OUTPUT}), 0) AS expected,
+    COALESCE(SUM(number) FILTER (WHERE code = {DUE}), 0) AS due,
+    COALESCE(SUM(number) FILTER (WHERE code < {AHEAD}), 0) AS done,
+    COALESCE(MAX(number) FILTER (WHERE code = {_OUTPUT}), 0) AS back,
+    COUNT(*) FILTER (WHERE code = {_OUTPUT} AND number > 0) AS backs,
+    MIN(position) FILTER (WHERE code < {_OUTPUT}) AS source,
+    MIN(position) FILTER (WHERE code = {_OUTPUT}) AS first,
+    MAX(position) FILTER (WHERE code = {_OUTPUT}) AS last,
+    MAX(position) FILTER (WHERE code = {_OUTPUT} AND number > 0) AS moved
+FROM seen GROUP BY id
+HAVING visible < due OR visible > done OR backs > 0 OR sources = 0
+"""
+
+# What retention has removed is no loss, and its output not made of nothing.
+_UNSURE: Final = f"""EXISTS (
+    SELECT 1 FROM limits WHERE place = source >> {SHIFT} AND source & {OFFSETS} < unsure)"""
+_GONE: Final = f"""EXISTS (
+    SELECT 1 FROM limits WHERE place = id >> {SHIFT} AND id & {OFFSETS} < low)"""
+
+_MISSING: Final = """
+CREATE VIEW missing AS
+    SELECT id, source, due - visible AS number FROM odd WHERE visible < due"""
+_UNSURE_VIEW: Final = f"""
+CREATE VIEW unsure AS SELECT * FROM missing WHERE {_UNSURE}"""
+_LOST: Final = f"""
+CREATE VIEW lost AS
+    SELECT m.*, COALESCE(a.fate, 0) AS fate, a.position AS attempt
+    FROM missing AS m LEFT JOIN (
+        SELECT id, MAX(fate) AS fate, MIN(position) AS position FROM attempts GROUP BY id
+    ) AS a USING (id)
+    WHERE NOT {_UNSURE}"""
+_DUPLICATES: Final = """
+CREATE VIEW duplicates AS
+    SELECT id, source, first, last, visible - expected AS number, visible, expected
+    FROM odd WHERE sources AND visible > expected"""
+_AHEAD: Final = """
+CREATE VIEW ahead AS
+    SELECT id, source, first, MIN(visible, expected) - done AS number
+    FROM odd WHERE sources AND MIN(visible, expected) > done"""
+_UNMATCHED: Final = f"""
+CREATE VIEW unmatched AS
+    SELECT id, first, last, visible AS number, typeof(id) = 'integer' AND {_GONE} AS gone
+    FROM odd WHERE sources = 0"""
+# A surplus record that goes back is a duplicate, and tells nothing about order.
+_REORDERED: Final = """
+CREATE VIEW reordered AS
+    SELECT id, moved, back, backs AS number
+    FROM odd WHERE sources AND visible <= expected AND backs"""
+_EXPOSED: Final = """
+CREATE TABLE exposed AS
+    SELECT o.id, o.position, u.fate, u.producer
+    FROM (SELECT id, position FROM outputs UNION ALL SELECT NULL, position FROM strays) AS o
+    JOIN uncommitted AS u
+    ON u.first = (SELECT MAX(first) FROM uncommitted WHERE first <= o.position)
+    WHERE o.position <= u.last AND EXISTS (SELECT 1 FROM uncommitted)"""
+
+
+class Ledger:
+    """The database, in a directory of its own that goes when the context ends."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="spark-eos-verify-")
+        file = Path(self._directory.name) / "ledger.sqlite"
+        self._database = sqlite3.connect(file, isolation_level=None)
+        # A signal's handler runs when Python does, so the long sort has to come back at times.
+        self._database.set_progress_handler(lambda: 0, _STEPS)
+        self._database.executescript(_SCHEMA)
+
+    def __enter__(self) -> "Ledger":
+        self._database.execute("BEGIN")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Removes everything."""
+        self._database.close()
+        self._directory.cleanup()
+
+    def add_inputs(self, rows: Iterable[InputRow]) -> None:
+        """Adds input records."""
+        self._database.executemany("INSERT INTO inputs VALUES (?, ?, ?, ?)", rows)
+
+    def add_outputs(self, rows: Iterable[OutputRow]) -> None:
+        """Adds visible output records."""
+        self._database.executemany("INSERT INTO outputs VALUES (?, ?, ?)", rows)
+
+    def add_strays(self, rows: Iterable[tuple[int, bytes | None]]) -> None:
+        """Adds visible output records that name no input record: position, and what they name."""
+        self._database.executemany("INSERT INTO strays VALUES (?, ?)", rows)
+
+    def add_uncommitted(self, runs: Iterable[Uncommitted]) -> None:
+        """Adds runs of output records whose transactions were not committed."""
+        self._database.executemany(
+            "INSERT INTO uncommitted VALUES (?, ?, ?, ?)",
+            ((run.first, run.last, int(run.fate), run.producer_id) for run in runs),
+        )
+
+    def add_attempts(self, rows: Iterable[tuple[Id, int]]) -> None:
+        """Adds output records read without regard to transactions: id, position.
+
+        Only those of transactions that were not committed are kept.
+        """
+        self._database.executemany(
+            "INSERT INTO attempts SELECT ?1, ?2, fate FROM uncommitted WHERE last >= ?2 AND "
+            "first = (SELECT MAX(first) FROM uncommitted WHERE first <= ?2)",
+            rows,
+        )
+
+    def uncommitted_spans(self) -> dict[int, tuple[int, int]]:
+        """By place, the offsets from the first to the last run of `add_uncommitted`."""
+        found = self._database.execute(
+            f"SELECT first >> {SHIFT}, MIN(first) & {OFFSETS}, MAX(last) & {OFFSETS} "
+            "FROM uncommitted GROUP BY 1"
+        )
+        return {place: (low, last + 1) for place, low, last in found}
+
+    def match(self, lows: Mapping[int, int], unsure: Mapping[int, int]) -> None:
+        """Matches all records, after which there is something to `count`.
+
+        Args:
+            lows: first offset that there is, by input place.
+            unsure: by input place, the offset below which outputs may have been removed.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+        self._database.executemany(
+            "INSERT INTO limits VALUES (?, ?, ?)",
+            ((place, low, unsure.get(place, 0)) for place, low in lows.items()),
+        )
+        try:
+            self._database.execute(_MATCH)
+            self._database.execute(_EXPOSED)
+            for view in (
+                _MISSING,
+                _UNSURE_VIEW,
+                _LOST,
+                _DUPLICATES,
+                _AHEAD,
+                _UNMATCHED,
+                _REORDERED,
+            ):
+                self._database.execute(view)
+        except sqlite3.OperationalError as error:
+            if str(error) == "interrupted":
+                # sqlite3 swallows what a signal's handler raises in the progress handler.
+                raise KeyboardInterrupt from None
+            raise
+
+    def total(self, what: str) -> int:
+        """The number of rows of a table or view, without looking at them where possible."""
+        return int(self._database.execute(f"SELECT COUNT(*) FROM {what}").fetchone()[0])
+
+    def count(self, what: str) -> int:
+        """The sum of ``number`` over a view's rows."""
+        query = f"SELECT COALESCE(SUM(number), 0) FROM {what}"
+        return int(self._database.execute(query).fetchone()[0])
+
+    def rows(self, columns: str, what: str, most: int) -> Iterator[tuple[int | bytes | None, ...]]:
+        """The first rows of a view."""
+        query = f"SELECT {columns} FROM {what} LIMIT ?"
+        return iter(self._database.execute(query, (most,)).fetchall())
+
+    def lost_by_fate(self) -> dict[str, int]:
+        """Missing outputs by what became of their attempts: ``aborted``, ``open`` or ``none``."""
+        found = dict(self._database.execute("SELECT fate, SUM(number) FROM lost GROUP BY fate"))
+        names = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
+        return {name: int(found[fate]) for fate, name in names.items() if fate in found}

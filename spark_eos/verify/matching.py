@@ -1,0 +1,179 @@
+"""By what an output record is matched with its input record, and the ledger's rows of both."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import Message
+
+from spark_eos.errors import ConfigurationError, VerificationError
+from spark_eos.verify.ledger import AHEAD, DONE, DUE, Id, InputRow, OutputRow
+from spark_eos.verify.places import OFFSETS, SHIFT, Places
+from spark_eos.verify.reading import Batch
+
+
+@dataclass(frozen=True)
+class Matching:
+    """By what records are matched: exactly one of the first three.
+
+    Attributes:
+        position_header: the output's header that holds its source's ``topic:partition:offset``.
+        header: a header of the same value in input and output.
+        key: the same key in input and output.
+        expect_header: the input's header with the number of outputs to expect of the record.
+
+    Raises:
+        ConfigurationError: not exactly one is given, or a name is empty.
+    """
+
+    position_header: str | None = None
+    header: str | None = None
+    key: bool = False
+    expect_header: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.position_header is not None) + (self.header is not None) + self.key != 1:
+            raise ConfigurationError(
+                "records are matched by one of --position-header, --header and --key: give one"
+            )
+        if "" in (self.position_header, self.header, self.expect_header):
+            raise ConfigurationError("the name of a header must not be empty")
+
+    @property
+    def by_position(self) -> bool:
+        """Whether a record's id is its position."""
+        return self.position_header is not None
+
+    def name(self) -> Callable[[Message], Id | None]:
+        """What takes the name out of a record, by which it is matched."""
+        if self.key:
+            return lambda message: message.key()
+        header = self.header or ""
+        return lambda message: _header(message, header)
+
+
+def _header(message: Message, name: str) -> bytes | None:
+    """The value of a header; of several of its name, the last."""
+    return dict(message.headers() or ()).get(name)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The group's offsets by input place: before the outputs were read, and after it.
+
+    A place without an offset counts as 0; without a group everything is due.
+    """
+
+    before: Mapping[int, int]
+    after: Mapping[int, int]
+    has_group: bool
+
+    def standing(self, at: int) -> int:
+        """How a position stands to them: `ledger.DUE`, `DONE` or `AHEAD`."""
+        if not self.has_group:
+            return DUE
+        place, offset = at >> SHIFT, at & OFFSETS
+        if offset < self.before.get(place, 0):
+            return DUE
+        return DONE if offset < self.after.get(place, 0) else AHEAD
+
+
+def input_rows(
+    batch: Batch, matching: Matching, places: Places, progress: Progress
+) -> list[InputRow]:
+    """Rows of input records.
+
+    Raises:
+        VerificationError: a record has nothing to be matched by, or its header of expected
+            outputs holds no number.
+    """
+    standing = progress.standing
+    header = matching.expect_header
+    rows: list[InputRow] = []
+    if matching.by_position and header is None:
+        return [(at, at, 1, standing(at)) for at, _ in batch]
+    name = matching.name()
+    for at, message in batch:
+        found = at if matching.by_position else name(message)
+        if found is None:
+            what = "key" if matching.key else f"header {matching.header!r}"
+            raise VerificationError(
+                f"input {places.position(at)} has no {what} to be matched by; "
+                "--position-header needs nothing of the input"
+            )
+        expected = 1 if header is None else _expected(message, header, at, places)
+        rows.append((found, at, expected, standing(at)))
+    return rows
+
+
+def _expected(message: Message, header: str, at: int, places: Places) -> int:
+    value = _header(message, header)
+    if value is None:
+        return 1
+    if not value.isdigit():
+        raise VerificationError(
+            f"input {places.position(at)}: header {header!r} is no number of outputs: {value!r}"
+        )
+    return int(value)
+
+
+class Outputs:
+    """Turns output records into rows.
+
+    Args:
+        matching: by what they are matched.
+        places: the partitions.
+    """
+
+    def __init__(self, matching: Matching, places: Places) -> None:
+        self._matching = matching
+        self._header = matching.position_header
+        self._name = matching.name()
+        self._bases = {places.name(place).encode(): place << SHIFT for place in places.inputs}
+        # By output place: the highest source position so far, by input place.
+        self._highest: dict[int, dict[int, int]] = {place: {} for place in places.outputs}
+        self.first: dict[int, dict[int, int]] = {place: {} for place in places.outputs}
+        """By output place, the first source offset in it, by input place."""
+
+    def rows(self, batch: Batch) -> tuple[list[OutputRow], list[tuple[int, bytes | None]]]:
+        """The rows of records, and the strays: records that name no input partition."""
+        if self._header is not None:
+            return self._by_position(batch, self._header)
+        name = self._name
+        rows: list[OutputRow] = []
+        strays: list[tuple[int, bytes | None]] = []
+        for at, message in batch:
+            found = name(message)
+            if found is None:
+                strays.append((at, None))
+            else:
+                rows.append((found, at, 0))
+        return rows, strays
+
+    def _by_position(
+        self, batch: Batch, header: str
+    ) -> tuple[list[OutputRow], list[tuple[int, bytes | None]]]:
+        bases = self._bases
+        rows: list[OutputRow] = []
+        strays: list[tuple[int, bytes | None]] = []
+        for at, message in batch:
+            value = _header(message, header)
+            partition, _, offset = (value or b"").rpartition(b":")
+            base = bases.get(partition)
+            number = int(offset) if base is not None and offset.isdigit() else OFFSETS + 1
+            if base is None or number > OFFSETS:
+                strays.append((at, value))
+                continue
+            source = base + number
+            highest = self._highest[at >> SHIFT]
+            place = source >> SHIFT
+            last = highest.get(place)
+            if last is None:
+                self.first[at >> SHIFT][place] = source & OFFSETS
+                highest[place] = source
+                rows.append((source, at, 0))
+            elif source < last:
+                rows.append((source, at, 1 + (last & OFFSETS)))
+            else:
+                highest[place] = source
+                rows.append((source, at, 0))
+        return rows, strays
