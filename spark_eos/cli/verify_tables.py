@@ -33,6 +33,7 @@ _MEANINGS = {
     Kind.OPEN: "not ended within the timeout",
     Kind.UNPROCESSED: "input at or beyond the group's offsets",
 }
+_FATES = {"none": "never written", "aborted": "aborted", "open": "in an open transaction"}
 _WHY_NOT = {
     Kind.REORDERED: "needs --position-header",
     Kind.WITHOUT_OFFSET: "needs --group-id",
@@ -76,15 +77,12 @@ def _checks(findings: Findings) -> Table:
             table.add_row(_NAMES[kind], "-", Text(f"not checked: {_WHY_NOT[kind]}", style="dim"))
             continue
         style = "bold red" if kind in findings.anomalies else ""
-        meaning = _MEANINGS[kind]
-        if finding.parts:
-            meaning += f"; attempts: {_parts(finding)}"
-        table.add_row(Text(_NAMES[kind], style), Text(f"{finding.count:,}", style), meaning)
+        table.add_row(Text(_NAMES[kind], style), Text(f"{finding.count:,}", style), _MEANINGS[kind])
     return table
 
 
 def _parts(finding: Finding) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in finding.parts.items())
+    return ", ".join(f"{_FATES[name]} {count:,}" for name, count in finding.parts.items())
 
 
 def _remarks(findings: Findings) -> Iterator[str]:
@@ -99,6 +97,8 @@ def _remarks(findings: Findings) -> Iterator[str]:
 def _examples(kind: Kind, finding: Finding) -> Text:
     shown = len(finding.examples)
     more = f", {shown} of {finding.count:,}" if shown < finding.count else ""
+    if finding.parts:
+        more += f" ({_parts(finding)})"
     text = Text.assemble((f"{_NAMES[kind]}{more}:", "bold"))
     for example in finding.examples:
         text.append(f"\n  {_example(example)}")

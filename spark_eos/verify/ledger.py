@@ -35,7 +35,7 @@ PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA temp_store = FILE;
-PRAGMA cache_size = -65536;
+PRAGMA cache_size = -32768;
 CREATE TABLE inputs (id, position INTEGER, expected INTEGER, standing INTEGER);
 CREATE TABLE outputs (id, position INTEGER, back INTEGER);
 CREATE TABLE strays (position INTEGER, value BLOB);

@@ -56,25 +56,32 @@ def _header(message: Message, name: str) -> bytes | None:
     return dict(message.headers() or ()).get(name)  # type: ignore[return-value]
 
 
-@dataclass(frozen=True)
 class Progress:
-    """The group's offsets by input place: before the outputs were read, and after it.
+    """How input positions stand to the group's offsets before and after the outputs were read.
 
-    A place without an offset counts as 0; without a group everything is due.
+    Args:
+        places: the partitions.
+        before: offsets by input place; a place without one counts as 0.
+        after: likewise; None for both: there is no group, and all input is due.
     """
 
-    before: Mapping[int, int]
-    after: Mapping[int, int]
-    has_group: bool
+    def __init__(
+        self, places: Places, before: Mapping[int, int] | None, after: Mapping[int, int] | None
+    ) -> None:
+        self._due = {place: _bound(place, before) for place in places.inputs}
+        self._done = {place: _bound(place, after) for place in places.inputs}
 
-    def standing(self, at: int) -> int:
-        """How a position stands to them: `ledger.DUE`, `DONE` or `AHEAD`."""
-        if not self.has_group:
-            return DUE
-        place, offset = at >> SHIFT, at & OFFSETS
-        if offset < self.before.get(place, 0):
-            return DUE
-        return DONE if offset < self.after.get(place, 0) else AHEAD
+    def standings(self, batch: Batch) -> list[int]:
+        """`ledger.DUE`, `DONE` or `AHEAD` for each record."""
+        due, done = self._due, self._done
+        return [
+            DUE if at < due[at >> SHIFT] else DONE if at < done[at >> SHIFT] else AHEAD
+            for at, _ in batch
+        ]
+
+
+def _bound(place: int, offsets: Mapping[int, int] | None) -> int:
+    return place + 1 << SHIFT if offsets is None else (place << SHIFT) + offsets.get(place, 0)
 
 
 def input_rows(
@@ -86,13 +93,13 @@ def input_rows(
         VerificationError: a record has nothing to be matched by, or its header of expected
             outputs holds no number.
     """
-    standing = progress.standing
     header = matching.expect_header
-    rows: list[InputRow] = []
+    standings = progress.standings(batch)
     if matching.by_position and header is None:
-        return [(at, at, 1, standing(at)) for at, _ in batch]
+        return [(at, at, 1, standing) for (at, _), standing in zip(batch, standings, strict=True)]
     name = matching.name()
-    for at, message in batch:
+    rows: list[InputRow] = []
+    for (at, message), standing in zip(batch, standings, strict=True):
         found = at if matching.by_position else name(message)
         if found is None:
             what = "key" if matching.key else f"header {matching.header!r}"
@@ -101,7 +108,7 @@ def input_rows(
                 "--position-header needs nothing of the input"
             )
         expected = 1 if header is None else _expected(message, header, at, places)
-        rows.append((found, at, expected, standing(at)))
+        rows.append((found, at, expected, standing))
     return rows
 
 

@@ -166,7 +166,7 @@ class _Verification:
         #    a transaction without a marker had none when its records were read.
         self._read_markers()
         # 6. The inputs, beyond whatever the outputs were made of.
-        progress = Progress(before, after, group_id is not None)
+        progress = Progress(places, *((before, after) if group_id is not None else (None, None)))
         input_ends = cluster.ends(places, places.inputs, COMMITTED)
         self._read_inputs(input_ends, progress)
         # Retention may have gone on meanwhile.

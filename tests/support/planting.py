@@ -1,0 +1,148 @@
+"""A query written by hand, so that a test decides what goes wrong in it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from spark_eos.verify import Findings, Kind, verify
+from support.flow import Flow
+
+Source = tuple[int, int]  # partition, offset
+
+
+def name_of(source: Source) -> bytes:
+    return b"%d-%d" % source
+
+
+def fill(flow: Flow, count: int = 5, expect: Mapping[Source, bytes] | None = None) -> None:
+    """So many records to each partition of the source, with a key and a header of their own."""
+    producer = Producer(flow.kafka)
+    for partition in range(flow.partitions):
+        for offset in range(count):
+            source = (partition, offset)
+            headers: list[Any] = [("id", name_of(source))]
+            if expect and source in expect:
+                headers.append(("expect", expect[source]))
+            producer.produce(flow.source, b"v", name_of(source), partition, headers=headers)
+    assert producer.flush(20) == 0
+
+
+def sources(*ranges: range) -> list[Source]:
+    """Offsets of the first, second, ... source partition."""
+    return [(partition, offset) for partition, one in enumerate(ranges) for offset in one]
+
+
+class Writer:
+    """One transactional producer of the query."""
+
+    def __init__(self, flow: Flow, name: str = "writer") -> None:
+        self._flow = flow
+        self.transactional_id = f"{name}-{flow.name}"
+        settings = {"transactional.id": self.transactional_id, "log_level": 0}
+        self._producer = Producer({**flow.kafka, **settings})
+        self._producer.init_transactions(20)
+
+    def begin(
+        self,
+        written: Iterable[Source] = (),
+        offsets: Mapping[int, int] | None = None,
+        *,
+        to: int | None = None,
+        topic: str | None = None,
+        **headers: bytes,
+    ) -> None:
+        """Begins a transaction with outputs, and offsets by source partition."""
+        self._producer.begin_transaction()
+        for source in written:
+            position = f"{self._flow.source}:{source[0]}:{source[1]}".encode()
+            self._producer.produce(
+                topic or self._flow.target,
+                b"v",
+                name_of(source),
+                source[0] if to is None else to,
+                headers={"src": position, "id": name_of(source), **headers},
+            )
+        assert self._producer.flush(20) == 0
+        if offsets:
+            consumer = Consumer({**self._flow.kafka, "group.id": self._flow.group_id})
+            self._producer.send_offsets_to_transaction(
+                [TopicPartition(self._flow.source, p, offset) for p, offset in offsets.items()],
+                consumer.consumer_group_metadata(),
+            )
+            consumer.close()
+
+    def raw(self, headers: dict[str, Any], *, topic: str | None = None) -> None:
+        """One more output in the open transaction."""
+        self._producer.produce(topic or self._flow.target, b"v", b"x", 0, headers=headers)
+        assert self._producer.flush(20) == 0
+
+    def commit(self) -> None:
+        self._producer.commit_transaction(20)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction(20)
+
+    def write(
+        self, written: Iterable[Source], offsets: Mapping[int, int] | None = None, **more: Any
+    ) -> None:
+        """A transaction that is committed."""
+        self.begin(written, offsets, **more)
+        self.commit()
+
+
+def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
+    """The group's offsets, by no transaction."""
+    at = [TopicPartition(flow.source, p, offset) for p, offset in offsets.items()]
+    admin = AdminClient(flow.kafka)
+    asked = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(flow.group_id, at)])
+    asked[flow.group_id].result(20)
+
+
+def remove(flow: Flow, topic: str, partition: int, before: int) -> None:
+    """Removes the head of a partition, as retention does."""
+    at = TopicPartition(topic, partition, before)
+    admin = AdminClient(flow.kafka)  # without a name it would be gone before it answers
+    admin.delete_records([at])[at].result(20)
+
+
+def look(flow: Flow, **more: Any) -> Findings:
+    """Verifies the flow, by positions unless told else."""
+    if not {"header", "key"} & set(more):
+        more.setdefault("position_header", "src")
+    arguments: dict[str, Any] = {
+        "kafka": flow.kafka,
+        "inputs": [flow.source],
+        "outputs": [flow.target],
+        "group_id": flow.group_id,
+        "timeout": 10,
+        **more,
+    }
+    return verify(**arguments)
+
+
+def counts(findings: Findings) -> dict[Kind, int]:
+    """Whatever was found, anomalies or not."""
+    return {kind: found.count for kind, found in findings.found.items() if found.count}
+
+
+def examples(findings: Findings, kind: Kind) -> list[tuple[str, list[str], str]]:
+    """Source, outputs and detail of each example, topics left out."""
+    return [
+        (
+            _short(example.source) or (example.name or b"").decode(),
+            [_short(position) for position in example.outputs],
+            example.detail,
+        )
+        for example in findings.found[kind].examples
+    ]
+
+
+def _short(position: Any) -> str:
+    return "" if position is None else f"{position.partition}:{position.offset}"

@@ -1,0 +1,319 @@
+"""The verifier, on outputs in which each anomaly was planted on the real broker."""
+
+import threading
+from typing import Any
+
+from spark_eos.verify import Kind, Verdict
+from support.flow import Flow
+from support.planting import (
+    Writer,
+    counts,
+    examples,
+    fill,
+    look,
+    remove,
+    set_offsets,
+    sources,
+)
+
+ALL = sources(range(5), range(5))
+ENDS = {0: 5, 1: 5}
+MATCHINGS: list[dict[str, Any]] = [{"position_header": "src"}, {"header": "id"}, {"key": True}]
+
+
+def test_a_sound_run(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.begin(sources(range(3), range(3)), {0: 3, 1: 3})
+    writer.abort()
+    writer.write(sources(range(3), range(3)), {0: 3, 1: 3})
+    writer.write(sources(range(3, 5), range(3, 5)), ENDS)
+    for matching in MATCHINGS:
+        findings = look(flow, **matching)
+        assert counts(findings) == {}
+        assert findings.verdict is Verdict.SOUND
+        assert (findings.records_in, findings.records_out) == (10, 10)
+        assert [(one.committed, one.end) for one in findings.group] == [(5, 5), (5, 5)]
+        unchecked = () if "position_header" in matching else (Kind.REORDERED,)
+        assert findings.unchecked == unchecked
+        assert counts(look(flow, group_id=None, **matching)) == {}
+
+
+def test_lost_writes_and_what_became_of_their_attempts(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.begin([(1, 2)])
+    writer.abort()
+    writer.write([s for s in ALL if s not in [(0, 1), (1, 2)]], ENDS)
+    for matching in MATCHINGS:
+        findings = look(flow, **matching)
+        assert counts(findings) == {Kind.LOST: 2}
+        assert findings.verdict is Verdict.ANOMALIES
+        assert findings.found[Kind.LOST].parts == {"none": 1, "aborted": 1}
+        assert examples(findings, Kind.LOST) == [
+            ("0:1", [], "never written"),
+            ("1:2", ["1:0"], "aborted"),
+        ]
+
+
+def test_output_that_is_lost_in_an_open_transaction(flow: Flow) -> None:
+    fill(flow)
+    set_offsets(flow, ENDS)
+    Writer(flow).write([s for s in ALL if s != (0, 4)])
+    other = Writer(flow, "other")
+    other.begin([(0, 4)])
+    findings = look(flow, timeout=1)
+    assert counts(findings) == {Kind.LOST: 1, Kind.OPEN: 1}
+    assert findings.found[Kind.LOST].parts == {"open": 1}
+    other.commit()
+    assert counts(look(flow)) == {}
+
+
+def test_without_a_group_all_input_is_due(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write(ALL[:-1])
+    for matching in MATCHINGS:
+        findings = look(flow, group_id=None, **matching)
+        assert counts(findings) == {Kind.LOST: 1}
+        assert findings.unchecked[-3:] == (Kind.WITHOUT_OFFSET, Kind.BEYOND_END, Kind.UNPROCESSED)
+
+
+def test_duplicates_are_no_reordering(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.write(ALL, ENDS)
+    writer.write(sources(range(1, 3)))
+    for matching in MATCHINGS:
+        findings = look(flow, examples=1, **matching)
+        assert counts(findings) == {Kind.DUPLICATE: 2}
+        assert examples(findings, Kind.DUPLICATE) == [
+            ("0:1", ["0:1", "0:6"], "2 visible, 1 expected")
+        ]
+
+
+def test_outputs_of_no_input(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.begin(ALL, ENDS)
+    writer.raw({"src": f"{flow.source}:0:5".encode()})
+    writer.raw({"src": f"{flow.source}:2:0".encode()})
+    writer.raw({"src": b"other:0:1"})
+    writer.raw({"src": f"{flow.source}:0:{1 << 48}".encode()})
+    writer.raw({"src": f"{flow.source}:0:-1".encode()})
+    writer.raw({"src": b"nonsense"})
+    writer.raw({})
+    writer.commit()
+    findings = look(flow, examples=7)
+    assert counts(findings) == {Kind.PHANTOM: 7}
+    assert [outputs for _, outputs, _ in examples(findings, Kind.PHANTOM)] == [
+        *([f"0:{offset}"] for offset in range(6, 12)),
+        ["0:5"],
+    ]
+
+
+def test_outputs_of_no_input_by_name(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.begin(ALL, ENDS)
+    writer.raw({"id": b"x"})
+    writer.commit()
+    for matching in MATCHINGS[1:]:
+        findings = look(flow, **matching)
+        assert counts(findings) == {Kind.PHANTOM: 1}
+        assert examples(findings, Kind.PHANTOM) == [("x", ["0:5"], "there is no such input")]
+
+
+def test_aborted_reads(flow: Flow) -> None:
+    fill(flow)
+    writer, other = Writer(flow), Writer(flow, "other")
+    # Two transactions in one partition, of which one is aborted, around a third that is not.
+    writer.begin([(0, 0)])
+    other.begin([(0, 1)])
+    writer.abort()
+    other.commit()
+    writer.write([s for s in ALL if s not in [(0, 0), (0, 1)]], ENDS)
+    assert counts(look(flow)) == {Kind.LOST: 1}
+    findings = look(flow, isolation_level="read_uncommitted")
+    assert counts(findings) == {Kind.ABORTED_READ: 1}
+    ((source, outputs, _),) = examples(findings, Kind.ABORTED_READ)
+    assert (source, outputs) == ("0:0", ["0:0"])
+
+
+def test_aborted_reads_of_what_names_no_input(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.write(ALL, ENDS)
+    writer.begin()
+    writer.raw({})
+    writer.abort()
+    assert counts(look(flow)) == {}
+    found = counts(look(flow, isolation_level="read_uncommitted"))
+    assert found == {Kind.ABORTED_READ: 1, Kind.PHANTOM: 1}
+
+
+def test_dirty_reads(flow: Flow) -> None:
+    fill(flow)
+    set_offsets(flow, ENDS)
+    Writer(flow).write(ALL[:-1])
+    other = Writer(flow, "other")
+    other.begin([ALL[-1]])
+    findings = look(flow, isolation_level="read_uncommitted", timeout=1)
+    assert counts(findings) == {Kind.DIRTY_READ: 1, Kind.OPEN: 1}
+    assert examples(findings, Kind.DIRTY_READ)[0][:2] == ("1:4", ["1:5"])
+    other.commit()
+    assert counts(look(flow, isolation_level="read_uncommitted")) == {}
+
+
+def test_reordering(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.write([(0, 0), (0, 2), (0, 1), (0, 3)], {0: 5, 1: 5})
+    writer.write([*sources(range(0), range(3, 5)), (0, 4)])
+    # In another target partition there is nothing to come after.
+    writer.write(sources(range(0), range(3)), to=0)
+    findings = look(flow)
+    assert counts(findings) == {Kind.REORDERED: 1}
+    assert examples(findings, Kind.REORDERED) == [("0:1", ["0:2"], "after offset 2")]
+
+
+def test_outputs_without_their_offset(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write(ALL[:-1], {0: 5, 1: 3})
+    for matching in MATCHINGS:
+        findings = look(flow, **matching)
+        # The last one is processed by neither measure.
+        assert counts(findings) == {Kind.WITHOUT_OFFSET: 1, Kind.UNPROCESSED: 2}
+        assert examples(findings, Kind.WITHOUT_OFFSET) == [("1:3", ["1:3"], "")]
+
+
+def test_input_that_is_not_yet_processed(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write(ALL[:5], {0: 5})
+    findings = look(flow)
+    assert counts(findings) == {Kind.UNPROCESSED: 5}
+    assert (findings.verdict, dict(findings.anomalies)) == (Verdict.SOUND, {})
+    complete = look(flow, complete=True)
+    assert complete.verdict is Verdict.ANOMALIES
+    assert list(complete.anomalies) == [Kind.UNPROCESSED]
+
+
+def test_group_offsets_beyond_the_end(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write(ALL, {0: 5, 1: 9})
+    findings = look(flow)
+    assert counts(findings) == {Kind.BEYOND_END: 1}
+    assert examples(findings, Kind.BEYOND_END) == [("1:9", [], "the input ends at 5")]
+
+
+def test_open_transactions(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write(ALL, ENDS)
+    # One with an output, one with nothing but an offset.
+    first, second = Writer(flow, "first"), Writer(flow, "second")
+    first.begin()
+    first.raw({})
+    findings = look(flow, timeout=1)
+    assert counts(findings) == {Kind.OPEN: 1}
+    assert examples(findings, Kind.OPEN) == [("", ["0:6"], "last stable offset 6, end 7")]
+    first.abort()
+    second.begin([], {0: 5})
+    findings = look(flow, timeout=1)
+    assert counts(findings) == {Kind.OPEN: 1}
+    assert "is about to change" in examples(findings, Kind.OPEN)[0][2]
+    set_apart: dict[str, Any] = {"group_id": None, "timeout": 1}
+    assert counts(look(flow, **set_apart, prefix="second-")) == {Kind.OPEN: 1}
+    assert counts(look(flow, **set_apart, prefix="first-")) == {}
+    second.abort()
+
+
+def test_it_waits_until_transactions_end(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.begin(ALL, ENDS)
+    timer = threading.Timer(0.7, writer.commit)
+    timer.start()
+    assert counts(look(flow)) == {}
+    timer.join()
+
+
+def test_expected_numbers_of_outputs(flow: Flow) -> None:
+    fill(flow, expect={(0, 0): b"0", (0, 1): b"3"})
+    writer = Writer(flow)
+    writer.write([*ALL[1:2] * 3, *ALL[2:]], ENDS)
+    for matching in MATCHINGS:
+        assert counts(look(flow, expect_header="expect", **matching)) == {}
+    assert counts(look(flow)) == {Kind.LOST: 1, Kind.DUPLICATE: 2}
+
+
+def test_unexpected_numbers_of_outputs(flow: Flow) -> None:
+    fill(flow, expect={(0, 0): b"0", (0, 1): b"3"})
+    Writer(flow).write(ALL, ENDS)
+    findings = look(flow, expect_header="expect")
+    assert counts(findings) == {Kind.LOST: 2, Kind.DUPLICATE: 1}
+    assert examples(findings, Kind.DUPLICATE)[0][2] == "1 visible, 0 expected"
+
+
+def test_input_that_retention_removed(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write(ALL, ENDS)
+    remove(flow, flow.source, 0, 3)
+    findings = look(flow)
+    assert counts(findings) == {}
+    assert (findings.verdict, findings.input_gone, findings.notes) == (Verdict.SOUND, 3, ())
+    by_key = look(flow, key=True)
+    assert counts(by_key) == {}
+    assert by_key.verdict is Verdict.UNJUDGED
+    assert list(by_key.unjudged.values()) == [3]
+    set_offsets(flow, {0: 1})
+    assert look(flow).notes == ("retention removed 2 input offsets before they were processed",)
+
+
+def test_output_that_retention_removed(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write([s for s in ALL if s != (1, 3)], ENDS)
+    remove(flow, flow.target, 0, 2)
+    findings = look(flow)
+    # Two that were removed; the other is missing where nothing was.
+    assert counts(findings) == {Kind.LOST: 1}
+    assert examples(findings, Kind.LOST)[0][0] == "1:3"
+    assert list(findings.unjudged.values()) == [2]
+    assert look(flow, key=True).verdict is Verdict.UNJUDGED
+
+
+def test_a_query_that_runs_meanwhile(flow: Flow) -> None:
+    fill(flow, 12)
+    writer = Writer(flow)
+    writer.write([(0, 0)], {0: 1, 1: 0})
+    stages: list[str] = []
+
+    def watch(what: str, _done: int, _total: int) -> None:
+        # Each stage begins with another transaction.
+        if not stages or stages[-1] != what:
+            stages.append(what)
+            writer.write([(0, len(stages))], {0: len(stages) + 1})
+
+    findings = look(flow, watch=watch)
+    assert len(stages) == 5
+    assert findings.verdict is Verdict.SOUND
+    assert set(counts(findings)) == {Kind.UNPROCESSED}
+    for matching in MATCHINGS[1:]:
+        stages = ["before"] * 5
+        assert set(counts(look(flow, **matching))) == {Kind.UNPROCESSED}
+
+
+def test_several_topics(flow: Flow) -> None:
+    fill(flow)
+    more_in, more_out = f"{flow.source}-b", f"{flow.target}-b"
+    for topic in (more_in, more_out):
+        flow.broker.create_topic(topic, 1)
+    writer = Writer(flow)
+    writer.write(ALL[:7], ENDS)
+    writer.begin()
+    for position in (f"{flow.source}:1:2", f"{flow.source}:1:3", f"{flow.source}:1:4"):
+        writer.raw({"src": position.encode()}, topic=more_out)
+    writer.raw({"src": f"{more_in}:0:0".encode()})
+    writer.commit()
+    topics: dict[str, Any] = {"inputs": [flow.source, more_in], "outputs": [flow.target, more_out]}
+    # The last one is of an input that is empty.
+    assert counts(look(flow, **topics)) == {Kind.PHANTOM: 1}
+    assert counts(look(flow)) == {Kind.LOST: 3, Kind.PHANTOM: 1}
