@@ -270,12 +270,12 @@ def test_input_that_retention_removed(flow: Flow) -> None:
 
 def test_output_that_retention_removed(flow: Flow) -> None:
     fill(flow)
-    Writer(flow).write([s for s in ALL if s != (1, 3)], ENDS)
+    Writer(flow).write([s for s in ALL if s != (0, 3)], ENDS)
     remove(flow, flow.target, 0, 2)
     findings = look(flow)
-    # Two that were removed; the other is missing where nothing was.
+    # Two that were removed; the other is missing behind what was.
     assert counts(findings) == {Kind.LOST: 1}
-    assert examples(findings, Kind.LOST)[0][0] == "1:3"
+    assert examples(findings, Kind.LOST)[0][0] == "0:3"
     assert list(findings.unjudged.values()) == [2]
     assert look(flow, key=True).verdict is Verdict.UNJUDGED
 
