@@ -3,6 +3,7 @@
 It shares no code with what writes, so a mistake there is not repeated here.
 """
 
+from spark_eos.errors import VerificationError
 from spark_eos.verify.findings import Example, Finding, Findings, GroupOffset, Kind, Verdict
 from spark_eos.verify.places import Position
 from spark_eos.verify.verifier import verify
@@ -15,5 +16,6 @@ __all__ = [
     "Kind",
     "Position",
     "Verdict",
+    "VerificationError",
     "verify",
 ]

@@ -62,7 +62,7 @@ CREATE TABLE odd AS SELECT
     MAX(position) FILTER (WHERE code = {_OUTPUT}) AS last,
     MAX(position) FILTER (WHERE code = {_OUTPUT} AND number > 0) AS moved
 FROM seen GROUP BY id
-HAVING visible < due OR visible > done OR backs > 0 OR sources = 0
+HAVING visible < due OR visible > done OR backs > 0
 """
 
 # What retention has removed is no loss, and its output not made of nothing.

@@ -98,7 +98,7 @@ class Reader:
                     consumer.pause([self._at(place) for place in finished])
                 advance(moved)
                 now = time.monotonic()
-                moved_at = now if messages else moved_at
+                moved_at = now if messages or moved else moved_at
                 if now - moved_at > self._timeout:
                     stuck = ", ".join(self._places.name(place) for place in sorted(offsets)[:5])
                     raise DeadlineExceededError(
