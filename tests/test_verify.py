@@ -303,6 +303,23 @@ def test_a_query_that_runs_meanwhile(flow: Flow) -> None:
         assert set(counts(look(flow, **matching))) == {Kind.UNPROCESSED}
 
 
+def test_what_is_written_behind_the_ends_is_left_out(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.write(ALL[:-1], {0: 5, 1: 4})
+    begun: list[str] = []
+
+    def watch(what: str, _done: int, _total: int) -> None:
+        if what == "Reading outputs" and not begun:
+            begun.append(what)
+            writer.begin(ALL[-1:])
+
+    found = counts(look(flow, watch=watch, isolation_level="read_uncommitted"))
+    writer.abort()
+    assert begun
+    assert found == {Kind.UNPROCESSED: 1}
+
+
 def test_several_topics(flow: Flow) -> None:
     fill(flow)
     more_in, more_out = f"{flow.source}-b", f"{flow.target}-b"
