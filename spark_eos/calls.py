@@ -3,13 +3,16 @@
 import uuid
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import Code, KafkaResponseError, code_names
 from spark_eos.wire import Wire
+
+NO_ID: Final = uuid.UUID(int=0)
+"""What stands for a topic id that is not known (KIP-516)."""
 
 _LEADER_NOT_AVAILABLE = 5
 _INVALID_TOPIC = 17

@@ -8,7 +8,7 @@ from typing import Any
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
-from spark_eos.calls import by_topic
+from spark_eos.calls import NO_ID, by_topic
 from spark_eos.deadline import Deadline
 from spark_eos.errors import Code, KafkaResponseError, code_names
 from spark_eos.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
@@ -18,8 +18,9 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
 REBALANCE_TIMEOUT_MS = 60_000
+_BY_NAME = 9
 
-TopicIds = Mapping[str, uuid.UUID]
+TopicIds = Mapping[str, uuid.UUID | None]
 IdPartitions = frozenset[tuple[uuid.UUID, int]]
 
 
@@ -211,6 +212,13 @@ def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> A
     return group
 
 
+def _versions(ids: TopicIds) -> dict[str, int]:
+    """Of OffsetFetch and OffsetCommit: 10 by topic id, or 9 by name if one id is not known."""
+    if NO_ID in ids.values():
+        return {"min_version": _BY_NAME, "max_version": _BY_NAME}
+    return {"min_version": _BY_NAME}
+
+
 def committed_offsets(
     wire: Wire,
     group_id: str,
@@ -240,6 +248,8 @@ def committed_offsets(
     """
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     member_id, epoch = member or (None, -1)
+    grouped = by_topic(partitions)
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
     request = OffsetFetchRequest(
         groups=[
             group_class(
@@ -248,14 +258,14 @@ def committed_offsets(
                 member_epoch=epoch,
                 topics=[
                     group_class.OffsetFetchRequestTopics(
-                        name=topic, topic_id=topic_ids[topic], partition_indexes=indexes
+                        name=topic, topic_id=ids[topic], partition_indexes=indexes
                     )
-                    for topic, indexes in by_topic(partitions).items()
+                    for topic, indexes in grouped.items()
                 ],
             )
         ],
         require_stable=stable,
-        min_version=9,
+        **_versions(ids),
     )
 
     def codes(response: Any) -> list[int]:
@@ -273,7 +283,7 @@ def committed_offsets(
     bad = [code for code in codes(response) if code]
     if bad:
         raise KafkaResponseError(f"offsets of group {group_id!r}: {code_names(bad)}", bad[0])
-    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    names = {topic_id: name for name, topic_id in ids.items()}
     return {
         (topic.name or names[topic.topic_id], p.partition_index): p.committed_offset
         for topic in response.groups[0].topics
@@ -305,6 +315,8 @@ def commit_offsets(
     """
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     member_id, epoch, instance_id = member
+    grouped = by_topic(offsets)
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
     request = OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=epoch,
@@ -313,7 +325,7 @@ def commit_offsets(
         topics=[
             topic_class(
                 name=topic,
-                topic_id=topic_ids[topic],
+                topic_id=ids[topic],
                 partitions=[
                     topic_class.OffsetCommitRequestPartition(
                         partition_index=index,
@@ -324,9 +336,9 @@ def commit_offsets(
                     for index in indexes
                 ],
             )
-            for topic, indexes in by_topic(offsets).items()
+            for topic, indexes in grouped.items()
         ],
-        min_version=9,
+        **_versions(ids),
     )
     response = wire.ask_coordinator(
         CoordinatorType.GROUP,
@@ -335,7 +347,7 @@ def commit_offsets(
         deadline,
         codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
     )
-    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    names = {topic_id: name for name, topic_id in ids.items()}
     return {
         (topic.name or names[topic.topic_id], p.partition_index): p.error_code
         for topic in response.topics
