@@ -9,6 +9,7 @@ transaction gets a new one.
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,7 @@ from spark_eos.errors import SparkEosError
 from spark_eos.identity import Slot
 from spark_eos.records import SourceRows, find_record, produce_arguments
 from spark_eos.settings import WriterSettings
+from spark_eos.topics import TopicCache
 from spark_eos.transaction_calls import ProducerIdentity, end_transaction, producer_identity
 from spark_eos.wire import Wire
 
@@ -53,6 +55,15 @@ _PERMANENT: Final = {
 }
 
 
+# Seconds without an end to a wait, after which whoever waits looks for a reason: librdkafka retries
+# records for a topic that is gone until the transaction's timeout.
+_STALL: Final = 1.0
+
+
+def _go_on() -> None:
+    pass
+
+
 class TransactionError(Exception):
     """A transaction did not commit, or nobody knows whether it did.
 
@@ -78,11 +89,21 @@ class SlotProducer:
 
     Args:
         settings: the writer's settings.
+
+    Attributes:
+        settings: the same.
+        wire: connections of the producer's own.
+        topics: what is known of target topics, from one clean commit to the next.
     """
 
     def __init__(self, settings: WriterSettings) -> None:
         self.settings = settings
         self.wire = Wire(settings.client)
+        self.topics = TopicCache(
+            self.wire,
+            max_block_ms=settings.max_block_ms,
+            max_idle_ms=settings.metadata_max_idle_ms,
+        )
         self._slot: Slot | None = None
         self._producer: Any = None
         self._identity: ProducerIdentity | None = None
@@ -162,6 +183,8 @@ class SlotProducer:
 
     def drop(self) -> None:
         """Fences and closes the producer; whatever its transaction holds is aborted."""
+        # A topic that was deleted, or created anew, may be the reason.
+        self.topics.clear()
         producer, self._producer = self._producer, None
         identity, self._identity = self._identity, None
         if producer is None or identity is None:
@@ -221,8 +244,15 @@ class SlotProducer:
 
     # Work -------------------------------------------------------------------------------------
 
-    def produce(self, found: SourceRows, topics: list[str | None]) -> None:
+    def produce(
+        self, found: SourceRows, topics: list[str | None], stalled: Callable[[], None] = _go_on
+    ) -> None:
         """Hands rows to librdkafka; blocks while its queue is full.
+
+        Args:
+            found: the rows.
+            topics: each row's target topic.
+            stalled: called about once a second while blocked; what it raises ends the wait.
 
         Raises:
             TransactionError: a row can't be written; the error names its source position.
@@ -234,7 +264,7 @@ class SlotProducer:
                 try:
                     produce(*row)
                 except BufferError:
-                    self._produce_when_there_is_room(row)
+                    self._produce_when_there_is_room(row, stalled)
         except Exception as error:
             if isinstance(error, TransactionError):
                 raise
@@ -246,13 +276,19 @@ class SlotProducer:
         self._guarded("poll", self._producer.poll, 0)
         self._raise_failed()
 
-    def _produce_when_there_is_room(self, row: tuple[Any, ...]) -> None:
+    def _produce_when_there_is_room(
+        self, row: tuple[Any, ...], stalled: Callable[[], None]
+    ) -> None:
+        asked = time.monotonic()
         while True:
             self._guarded("poll", self._producer.poll, 0.05)
             self._raise_failed()
             with contextlib.suppress(BufferError):
                 self._producer.produce(*row)
                 return
+            if time.monotonic() - asked >= _STALL:
+                stalled()
+                asked = time.monotonic()
 
     def _raise_failed(self) -> None:
         failed = self._failed
@@ -262,20 +298,29 @@ class SlotProducer:
                 again=failed.error.code() not in _PERMANENT,
             )
 
-    def flush(self, deadline: Deadline) -> None:
+    def flush(self, deadline: Deadline, stalled: Callable[[], None] = _go_on) -> None:
         """Waits until every record of the transaction is acknowledged.
+
+        Args:
+            deadline: over all of it.
+            stalled: called about once a second meanwhile; what it raises ends the wait.
 
         Raises:
             TransactionError: one was not.
         """
-        left = self._guarded("flush", self._producer.flush, deadline.remaining())
-        self._raise_failed()
-        if left:
-            raise TransactionError(
-                f"{left} records were not acknowledged within {deadline.seconds:g} s "
-                f"({deadline.setting})",
-                again=True,
-            )
+        while True:
+            wait = min(_STALL, deadline.remaining())
+            left = self._guarded("flush", self._producer.flush, wait)
+            self._raise_failed()
+            if not left:
+                return
+            if deadline.expired:
+                raise TransactionError(
+                    f"{left} records were not acknowledged within {deadline.seconds:g} s "
+                    f"({deadline.setting})",
+                    again=True,
+                )
+            stalled()
 
     def commit(self, deadline: Deadline) -> None:
         """Ends the transaction by committing it.

@@ -15,7 +15,6 @@ from spark_eos.errors import (
     Code,
     KafkaResponseError,
     OffsetsLostError,
-    TopicNotFoundError,
     Verdict,
     WriteError,
     code_names,
@@ -26,6 +25,7 @@ from spark_eos.identity import id_pattern
 from spark_eos.plan import BatchPlan, BatchRange, Positions
 from spark_eos.report import JobOutcome
 from spark_eos.settings import WriterSettings
+from spark_eos.topics import TopicCache, source_topics
 from spark_eos.transaction_calls import MemberIdentity, end_transaction, open_transactions
 from spark_eos.wire import Wire
 
@@ -91,6 +91,9 @@ class QueryRun:
         self.run_id = run_id
         self._wire = wire
         self._settings = settings
+        self._topics = TopicCache(
+            wire, max_block_ms=settings.max_block_ms, max_idle_ms=settings.metadata_max_idle_ms
+        )
         self._offset_log = offset_log
         self._most_rounds = most_rounds
         self._group_timeout = group_timeout
@@ -125,18 +128,8 @@ class QueryRun:
 
     def _topics_of(self, partitions: Partitions) -> dict[str, calls.TopicInfo]:
         names = {topic for topic, _partition in partitions}
-        found = calls.topics(self._wire, names, self._deadline())
-        missing = sorted(names - found.keys())
-        if missing:
-            raise TopicNotFoundError(f"source topic {', '.join(missing)} does not exist any more")
-        for name, topic_id in self._coordinator.topic_ids.items():
-            if name in found and found[name].topic_id != topic_id:
-                raise OffsetsLostError(
-                    f"source topic {name!r} was deleted and created anew under the query: "
-                    f"offsets of group {self._settings.group_id!r} and of the checkpoint belong "
-                    "to the old one. Start with another group_id and another checkpoint_location"
-                )
-        return found
+        known = self._coordinator.topic_ids
+        return source_topics(self._topics, names, known, self._settings.group_id)
 
     def _start(self, batch: BatchRange) -> None:
         # 1. Does the cluster speak what is needed, and does it allow the settings?
@@ -304,6 +297,9 @@ class QueryRun:
             ends = plan.unsettled(batch, self._committed)
             if not ends:
                 return
+            if self._settings.offset_commit_version < 6:
+                # Such brokers may take the offsets by name, whichever topic bears it by now.
+                self._topics_of(ends)
             by_member: dict[MemberIdentity, Positions] = {}
             members = self._coordinator.identities()
             for partition, end in ends.items():
@@ -329,6 +325,9 @@ class QueryRun:
         refused = {code for code in codes.values() if code}
         if not refused:
             return
+        if refused == {Code.UNKNOWN_TOPIC_ID}:
+            self._topics_of(offsets)
+            raise Again(code_names(refused))
         if verdict(refused) is Verdict.REJECTED:
             self._take_over(batch)
             raise Again(code_names(refused))

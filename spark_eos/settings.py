@@ -21,6 +21,8 @@ class WriterSettings:
         worker_directory: where a host keeps its node id and slots; None for the default.
         offset_commit_version: version of TxnOffsetCommit to send, 5 or 6.
         connect_timeout: seconds allowed to reach the cluster.
+        max_block_ms: milliseconds to wait for topics that are missing.
+        metadata_max_idle_ms: milliseconds after which topics not used are forgotten.
     """
 
     client: ClientSettings
@@ -34,6 +36,8 @@ class WriterSettings:
     worker_directory: str | None
     offset_commit_version: int
     connect_timeout: float
+    max_block_ms: int
+    metadata_max_idle_ms: int
 
     def with_version(self, version: int) -> "WriterSettings":
         """The same, with another version of TxnOffsetCommit."""

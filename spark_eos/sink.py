@@ -65,6 +65,11 @@ class ExactlyOnceSink:
         transaction_timeout_ms: milliseconds after which the brokers abort a transaction; at most
             their transaction.max.timeout.ms.
         connect_timeout: seconds allowed to reach the cluster and to start a producer.
+        max_block_ms: milliseconds to wait, while the query runs, for a topic that does not exist:
+            one that a row names, or a source topic. Kafka's ``max.block.ms`` (KIP-1319).
+        metadata_max_idle_ms: milliseconds after which a topic that was not written to is
+            forgotten, to be looked up again before its next use. Kafka's
+            ``metadata.max.idle.ms`` (KIP-1319).
         group_timeout: seconds allowed for joining the group and for each call to it.
         rounds: at most so many Spark jobs for one batch, the first one included; further ones
             write what a failed task left.
@@ -90,6 +95,8 @@ class ExactlyOnceSink:
         chunk_ms: int = 10_000,
         transaction_timeout_ms: int = 60_000,
         connect_timeout: float = 30.0,
+        max_block_ms: int = 60_000,
+        metadata_max_idle_ms: int = 300_000,
         group_timeout: float = 60.0,
         rounds: int = 4,
         worker_directory: str | None = None,
@@ -107,6 +114,8 @@ class ExactlyOnceSink:
             chunk_ms=chunk_ms,
             transaction_timeout_ms=transaction_timeout_ms,
             connect_timeout=connect_timeout,
+            max_block_ms=max_block_ms,
+            metadata_max_idle_ms=metadata_max_idle_ms,
             group_timeout=group_timeout,
             rounds=rounds,
         )
@@ -127,6 +136,8 @@ class ExactlyOnceSink:
             worker_directory=worker_directory,
             offset_commit_version=0,
             connect_timeout=connect_timeout,
+            max_block_ms=max_block_ms,
+            metadata_max_idle_ms=metadata_max_idle_ms,
         )
         self._settings.client.check_with_librdkafka()
         self._checkpoint_location = checkpoint_location
@@ -277,7 +288,9 @@ class ExactlyOnceSink:
                 check_batch(frame, len(batch.ends))
                 self._checked_run = run
             chosen = rows if only is None else rows.where(_is_one_of(only))
-            written = chosen.mapInArrow(write_task(settings, batch_plan), REPORT_DDL)
+            written = chosen.mapInArrow(
+                write_task(settings, batch_plan, afresh=only is not None), REPORT_DDL
+            )
             return job_outcome(row.asDict() for row in written.collect())
 
         try:

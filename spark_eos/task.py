@@ -39,13 +39,15 @@ def _worker_producer(settings: WriterSettings) -> SlotProducer:
 
 
 def write_task(
-    settings: WriterSettings, plan: BatchPlan
+    settings: WriterSettings, plan: BatchPlan, *, afresh: bool = False
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that ``mapInArrow`` runs for every Spark partition.
 
     Args:
         settings: the writer's settings.
         plan: how to treat each source partition; one that is missing is not written.
+        afresh: whether nothing that the worker has kept may be used: neither its producer nor what
+            it knows of topics. For rounds after the first, since it may be what made that one fail.
 
     Returns:
         A function from the rows, with the columns of `spark_eos.columns.writable`, to one batch
@@ -58,7 +60,10 @@ def write_task(
         if context is not None and context.attemptNumber() > 0:
             yield _deferred(batches)
         else:
-            yield _TaskWriter(settings, plan).write(batches)
+            producer = _worker_producer(settings)
+            if afresh:
+                producer.drop()
+            yield _TaskWriter(settings, plan, producer).write(batches)
 
     return run
 
@@ -77,9 +82,9 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class _TaskWriter:
-    def __init__(self, settings: WriterSettings, plan: BatchPlan) -> None:
+    def __init__(self, settings: WriterSettings, plan: BatchPlan, producer: SlotProducer) -> None:
         self._plan = plan
-        self._transactions = Transactions(_worker_producer(settings), settings, plan)
+        self._transactions = Transactions(producer, settings, plan)
         self._outcomes: dict[tuple[str, int], PartitionOutcome] = {}
         self._pending: dict[tuple[str, int], int] = {}
         self._seen: dict[tuple[str, int], int] = {}

@@ -6,9 +6,11 @@ partition of every answer is accepted, end the transaction by committing it.
 
 import enum
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Final
 
-from spark_eos import calls
+from spark_eos.calls import NO_ID
 from spark_eos.deadline import Deadline
 from spark_eos.errors import DeadlineExceededError, SparkEosError, Verdict, code_name, verdict
 from spark_eos.plan import BatchPlan
@@ -16,9 +18,14 @@ from spark_eos.producer import SlotProducer, TransactionError
 from spark_eos.records import SourceRows, target_topics
 from spark_eos.report import Counters
 from spark_eos.settings import WriterSettings
+from spark_eos.topics import MissingTopicsError, source_topics
 from spark_eos.transaction_calls import MemberIdentity, txn_offset_commit
 
 Offsets = dict[tuple[str, int], int]
+_BY_ID: Final = 6
+# Seconds. Deleting a topic, creating it anew and writing to it takes longer than a transaction
+# that is open for less; looking the topics up takes some milliseconds.
+_LONG: Final = 0.5
 
 
 class State(enum.Enum):
@@ -54,7 +61,9 @@ class Transactions:
         self._rows = 0
         self._bytes = 0
         self._began = 0.0
-        self._known_topics: set[str | None] = set()
+        # Target topics of the open transaction, as they were when it first wrote to them.
+        self._targets: dict[str, uuid.UUID] = {}
+        self._sources = {topic for topic, _partition in plan}
         self.counters = Counters()
 
     def _become(self, state: State) -> None:
@@ -90,47 +99,74 @@ class Transactions:
         """
         started = time.monotonic()
         topics = target_topics(found, self._settings.topic)
-        self._check_topics(found, topics)
+        targets = self._target_ids(found, topics)
         if not self.open:
             self._producer.begin()
             self._become(State.OPEN)
             self._offsets, self._rows, self._bytes = {}, 0, 0
+            self._targets = {}
             self._began = time.monotonic()
-        self._producer.produce(found, topics)
+        self._targets = targets | self._targets
+        self._producer.produce(found, topics, self._check_targets)
         self._offsets[found.topic, found.partition] = found.last_offset + 1
         self._rows += found.rows.num_rows
         self._bytes += found.rows.nbytes
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
-    def _check_topics(self, found: SourceRows, topics: list[str | None]) -> None:
-        # Asked for by us: librdkafka would wait for a topic that does not exist, or create it.
-        unknown = set(topics) - self._known_topics
-        if not unknown:
-            return
-        names = sorted(topic for topic in unknown if topic is not None)
-        sources = {topic for topic, _partition in self._plan}
-        deadline = Deadline(self._settings.connect_timeout, "connect_timeout")
-        try:
-            known = calls.topics(self._producer.wire, names, deadline)
-        except SparkEosError as error:
-            raise TransactionError(
-                f"looking target topics up: {error}", again=isinstance(error, TimeoutError)
-            ) from error
-        self._known_topics |= known.keys() - sources
-        for row, wanted in enumerate(topics):
-            if wanted is None:
+    def _target_ids(self, found: SourceRows, topics: list[str | None]) -> dict[str, uuid.UUID]:
+        names = set(topics)
+        refused = names & {None, *self._sources}
+        if refused:
+            row = next(row for row, wanted in enumerate(topics) if wanted in refused)
+            if topics[row] is None:
                 reason = "the row names no topic and the sink has no default (topic=)"
-            elif wanted in sources:
-                reason = (
-                    f"the row is for {wanted!r}, a topic the query reads: select the columns to "
-                    "write (the source's `topic` and `partition` columns are read as targets)"
-                )
-            elif wanted not in known:
-                reason = f"the row's topic {wanted!r} does not exist; create it first"
             else:
-                continue
+                reason = (
+                    f"the row is for {topics[row]!r}, a topic the query reads: select the columns "
+                    "to write (the source's `topic` and `partition` columns are read as targets)"
+                )
             raise TransactionError(f"{found.position(row)}: {reason}", again=False)
+        try:
+            # Asked for by us: librdkafka would wait for a topic that does not exist, or create it.
+            known = self._producer.topics.get({name for name in names if name is not None})
+        except MissingTopicsError as error:
+            row = next(row for row, wanted in enumerate(topics) if wanted in error.names)
+            raise TransactionError(
+                f"{found.position(row)}: the row's topic {topics[row]!r} does not exist; create it "
+                f"first ({error.reason})",
+                again=False,
+            ) from error
+        except SparkEosError as error:
+            raise _failure("looking target topics up", error) from error
+        return {name: topic.topic_id for name, topic in known.items()}
+
+    def _check_targets(self) -> None:
+        """The target topics must still be those that the transaction has written to.
+
+        Raises:
+            TransactionError: one was deleted; if it was created anew, another round may write.
+        """
+        try:
+            now = self._producer.topics.refresh(self._targets)
+        except SparkEosError as error:
+            raise _failure("looking target topics up", error) from error
+        for name, before in self._targets.items():
+            if now[name].topic_id != before:
+                raise TransactionError(
+                    f"target topic {name!r} was deleted and created anew: its topic id was "
+                    f"{before} and is {now[name].topic_id}",
+                    again=True,
+                )
+
+    def _check_sources(self, names: Collection[str]) -> None:
+        """The source topics must still be those whose offsets the plan tells to commit.
+
+        Raises:
+            OffsetsLostError, TopicNotFoundError: one is not.
+        """
+        known = {topic: plan.topic_id for (topic, _), plan in self._plan.items() if topic in names}
+        source_topics(self._producer.topics, known, known, self._settings.group_id)
 
     def commit(self) -> None:
         """Commits the open transaction: its rows and their source offsets, or neither.
@@ -144,8 +180,11 @@ class Transactions:
         try:
             # 1. Every record acknowledged, none failed.
             started = clock()
-            self._producer.flush(deadline)
+            self._producer.flush(deadline, self._check_targets)
             flushed = clock()
+            if flushed - self._began >= _LONG:
+                # What was written to a topic that is gone must not count as written.
+                self._check_targets()
             # 2. The source offsets, each partition with the member it is assigned to.
             self._send_offsets(deadline)
             sent = clock()
@@ -167,6 +206,7 @@ class Transactions:
         by_member: dict[MemberIdentity, Offsets] = {}
         for partition, offset in self._offsets.items():
             by_member.setdefault(self._plan[partition].member, {})[partition] = offset
+        what = f"committing offsets of group {self._settings.group_id!r}"
         topic_ids = {topic: plan.topic_id for (topic, _), plan in self._plan.items()}
         for member, offsets in by_member.items():
             try:
@@ -180,11 +220,10 @@ class Transactions:
                     self._settings.offset_commit_version,
                     deadline,
                     lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
+                    self._check_sources,
                 )
-            except DeadlineExceededError as error:
-                raise TransactionError(str(error), again=True) from error
             except SparkEosError as error:
-                raise TransactionError(str(error), again=False) from error
+                raise _failure(what, error) from error
             found = verdict(codes.values())
             age_ms = (time.monotonic() - self._began) * 1000
             if found is Verdict.FENCED and age_ms >= self._settings.transaction_timeout_ms:
@@ -203,13 +242,25 @@ class Transactions:
                     if code
                 )
                 raise TransactionError(
-                    f"committing offsets of group {self._settings.group_id!r} as member "
-                    f"{member.instance_id} at epoch {member.epoch}: {refused}",
+                    f"{what} as member {member.instance_id} at epoch {member.epoch}: {refused}",
                     again=found is not Verdict.REFUSED,
                 )
+        sources = {topic for topic, _partition in self._offsets}
+        if self._settings.offset_commit_version < _BY_ID or NO_ID in map(topic_ids.get, sources):
+            # By name they may have gone to a topic created anew, and would be committed to it. If
+            # one is deleted from here on, the broker deletes them too.
+            try:
+                self._check_sources(sources)
+            except SparkEosError as error:
+                raise _failure(what, error) from error
 
     def abort(self) -> None:
         """Ends the open transaction, if there is one, without a trace."""
         if self.open:
             self._become(State.NONE)
             self._producer.drop()
+
+
+def _failure(what: str, error: SparkEosError) -> TransactionError:
+    # Only where no answer came in time might another round get one.
+    return TransactionError(f"{what}: {error}", again=isinstance(error, DeadlineExceededError))

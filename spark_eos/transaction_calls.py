@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from spark_eos.wire import CoordinatorType, Wire
 
 _BY_NAME = 5
 _NO_ID = uuid.UUID(int=0)
+_UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def txn_offset_commit(
     version: int,
     deadline: Deadline,
     on_lost: Callable[[], None],
+    on_unknown_topic: Callable[[Collection[str]], None] | None = None,
 ) -> dict[tuple[str, int], int]:
     """Commits source offsets inside the producer's open transaction, as one member.
 
@@ -154,6 +156,8 @@ def txn_offset_commit(
         version: 6 sends topic ids, or names if the id of any topic is not known; 5 sends names.
         deadline: over all attempts.
         on_lost: called for each request whose answer was lost.
+        on_unknown_topic: called, before each repetition, with the names of topics that the broker
+            does not know (100, or 3 by name); what it raises ends the call.
 
     Returns:
         Kafka's error code by (topic, partition); only if all are 0 may the transaction commit.
@@ -204,8 +208,13 @@ def txn_offset_commit(
         }
 
     def retriable(response: Any) -> Iterable[int]:
-        codes = by_partition(response).values()
-        return codes if verdict(codes) in (Verdict.RETRY, Verdict.REDISCOVER) else ()
+        found = by_partition(response)
+        if verdict(found.values()) not in (Verdict.RETRY, Verdict.REDISCOVER):
+            return ()
+        unknown = {topic for (topic, _), code in found.items() if code in _UNKNOWN_TOPIC}
+        if unknown and on_unknown_topic is not None:
+            on_unknown_topic(unknown)
+        return found.values()
 
     response = wire.ask_coordinator(
         CoordinatorType.GROUP,

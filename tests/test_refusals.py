@@ -175,6 +175,8 @@ def test_a_broker_that_can_not_be_reached(flow: Flow, spark_eos_session: SparkSe
         ({"checkpoint_location": ""}, "checkpoint_location"),
         ({"members": 0}, "members"),
         ({"chunk_records": "many"}, "chunk_records"),
+        ({"max_block_ms": 0}, "max_block_ms"),
+        ({"metadata_max_idle_ms": -1}, "metadata_max_idle_ms"),
         ({"chunk_ms": 60_000}, "chunk_ms=60000 must be below transaction_timeout_ms"),
         ({"kafka": {}}, "bootstrap.servers"),
         ({"kafka": {"bootstrap.servers": "a:1", "transactional.id": "x"}}, "transactional_id_pre"),

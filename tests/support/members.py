@@ -53,4 +53,6 @@ def writer_settings(flow: Flow, offset_commit_version: int = 6) -> WriterSetting
         worker_directory=flow.worker_directory,
         offset_commit_version=offset_commit_version,
         connect_timeout=20,
+        max_block_ms=20_000,
+        metadata_max_idle_ms=300_000,
     )
