@@ -82,6 +82,11 @@ class Flow:
             producer.poll(0)
         assert producer.flush(30) == 0
 
+    def recreate(self, topic: str, partitions: int | None = None) -> None:
+        """Deletes a topic and creates it anew."""
+        self.broker.delete_topic(topic)
+        self.broker.create_topic(topic, partitions or self.partitions)
+
     def written(self, topic: str | None = None) -> list[Message]:
         """All records of the target topic that a read_committed consumer sees."""
         return consume(self.bootstrap_servers, topic or self.target)
@@ -136,6 +141,8 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            # At the end of a partition the broker would wait for more to come.
+            "fetch.wait.max.ms": 20,
         }
     )
     found: list[Message] = []
@@ -153,7 +160,7 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
             if ends[position.partition]
         ):
             assert time.monotonic() < until, f"{topic}: the end is not reached"
-            for message in consumer.consume(1_000, timeout=0.2):
+            for message in consumer.consume(1_000, timeout=0.02):
                 assert message.error() is None, message.error()
                 found.append(message)
     return sorted(found, key=lambda m: (m.partition() or 0, m.offset() or 0))
