@@ -64,6 +64,15 @@ def _go_on() -> None:
     pass
 
 
+# Whoever asks for the topic as it is now can tell why: it is gone, it was created anew with fewer
+# partitions, or a row names what never was.
+_NO_SUCH_PLACE: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
+
 class TransactionError(Exception):
     """A transaction did not commit, or nobody knows whether it did.
 
@@ -245,14 +254,15 @@ class SlotProducer:
     # Work -------------------------------------------------------------------------------------
 
     def produce(
-        self, found: SourceRows, topics: list[str | None], stalled: Callable[[], None] = _go_on
+        self, found: SourceRows, topics: list[str | None], check: Callable[[], None] = _go_on
     ) -> None:
         """Hands rows to librdkafka; blocks while its queue is full.
 
         Args:
             found: the rows.
             topics: each row's target topic.
-            stalled: called about once a second while blocked; what it raises ends the wait.
+            check: raises if the target topics are not what they were; called about once a second
+                while blocked, and when a topic or partition is not known.
 
         Raises:
             TransactionError: a row can't be written; the error names its source position.
@@ -264,46 +274,48 @@ class SlotProducer:
                 try:
                     produce(*row)
                 except BufferError:
-                    self._produce_when_there_is_room(row, stalled)
+                    self._produce_when_there_is_room(row, check)
         except Exception as error:
             if isinstance(error, TransactionError):
                 raise
+            if isinstance(error, KafkaException) and error.args[0].code() in _NO_SUCH_PLACE:
+                check()
             index = found.rows.num_rows - 1 - sum(1 for _ in arguments)
             raise TransactionError(
                 f"{found.position(index)}, for topic {topics[index]!r}: {_advice(error)}",
                 again=_is_transient(error),
             ) from error
         self._guarded("poll", self._producer.poll, 0)
-        self._raise_failed()
+        self._raise_failed(check)
 
-    def _produce_when_there_is_room(
-        self, row: tuple[Any, ...], stalled: Callable[[], None]
-    ) -> None:
-        asked = time.monotonic()
+    def _produce_when_there_is_room(self, row: tuple[Any, ...], check: Callable[[], None]) -> None:
+        checked = time.monotonic()
         while True:
             self._guarded("poll", self._producer.poll, 0.05)
-            self._raise_failed()
+            self._raise_failed(check)
             with contextlib.suppress(BufferError):
                 self._producer.produce(*row)
                 return
-            if time.monotonic() - asked >= _STALL:
-                stalled()
-                asked = time.monotonic()
+            if time.monotonic() - checked >= _STALL:
+                check()
+                checked = time.monotonic()
 
-    def _raise_failed(self) -> None:
+    def _raise_failed(self, check: Callable[[], None]) -> None:
         failed = self._failed
         if failed is not None:
+            if failed.error.code() in _NO_SUCH_PLACE:
+                check()
             raise TransactionError(
                 f"{failed.position}: {_advice(failed.error)}",
                 again=failed.error.code() not in _PERMANENT,
             )
 
-    def flush(self, deadline: Deadline, stalled: Callable[[], None] = _go_on) -> None:
+    def flush(self, deadline: Deadline, check: Callable[[], None] = _go_on) -> None:
         """Waits until every record of the transaction is acknowledged.
 
         Args:
             deadline: over all of it.
-            stalled: called about once a second meanwhile; what it raises ends the wait.
+            check: as in `produce`.
 
         Raises:
             TransactionError: one was not.
@@ -311,7 +323,7 @@ class SlotProducer:
         while True:
             wait = min(_STALL, deadline.remaining())
             left = self._guarded("flush", self._producer.flush, wait)
-            self._raise_failed()
+            self._raise_failed(check)
             if not left:
                 return
             if deadline.expired:
@@ -320,7 +332,7 @@ class SlotProducer:
                     f"({deadline.setting})",
                     again=True,
                 )
-            stalled()
+            check()
 
     def commit(self, deadline: Deadline) -> None:
         """Ends the transaction by committing it.

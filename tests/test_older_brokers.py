@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import preflight
-from spark_eos.errors import Code, KafkaResponseError
+from spark_eos.errors import Code, KafkaResponseError, OffsetsLostError
 from spark_eos.group_calls import commit_offsets, committed_offsets, describe_group
 from spark_eos.identity import id_pattern
 from spark_eos.producer import TransactionError
@@ -17,7 +17,8 @@ from spark_eos.testing import EmbeddedKafka
 from spark_eos.transaction_calls import open_transactions
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
-from support.queries import run_available
+from support.queries import run_available, until
+from support.rowless import running, without_rows
 from support.writing import Frame, rows, sent_frames, speak_at_most, take_over, transactions
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _LIST_TRANSACTIONS = 8, 9, 66
@@ -96,6 +97,38 @@ def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) ->
         assert flow.values() == []
         assert flow.committed() == {}
         assert flow.open_transactions() == []
+
+
+def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None:
+    with started(flow) as coordinator, transactions(flow, coordinator, 5) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        flow.recreate(flow.source)
+        flow.produce(range(20))
+        # The broker takes the offsets, for it knows the topic by name alone.
+        with pytest.raises(TransactionError, match="was deleted and created anew") as refusal:
+            writing.commit()
+        assert not refusal.value.again
+        assert flow.committed() == {}
+        assert flow.values() == []
+        # The members' assignment tells the driver within a heartbeat.
+        until(lambda: not coordinator.identities(), lambda: "the assignment to change", 20)
+
+
+@both
+@pytest.mark.parametrize("when", ["during the job", "between batches"])
+def test_the_driver_does_not_settle_offsets_of_a_topic_created_anew(
+    flow: Flow, spoken: dict[int, int], when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak_at_most(monkeypatch, spoken)
+    with running(flow) as run:
+        run.process(0, without_rows(lambda: None))
+        assert flow.committed() == {0: 10, 1: 10}
+        if when == "between batches":
+            flow.recreate(flow.source)
+        then = (lambda: None) if when == "between batches" else lambda: flow.recreate(flow.source)
+        with pytest.raises(OffsetsLostError, match="was deleted and created anew"):
+            run.process(1, without_rows(then))
+    assert flow.committed() == {}
 
 
 @both

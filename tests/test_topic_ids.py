@@ -3,15 +3,19 @@
 import dataclasses
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
+from spark_eos.config import ClientSettings
+from spark_eos.group_calls import commit_offsets, committed_offsets
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.transaction import Transactions
 from spark_eos.transaction_calls import txn_offset_commit
+from spark_eos.wire import Wire
 from support.flow import Flow
 from support.members import deadline, started
 from support.writing import Frame, rows, sent_frames, transactions
@@ -106,3 +110,53 @@ def test_both_topics_of_a_request_by_name_are_answered(
         assert {f.version for f in _committing(frames)} == {5}
         writing.abort()
     assert flow.committed() == {}
+
+
+@pytest.mark.parametrize("missing", [None, _NULL], ids=["no id", "null id"])
+def test_offsets_outside_a_transaction_go_by_name_without_an_id(
+    flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {(flow.source, 0): 7, (flow.source, 1): 9}
+    with started(flow, 1) as coordinator, flow.wire() as wire:
+        (member,) = set(coordinator.identities().values())
+        who = (member.member_id, member.epoch, member.instance_id)
+        frames = sent_frames(monkeypatch)
+        found: list[Any] = []
+        for ids in ({flow.source: missing}, {}, coordinator.topic_ids):
+            codes = commit_offsets(wire, flow.group_id, who, wanted, ids, deadline())
+            assert codes == dict.fromkeys(wanted, 0)
+            found.append(committed_offsets(wire, flow.group_id, wanted, ids, deadline()))
+    assert found == [wanted] * 3
+    for key in (OffsetCommitRequest.API_KEY, OffsetFetchRequest.API_KEY):
+        assert [f.version for f in frames if f.api_key == key] == [9, 9, 10]
+
+
+def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
+    with started(flow, 1) as coordinator, transactions(flow, coordinator) as writing:
+        ids: dict[str, uuid.UUID | None] = {**coordinator.topic_ids}
+
+        class Changing(Wire):
+            """The ids that are known change while the request is on its way."""
+
+            def ask_coordinator(self, *arguments: Any, **options: Any) -> Any:
+                ids.update(
+                    {flow.source: uuid.uuid4(), "another": coordinator.topic_ids[flow.source]}
+                )
+                return super().ask_coordinator(*arguments, **options)
+
+        writing.add(rows(flow, 0, 0))
+        writing._producer.flush(deadline())
+        with closing(Changing(ClientSettings(flow.kafka))) as wire:
+            codes = txn_offset_commit(
+                wire,
+                flow.group_id,
+                writing._producer.identity,
+                writing._plan[flow.source, 0].member,
+                {(flow.source, 0): 1},
+                ids,
+                6,
+                deadline(),
+                lambda: None,
+            )
+        assert codes == {(flow.source, 0): 0}
+        writing.abort()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,14 +37,17 @@ def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) ->
 
 @contextmanager
 def transactions(
-    flow: Flow, coordinator: GroupCoordinator, version: int = 6
+    flow: Flow, coordinator: GroupCoordinator, version: int = 6, **options: Any
 ) -> Iterator[Transactions]:
-    """A worker's transactions, with all of the coordinator's partitions in their plan."""
+    """A worker's transactions, with all of the coordinator's partitions in their plan.
+
+    ``options`` replace fields of the writer's settings.
+    """
     members = coordinator.identities()
     plan = batch_plan(
         BatchRange(0, {}, dict.fromkeys(members, 100)), {}, members, coordinator.topic_ids
     )
-    settings = writer_settings(flow, version)
+    settings = replace(writer_settings(flow, version), **options)
     with closing(SlotProducer(settings)) as producer:
         yield Transactions(producer, settings, plan)
 

@@ -1,0 +1,90 @@
+"""Whole queries whose topics are deleted and created anew between two batches, under Spark's eyes.
+
+What Spark itself notices depends on how many records the new source topic has.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from support.flow import Flow
+from support.queries import relay
+
+
+def _run(
+    spark: SparkSession,
+    flow: Flow,
+    after_the_first_batch: Callable[[], None],
+    transform: Callable[[DataFrame], DataFrame] = relay,
+) -> list[BatchReport]:
+    """Runs two batches of ten records each; something happens between them."""
+    reports: list[BatchReport] = []
+
+    def note(report: BatchReport) -> None:
+        reports.append(report)
+        if len(reports) == 1:
+            after_the_first_batch()
+
+    flow.produce(range(20))
+    sink = ExactlyOnceSink(**flow.options(), on_batch=note)
+    frame = sink.read(spark, subscribe=flow.source, options={"maxOffsetsPerTrigger": "10"})
+    query = sink.write(transform(frame)).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+        sink.close()
+    return reports
+
+
+@pytest.mark.parametrize("filtered", [False, True], ids=["written", "filtered out"])
+def test_a_source_topic_with_more_records_than_before(
+    flow: Flow, spark_eos_session: SparkSession, *, filtered: bool
+) -> None:
+    def recreate() -> None:
+        flow.recreate(flow.source)
+        # So many that Spark finds the offsets that it expects, and notices nothing.
+        flow.produce([f"new {n}" for n in range(60)])
+
+    def transform(frame: DataFrame) -> DataFrame:
+        return relay(frame.where("value NOT LIKE 'new%'") if filtered else frame)
+
+    with pytest.raises(StreamingQueryException, match="was deleted and created anew under the q"):
+        _run(spark_eos_session, flow, recreate, transform)
+    assert sorted(map(int, flow.values())) == list(range(10))
+    assert flow.committed() == {}
+    # Nor does a restart take the new topic for the old one.
+    with pytest.raises(StreamingQueryException, match="has no committed offset for"):
+        _run(spark_eos_session, flow, lambda: None, transform)
+    assert sorted(map(int, flow.values())) == list(range(10))
+    assert flow.committed() == {}
+
+
+def test_a_source_topic_with_fewer_records_than_before(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    def recreate() -> None:
+        flow.recreate(flow.source)
+        flow.produce(["new"])
+
+    # Spark's complaint or ours, whichever comes first.
+    with pytest.raises(StreamingQueryException):
+        _run(spark_eos_session, flow, recreate)
+    assert sorted(map(int, flow.values())) == list(range(10))
+    assert flow.committed() == {}
+    assert flow.open_transactions() == []
+
+
+def test_a_target_topic_with_fewer_partitions_than_before(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    (first, second) = _run(
+        spark_eos_session, flow, lambda: flow.recreate(flow.target, partitions=1)
+    )
+    assert (first.rows_written, second.rows_written) == (10, 10)
+    # The first batch went with the topic that it was written to.
+    assert sorted(map(int, flow.values())) == list(range(10, 20))
+    assert flow.committed() == {0: 10, 1: 10}

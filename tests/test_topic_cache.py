@@ -1,0 +1,170 @@
+"""What is known of topics: asked for once, waited for, forgotten when nobody uses it."""
+
+import threading
+import time
+from contextlib import closing
+
+import pytest
+from kafka.protocol.metadata import MetadataRequest
+from pyspark.sql import SparkSession
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.config import ClientSettings
+from spark_eos.errors import DeadlineExceededError
+from spark_eos.topics import MissingTopicsError, TopicCache
+from spark_eos.transaction import Transactions
+from spark_eos.wire import Wire
+from support.flow import Flow
+from support.members import started
+from support.proxy import KafkaProxy
+from support.writing import Frame, rows, sent_frames, transactions
+
+
+def _cache(wire: Wire, max_block_ms: int = 10_000, max_idle_ms: int = 300_000) -> TopicCache:
+    return TopicCache(wire, max_block_ms=max_block_ms, max_idle_ms=max_idle_ms)
+
+
+def _asking(frames: list[Frame], *topics: str) -> int:
+    """How many metadata requests name all of the topics."""
+    return sum(
+        frame.api_key == MetadataRequest.API_KEY
+        and all(t.encode() in frame.content for t in topics)
+        for frame in frames
+    )
+
+
+def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = sent_frames(monkeypatch)
+    with flow.wire() as wire:
+        cache = _cache(wire, max_idle_ms=400)
+        first = cache.get([flow.source])
+        end = time.monotonic() + 0.8
+        while time.monotonic() < end:
+            assert cache.get([flow.source]) == first
+            time.sleep(0.02)
+        assert _asking(frames, flow.source) == 1
+        # Only what is not known is asked for, in one request.
+        cache.get([flow.source, flow.target])
+        assert _asking(frames, flow.target) == 1
+        assert _asking(frames, flow.source) == 1
+
+
+def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = sent_frames(monkeypatch)
+    with flow.wire() as wire:
+        cache = _cache(wire, max_idle_ms=200)
+        before = cache.get([flow.source])
+        flow.recreate(flow.source)
+        time.sleep(0.25)
+        assert len(cache._topics) == 0
+        assert cache.get([flow.source]) != before
+        assert _asking(frames, flow.source) == 2
+
+
+def test_what_was_forgotten_is_asked_for_again(flow: Flow) -> None:
+    with flow.wire() as wire:
+        cache = _cache(wire)
+        old = cache.get([flow.source])
+        flow.recreate(flow.source, 3)
+        assert cache.get([flow.source]) == old
+        new = cache.refresh([flow.source])
+        assert new[flow.source].topic_id != old[flow.source].topic_id
+        assert new[flow.source].partitions == 3
+        assert cache.get([flow.source]) == new
+        flow.recreate(flow.source)
+        cache.clear()
+        assert cache.get([flow.source]) != new
+
+
+def test_a_missing_topic_is_waited_for(flow: Flow) -> None:
+    late = f"late-{flow.name}"
+    create = threading.Timer(0.4, flow.broker.create_topic, [late])
+    create.start()
+    with flow.wire() as wire:
+        found = _cache(wire).get([flow.source, late])
+    create.join()
+    assert found.keys() == {flow.source, late}
+
+
+def test_a_topic_that_does_not_come_to_be(flow: Flow) -> None:
+    names = [f"none-{flow.name}", flow.source, f"never-{flow.name}"]
+    with flow.wire() as wire:
+        began = time.monotonic()
+        with pytest.raises(MissingTopicsError, match=r"0\.3 s for it \(max_block_ms\)") as failure:
+            _cache(wire, max_block_ms=300).get(names)
+    assert 0.3 <= time.monotonic() - began < 3
+    assert failure.value.names == sorted(names[::2])
+
+
+@pytest.mark.parametrize("name", ["not valid", "..", "x" * 250])
+def test_a_name_that_no_topic_can_have_is_not_waited_for(flow: Flow, name: str) -> None:
+    with flow.wire() as wire:
+        began = time.monotonic()
+        with pytest.raises(MissingTopicsError, match="no topic can have such a name"):
+            _cache(wire).get([name])
+    assert time.monotonic() - began < 2
+
+
+def test_a_cluster_that_does_not_answer() -> None:
+    late = pytest.raises(DeadlineExceededError, match="max_block_ms")
+    with closing(Wire(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as wire, late:
+        _cache(wire, max_block_ms=200).get(["any"])
+
+
+def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = sent_frames(monkeypatch)
+    with started(flow) as coordinator, transactions(flow, coordinator) as first:
+        driver = _asking(frames, flow.source)
+        producer, settings, plan = first._producer, first._settings, first._plan
+        for offset in range(0, 16, 2):
+            # A task of its own each time, as in batch after batch.
+            writing = Transactions(producer, settings, plan)
+            for part in (offset, offset + 1):
+                writing.add(rows(flow, 0, part))
+            writing.add(rows(flow, 1, offset))
+            writing.commit()
+        assert _asking(frames, flow.target) == 1
+        assert _asking(frames, flow.source) == driver
+        # After a failure nothing is taken for known.
+        writing.add(rows(flow, 0, 16))
+        writing.abort()
+        writing.add(rows(flow, 0, 16))
+        writing.commit()
+        assert _asking(frames, flow.target) == 2
+    assert len(flow.values()) == 25
+
+
+def test_a_query_asks_once_per_worker(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    flow = proxied_flow
+    flow.produce(range(20))
+    counts: list[tuple[int, int]] = []
+
+    def ours(topic: str) -> int:
+        # librdkafka, whose client id is the same, lets a topic be created.
+        return sum(
+            request.api_key == MetadataRequest.API_KEY
+            and request.client_id.startswith("spark-eos-")
+            and [t.name for t in request.message().topics or ()] == [topic]
+            and not request.message().allow_auto_topic_creation
+            for request in list(proxy.requests)
+        )
+
+    def note(_report: BatchReport) -> None:
+        counts.append((ours(flow.source), ours(flow.target)))
+
+    sink = ExactlyOnceSink(**flow.options(), on_batch=note)
+    frame = sink.read(
+        spark_eos_session, subscribe=flow.source, options={"maxOffsetsPerTrigger": "4"}
+    )
+    query = sink.write(frame.select("source", "value")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    sink.close()
+    assert len(counts) == 5
+    # The driver at its start alone; each of the two workers once, after two checks on the driver.
+    assert counts[-1][0] == counts[0][0]
+    assert counts[-1][1] <= 4
+    assert sorted(map(int, flow.values())) == list(range(20))
