@@ -4,12 +4,15 @@ What Spark itself notices depends on how many records the new source topic has.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos import sink as sink_module
+from spark_eos.task import write_task
 from support.flow import Flow
 from support.queries import relay
 
@@ -28,7 +31,8 @@ def _run(
         if len(reports) == 1:
             after_the_first_batch()
 
-    flow.produce(range(20))
+    # Keys for all of the target's partitions.
+    flow.produce(range(20), key=lambda value: str(value).encode())
     sink = ExactlyOnceSink(**flow.options(), on_batch=note)
     frame = sink.read(spark, subscribe=flow.source, options={"maxOffsetsPerTrigger": "10"})
     query = sink.write(transform(frame)).trigger(availableNow=True).start()
@@ -79,12 +83,22 @@ def test_a_source_topic_with_fewer_records_than_before(
 
 
 def test_a_target_topic_with_fewer_partitions_than_before(
-    flow: Flow, spark_eos_session: SparkSession
+    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    afresh: list[bool] = []
+
+    def noting(*arguments: Any, **options: Any) -> Any:
+        afresh.append(options["afresh"])
+        return write_task(*arguments, **options)
+
+    monkeypatch.setattr(sink_module, "write_task", noting)
     (first, second) = _run(
         spark_eos_session, flow, lambda: flow.recreate(flow.target, partitions=1)
     )
     assert (first.rows_written, second.rows_written) == (10, 10)
+    # The producers that knew the old topic are not used again.
+    assert (first.rounds, second.rounds) == (1, 2)
+    assert afresh == [False, False, True]
     # The first batch went with the topic that it was written to.
     assert sorted(map(int, flow.values())) == list(range(10, 20))
     assert flow.committed() == {0: 10, 1: 10}

@@ -6,11 +6,13 @@ from contextlib import closing
 
 import pytest
 from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import InitProducerIdRequest
 from pyspark.sql import SparkSession
 
-from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos import BatchReport, ExactlyOnceSink, task
 from spark_eos.config import ClientSettings
 from spark_eos.errors import DeadlineExceededError
+from spark_eos.task import write_task
 from spark_eos.topics import MissingTopicsError, TopicCache
 from spark_eos.transaction import Transactions
 from spark_eos.wire import Wire
@@ -134,6 +136,21 @@ def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
         writing.commit()
         assert _asking(frames, flow.target) == 2
     assert len(flow.values()) == 25
+
+
+def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = sent_frames(monkeypatch)
+    monkeypatch.setattr(task, "_producers", {})
+    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+        for number, afresh in enumerate((False, False, True)):
+            run = write_task(writing._settings, writing._plan, afresh=afresh)
+            (report,) = run(iter([rows(flow, 0, number).rows]))
+            assert report.column("status").to_pylist() == ["written", "written"]
+        (producer,) = task._producers.values()
+        with closing(producer):
+            assert _asking(frames, flow.target) == 2
+            assert sum(f.api_key == InitProducerIdRequest.API_KEY for f in frames) == 1
+    assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]
 
 
 def test_a_query_asks_once_per_worker(
