@@ -45,6 +45,9 @@ class TopicInfo:
     topic_id: uuid.UUID
     partitions: int
 
+    def __str__(self) -> str:
+        return f"topic id {self.topic_id} with {self.partitions} partitions"
+
 
 def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) -> BrokerFeatures:
     """Asks a broker, or any, for its versions and the cluster's finalized features."""

@@ -6,11 +6,10 @@ partition of every answer is accepted, end the transaction by committing it.
 
 import enum
 import time
-import uuid
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from spark_eos.calls import NO_ID
+from spark_eos.calls import NO_ID, TopicInfo
 from spark_eos.deadline import Deadline
 from spark_eos.errors import DeadlineExceededError, SparkEosError, Verdict, code_name, verdict
 from spark_eos.plan import BatchPlan
@@ -62,7 +61,7 @@ class Transactions:
         self._bytes = 0
         self._began = 0.0
         # Target topics of the open transaction, as they were when it first wrote to them.
-        self._targets: dict[str, uuid.UUID] = {}
+        self._targets: dict[str, TopicInfo] = {}
         self._sources = {topic for topic, _partition in plan}
         self.counters = Counters()
 
@@ -99,7 +98,7 @@ class Transactions:
         """
         started = time.monotonic()
         topics = target_topics(found, self._settings.topic)
-        targets = self._target_ids(found, topics)
+        targets = self._look_up(found, topics)
         if not self.open:
             self._producer.begin()
             self._become(State.OPEN)
@@ -114,7 +113,7 @@ class Transactions:
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
-    def _target_ids(self, found: SourceRows, topics: list[str | None]) -> dict[str, uuid.UUID]:
+    def _look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
         names = set(topics)
         refused = names & {None, *self._sources}
         if refused:
@@ -129,7 +128,7 @@ class Transactions:
             raise TransactionError(f"{found.position(row)}: {reason}", again=False)
         try:
             # Asked for by us: librdkafka would wait for a topic that does not exist, or create it.
-            known = self._producer.topics.get({name for name in names if name is not None})
+            return self._producer.topics.get({name for name in names if name is not None})
         except MissingTopicsError as error:
             row = next(row for row, wanted in enumerate(topics) if wanted in error.names)
             raise TransactionError(
@@ -139,24 +138,24 @@ class Transactions:
             ) from error
         except SparkEosError as error:
             raise _failure("looking target topics up", error) from error
-        return {name: topic.topic_id for name, topic in known.items()}
 
     def _check_targets(self) -> None:
-        """The target topics must still be those that the transaction has written to.
+        """The target topics must be as they were when the transaction first wrote to them.
 
         Raises:
-            TransactionError: one was deleted; if it was created anew, another round may write.
+            TransactionError: one is not; if it still exists, another round may write.
         """
         try:
             now = self._producer.topics.refresh(self._targets)
         except SparkEosError as error:
             raise _failure("looking target topics up", error) from error
         for name, before in self._targets.items():
-            if now[name].topic_id != before:
+            if now[name] != before:
+                what = "has more partitions"
+                if now[name].topic_id != before.topic_id:
+                    what = "was deleted and created anew"
                 raise TransactionError(
-                    f"target topic {name!r} was deleted and created anew: its topic id was "
-                    f"{before} and is {now[name].topic_id}",
-                    again=True,
+                    f"target topic {name!r} {what}: it was {before} and is {now[name]}", again=True
                 )
 
     def _check_sources(self, names: Collection[str]) -> None:

@@ -4,6 +4,7 @@ A source topic's end is the query's; offsets of the old topic never reach the ne
 topic only what was committed goes with it.
 """
 
+import dataclasses
 import re
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_eos import calls, transaction
@@ -18,6 +20,7 @@ from spark_eos.config import ClientSettings
 from spark_eos.errors import Code, OffsetsLostError, TopicNotFoundError
 from spark_eos.producer import TransactionError
 from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos.records import SourceRows
 from spark_eos.transaction import Transactions
 from spark_eos.wire import Wire
 from support.flow import Flow
@@ -148,11 +151,11 @@ def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
 # Target topics ------------------------------------------------------------------------------------
 
 
-def _commit_in_rounds(writing: Transactions, flow: Flow, *offsets: int) -> list[str]:
+def _commit_in_rounds(writing: Transactions, found: SourceRows) -> list[str]:
     """Writes rows as the driver's rounds do: if that may help, again, with nothing kept."""
     reasons: list[str] = []
     for _ in range(4):
-        failure = _commit(writing, flow, *offsets)
+        failure = _commit(writing, found)
         if failure is None:
             return reasons
         reasons.append(str(failure))
@@ -163,9 +166,9 @@ def _commit_in_rounds(writing: Transactions, flow: Flow, *offsets: int) -> list[
     raise AssertionError(reasons)
 
 
-def _commit(writing: Transactions, flow: Flow, *offsets: int) -> TransactionError | None:
+def _commit(writing: Transactions, found: SourceRows) -> TransactionError | None:
     try:
-        writing.add(rows(flow, 0, *offsets))
+        writing.add(found)
         writing.commit()
     except TransactionError as error:
         return error
@@ -176,11 +179,11 @@ def _commit(writing: Transactions, flow: Flow, *offsets: int) -> TransactionErro
 def test_a_target_topic_created_anew_between_transactions(flow: Flow, partitions: int) -> None:
     with _writing(flow) as writing:
         # Enough keyless rows for every partition of the old topic to be known and used.
-        _commit_in_rounds(writing, flow, *range(60))
+        _commit_in_rounds(writing, rows(flow, 0, *range(60)))
         flow.recreate(flow.target, partitions)
         began = time.monotonic()
-        _commit_in_rounds(writing, flow, *range(60, 90))
-        _commit_in_rounds(writing, flow, *range(90, 120))
+        _commit_in_rounds(writing, rows(flow, 0, *range(60, 90)))
+        _commit_in_rounds(writing, rows(flow, 0, *range(90, 120)))
         assert time.monotonic() - began < 10
     assert sorted(flow.values()) == sorted(f"0/{n}" for n in range(60, 120))
     assert flow.committed() == {0: 120}
@@ -192,20 +195,39 @@ def test_a_target_topic_created_anew_in_an_open_transaction(
 ) -> None:
     # A transaction that has been open for long enough.
     monkeypatch.setattr(transaction, "_LONG", 0.0)
-    with _writing(flow) as writing:
-        writing.add(rows(flow, 0, 0, 1))
+    # Rows for every partition.
+    client = ClientSettings({**flow.kafka, "sticky.partitioning.linger.ms": 0})
+    with _writing(flow, client=client) as writing:
+        writing.add(rows(flow, 0, *range(20)))
         writing._producer.flush(deadline())
         flow.recreate(flow.target, partitions)
-        writing.add(rows(flow, 0, 2, 3))
-        with pytest.raises(TransactionError, match=f"'{flow.target}' was deleted and") as failure:
-            writing.commit()
-        assert failure.value.again
+        failure = _commit(writing, rows(flow, 0, *range(20, 40)))
+        assert failure is not None
+        assert failure.again
+        assert f"target topic '{flow.target}' was deleted and created anew" in str(failure)
+        writing.abort()
         assert flow.committed() == {}
-        _commit_in_rounds(writing, flow, *range(4))
-        _commit_in_rounds(writing, flow, 4)
+        _commit_in_rounds(writing, rows(flow, 0, *range(40)))
+        _commit_in_rounds(writing, rows(flow, 0, 40))
     # All of the transaction, not only what was written to the new topic.
-    assert sorted(flow.values()) == [f"0/{n}" for n in range(5)]
-    assert flow.committed() == {0: 5}
+    assert sorted(flow.values()) == sorted(f"0/{n}" for n in range(41))
+    assert flow.committed() == {0: 41}
+
+
+@pytest.mark.parametrize("how", ["created anew", "more partitions"])
+def test_a_row_for_a_partition_that_its_topic_has_by_now(flow: Flow, how: str) -> None:
+    with _writing(flow) as writing:
+        _commit_in_rounds(writing, rows(flow, 0, 0))
+        if how == "created anew":
+            flow.recreate(flow.target, 4)
+        else:
+            flow.broker.add_partitions(flow.target, 4)
+        found = rows(flow, 0, 1)
+        fourth = found.rows.append_column("partition", pa.array([3], pa.int32()))
+        (reason,) = _commit_in_rounds(writing, dataclasses.replace(found, rows=fourth))
+        assert how in reason
+    assert flow.written()[-1].partition() == 3
+    assert flow.committed() == {0: 2}
 
 
 def test_what_follows_a_commit_to_a_topic_created_anew(flow: Flow) -> None:
@@ -215,19 +237,19 @@ def test_what_follows_a_commit_to_a_topic_created_anew(flow: Flow) -> None:
         flow.recreate(flow.target)
         # Committed right before its end or right after: nobody can tell. It is gone with the topic.
         writing.commit()
-        _commit_in_rounds(writing, flow, 2)
-        _commit_in_rounds(writing, flow, 3)
+        _commit_in_rounds(writing, rows(flow, 0, 2))
+        _commit_in_rounds(writing, rows(flow, 0, 3))
     assert sorted(flow.values()) == ["0/2", "0/3"]
     assert flow.committed() == {0: 4}
 
 
 def test_a_target_topic_that_is_deleted_and_comes_back(flow: Flow) -> None:
     with _writing(flow) as writing:
-        _commit_in_rounds(writing, flow, 0, 1)
+        _commit_in_rounds(writing, rows(flow, 0, 0, 1))
         flow.broker.delete_topic(flow.target)
         create = threading.Timer(1.5, flow.broker.create_topic, [flow.target, flow.partitions])
         create.start()
-        _commit_in_rounds(writing, flow, 2, 3)
+        _commit_in_rounds(writing, rows(flow, 0, 2, 3))
         create.join()
     assert sorted(flow.values()) == ["0/2", "0/3"]
     assert flow.committed() == {0: 4}
@@ -242,7 +264,7 @@ def test_a_target_topic_that_stays_away(flow: Flow, *, known: bool) -> None:
         if not known:
             writing._producer.drop()
         began = time.monotonic()
-        failure = _commit(writing, flow, 2, 3)
+        failure = _commit(writing, rows(flow, 0, 2, 3))
         # Long before librdkafka gives up, which it does at the transaction's timeout.
         assert time.monotonic() - began < 10
     assert failure is not None
