@@ -45,7 +45,8 @@ class BatchReport:
         bytes_written: bytes of keys, values and headers handed to the producers.
         transactions: transactions committed.
         rounds: Spark jobs that were needed; 1 unless something was retried.
-        offset_commit_version: version of TxnOffsetCommit that was sent.
+        offset_commit_version: version of TxnOffsetCommit that the tasks sent, the lower one if they
+            sent both; that which the cluster speaks if they sent none.
         partitions: one `PartitionReport` per source partition.
         milliseconds: time by step: ``range``, ``start`` (of a run), ``plan``, ``job``,
             ``fence``, ``settle`` and ``total`` as the driver saw them; ``produce``, ``flush``,
@@ -78,6 +79,7 @@ class BatchReport:
 def batch_report(
     settings: WriterSettings,
     query_run: str,
+    cluster_version: int,
     batch: BatchRange,
     outcomes: Sequence[JobOutcome],
     members: Mapping[tuple[str, int], MemberIdentity],
@@ -88,6 +90,7 @@ def batch_report(
     Args:
         settings: the writer's settings.
         query_run: Spark's id of the query's run.
+        cluster_version: newest version of TxnOffsetCommit that the run found when it started.
         batch: the batch's range, all of it committed.
         outcomes: of each round's job.
         members: who committed each source partition last.
@@ -111,6 +114,8 @@ def batch_report(
         )
         for (topic, index), end in sorted(batch.ends.items())
     )
+    versions = (o.counters.offset_commit_version for o in outcomes)
+    sent = [version for version in versions if version is not None]
     in_tasks = {
         name: sum(getattr(o.counters, f"{name}_ms") for o in outcomes)
         for name in ("produce", "flush", "offsets", "commit")
@@ -124,7 +129,7 @@ def batch_report(
         bytes_written=sum(o.counters.bytes for o in outcomes),
         transactions=sum(o.counters.transactions for o in outcomes),
         rounds=len(outcomes),
-        offset_commit_version=settings.offset_commit_version,
+        offset_commit_version=min(sent, default=cluster_version),
         partitions=partitions,
         milliseconds={**milliseconds, **in_tasks},
     )

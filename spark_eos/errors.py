@@ -1,7 +1,8 @@
 """What spark-eos raises, and what Kafka's error codes mean to it."""
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from kafka import errors as kafka_errors
 
@@ -73,18 +74,26 @@ class KafkaResponseError(SparkEosError):
 class Code(enum.IntEnum):
     """Kafka error codes that spark-eos acts upon, by their names in Kafka's protocol."""
 
+    UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     ILLEGAL_GENERATION = 22
+    INVALID_GROUP_ID = 24
     UNKNOWN_MEMBER_ID = 25
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
     INVALID_PRODUCER_ID_MAPPING = 49
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     GROUP_ID_NOT_FOUND = 69
     FENCED_INSTANCE_ID = 82
     UNSTABLE_OFFSET_COMMIT = 88
@@ -129,6 +138,10 @@ _VERDICTS = {
 }
 
 
+# The codes that are cured by asking the same coordinator again.
+RETRIED: Final = frozenset(code for code, found in _VERDICTS.items() if found is Verdict.RETRY)
+
+
 def verdict(codes: Iterable[int]) -> Verdict:
     """Decides on all of one answer's codes: a partial failure must abort the transaction.
 
@@ -147,3 +160,32 @@ def code_name(code: int) -> str:
 def code_names(codes: Iterable[int]) -> str:
     """The distinct error codes among ``codes``, named, in numerical order."""
     return ", ".join(code_name(code) for code in sorted(set(codes)) if code != Code.NONE)
+
+
+_REMEDIES: Final[Mapping[int, str]] = {
+    Code.OFFSET_METADATA_TOO_LARGE: "raise the brokers' offset.metadata.max.bytes",
+    Code.INVALID_GROUP_ID: "choose another group_id",
+    Code.TOPIC_AUTHORIZATION_FAILED: "allow its principal to READ the source topic {topic!r}",
+    Code.GROUP_AUTHORIZATION_FAILED: "allow its principal to READ the group {group_id!r}",
+    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "allow its principal to WRITE the transactional id {transactional_id!r}; a prefixed ACL "
+        "covers those of all workers"
+    ),
+    Code.UNSUPPORTED_VERSION: (
+        "upgrade the cluster's feature transaction.version to 2 (kafka-features.sh upgrade)"
+    ),
+    Code.INVALID_REQUEST: "the broker's log may say what it dislikes about the request",
+}
+
+
+def remedy(code: int, *, topic: str, group_id: str, transactional_id: str) -> str:
+    """What the operator can do about a refused TxnOffsetCommit, or "" where nothing is known.
+
+    Args:
+        code: Kafka's error code.
+        topic: the source topic of the partition that is refused.
+        group_id: the consumer group.
+        transactional_id: the producer's.
+    """
+    words = _REMEDIES.get(code, "")
+    return words.format(topic=topic, group_id=group_id, transactional_id=transactional_id)

@@ -1,7 +1,7 @@
 """Typed calls to a consumer group's coordinator (KIP-848): membership and offsets."""
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -299,6 +299,8 @@ def commit_offsets(
     offsets: Mapping[tuple[str, int], int],
     topic_ids: TopicIds,
     deadline: Deadline,
+    *,
+    on_lost: Callable[[], None] | None = None,
 ) -> dict[tuple[str, int], int]:
     """Commits offsets outside a transaction, as one member, with its epoch.
 
@@ -309,6 +311,7 @@ def commit_offsets(
         offsets: next offset to read, by (topic, partition).
         topic_ids: ids of their topics.
         deadline: over all attempts.
+        on_lost: called for each request whose answer was lost; it may yet be carried out.
 
     Returns:
         Kafka's error code by (topic, partition); 0 where the offset is committed.
@@ -346,6 +349,7 @@ def commit_offsets(
         request,
         deadline,
         codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
+        on_lost=on_lost,
     )
     names = {topic_id: name for name, topic_id in ids.items()}
     return {

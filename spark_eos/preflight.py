@@ -14,22 +14,20 @@ from spark_eos.errors import (
 from spark_eos.identity import driver_id
 from spark_eos.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos.settings import WriterSettings
-from spark_eos.transaction_calls import end_transaction
+from spark_eos.transaction_calls import BY_ID, BY_NAME, end_transaction
 from spark_eos.wire import Wire
 
 _LEAST_TRANSACTION_VERSION = 2
-_BY_NAME = 5
-_BY_ID = 6
 
 
 def offset_commit_version(features: calls.BrokerFeatures, bootstrap_servers: str) -> int:
-    """The version of TxnOffsetCommit to send: 6 with topic ids (KIP-1319), or 5 by name.
+    """The newest version of TxnOffsetCommit to send: 6 by topic id (KIP-1319), or 5 by name.
 
     Raises:
         UnsupportedBrokerError: the cluster can't keep the promise; the text says what helps.
     """
     greatest = features.versions.get(TxnOffsetCommitRequest.API_KEY, -1)
-    if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions or greatest < _BY_NAME:
+    if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions or greatest < BY_NAME:
         raise UnsupportedBrokerError(
             f"the brokers at {bootstrap_servers} speak TxnOffsetCommit up to version {greatest} "
             f"and {'no ' if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions else ''}"
@@ -44,7 +42,7 @@ def offset_commit_version(features: calls.BrokerFeatures, bootstrap_servers: str
             f"--bootstrap-server {bootstrap_servers} upgrade --feature "
             f"transaction.version={_LEAST_TRANSACTION_VERSION}"
         )
-    return min(greatest, _BY_ID)
+    return min(greatest, BY_ID)
 
 
 def check_target_topic(
@@ -97,7 +95,7 @@ def check_cluster(
         deadline: over all calls.
 
     Returns:
-        The version of TxnOffsetCommit to send.
+        The newest version of TxnOffsetCommit that can be sent.
 
     Raises:
         UnsupportedBrokerError, TopicNotFoundError, ConfigurationError, KafkaResponseError: as said.

@@ -86,6 +86,25 @@ class TransactionError(Exception):
         self.again = again
 
 
+class _Log:
+    """librdkafka's log, where alone it tells of every connection that it has lost.
+
+    Its error callback is not called for a connection with one request in flight, and that request
+    may be the end of a transaction.
+    """
+
+    def __init__(self, on_lost: Callable[[str], None]) -> None:
+        self._on_lost = on_lost
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        """What confluent_kafka calls, from poll and flush, as it would call a logger."""
+        _librdkafka_log.log(level, message, *arguments)
+        text = message % arguments
+        # Where a connection never came about, nothing can be under way.
+        if text.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in text:
+            self._on_lost(text)
+
+
 @dataclass(frozen=True)
 class _FailedRecord:
     error: KafkaError
@@ -118,6 +137,7 @@ class SlotProducer:
         self._identity: ProducerIdentity | None = None
         self._failed: _FailedRecord | None = None
         self._disturbance: str | None = None
+        self._lost_connection: str | None = None
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -131,7 +151,7 @@ class SlotProducer:
     def begin(self) -> None:
         """Begins a transaction, with a new producer if the last one did not end cleanly."""
         if self._producer is not None and not self.clean():
-            logger.info("%s is replaced: %s", self.identity.transactional_id, self._disturbance)
+            logger.info("%s is replaced: %s", self.identity.transactional_id, self._reason())
             self.drop()
         if self._producer is None:
             self._open()
@@ -148,7 +168,10 @@ class SlotProducer:
             self._producer.poll(0)
         except Exception as error:  # noqa: BLE001 - fenced while idle, by the driver say
             self._disturbance = str(error)
-        return self._disturbance is None
+        return self._reason() is None
+
+    def _reason(self) -> str | None:
+        return self._disturbance or self._lost_connection
 
     def _open(self) -> None:
         settings = self.settings
@@ -159,14 +182,18 @@ class SlotProducer:
                     settings.transactional_id_prefix, settings.group_id, settings.worker_directory
                 )
             transactional_id = self._slot.transactional_id
+            self._lost_connection = None
             self._producer = Producer(
                 {
                     **settings.client.for_producer(
                         transactional_id, settings.transaction_timeout_ms
                     ),
                     "error_cb": self._on_error,
+                    # Whatever the user has set: lost connections must be told.
+                    "log_level": 7,
+                    "log.connection.close": True,
                 },
-                logger=_librdkafka_log,
+                logger=_Log(self._on_lost_connection),
             )
             self._initialize(deadline)
             self._identity = producer_identity(self.wire, transactional_id, deadline)
@@ -176,10 +203,17 @@ class SlotProducer:
             raise TransactionError(
                 f"starting a transactional producer: {error}", again=_is_transient(error)
             ) from error
-        # What happened while connecting can't reach into a transaction.
+        # An error while connecting can't reach into a transaction. A lost connection is remembered,
+        # since librdkafka does not tell of the next one if that comes within 30 s.
         self._disturbance = None
 
     def _initialize(self, deadline: Deadline) -> None:
+        if self.settings.topic is not None:
+            # Connects. Without a connection librdkafka looks for the coordinator once, in vain,
+            # and then again after half a second.
+            with contextlib.suppress(KafkaException):
+                self._producer.list_topics(self.settings.topic, deadline.remaining())
+
         def attempt() -> None:
             try:
                 self._producer.init_transactions(deadline.remaining())
@@ -227,6 +261,9 @@ class SlotProducer:
 
     def _on_error(self, error: KafkaError) -> None:
         self._disturbance = str(error)
+
+    def _on_lost_connection(self, line: str) -> None:
+        self._lost_connection = line
 
     def disturb(self, reason: str) -> None:
         """Notes that the open transaction can't end cleanly, even if it commits."""

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from spark_eos.transaction_calls import BY_ID, BY_NAME
+
 WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
 DEFERRED: Final = "deferred"
@@ -23,6 +25,8 @@ _COLUMNS: Final = (
     ("reason", pa.string(), "string"),
     ("transactions", pa.int64(), "long"),
     ("bytes", pa.int64(), "long"),
+    ("offset_commits_by_id", pa.int64(), "long"),
+    ("offset_commits_by_name", pa.int64(), "long"),
     ("produce_ms", pa.float64(), "double"),
     ("flush_ms", pa.float64(), "double"),
     ("offsets_ms", pa.float64(), "double"),
@@ -34,14 +38,34 @@ REPORT_DDL: Final = ", ".join(f"{name} {spark}" for name, _, spark in _COLUMNS)
 
 @dataclass
 class Counters:
-    """What a task did; times in milliseconds."""
+    """What a task did; times in milliseconds.
+
+    ``offset_commits_by_id`` counts answers to TxnOffsetCommit of version 6, and
+    ``offset_commits_by_name`` to version 5.
+    """
 
     transactions: int = 0
     bytes: int = 0
+    offset_commits_by_id: int = 0
+    offset_commits_by_name: int = 0
     produce_ms: float = 0.0
     flush_ms: float = 0.0
     offsets_ms: float = 0.0
     commit_ms: float = 0.0
+
+    def count_offset_commit(self, version: int) -> None:
+        """Counts an answer to TxnOffsetCommit."""
+        if version >= BY_ID:
+            self.offset_commits_by_id += 1
+        else:
+            self.offset_commits_by_name += 1
+
+    @property
+    def offset_commit_version(self) -> int | None:
+        """The lowest version of TxnOffsetCommit that was answered; None if none was sent."""
+        if self.offset_commits_by_name:
+            return BY_NAME
+        return BY_ID if self.offset_commits_by_id else None
 
 
 @dataclass

@@ -26,7 +26,7 @@ from spark_eos.plan import BatchPlan, BatchRange, Positions
 from spark_eos.report import JobOutcome
 from spark_eos.settings import WriterSettings
 from spark_eos.topics import TopicCache, source_topics
-from spark_eos.transaction_calls import MemberIdentity, end_transaction, open_transactions
+from spark_eos.transaction_calls import BY_ID, MemberIdentity, end_transaction, open_transactions
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class QueryRun:
     Args:
         run_id: Spark's id of the run, or "" where it is not known.
         wire: connections, which the run closes at its end.
-        settings: the writer's settings; the offset commit version is found out by the run.
+        settings: the writer's settings.
         offset_log: the query's checkpoint.
         most_members: at most so many group members.
         most_rounds: at most so many jobs for one batch.
@@ -108,6 +108,8 @@ class QueryRun:
         self._committed: Positions = {}
         self._known: set[tuple[str, int]] = set()
         self._started = False
+        self._cluster_version = 0
+        self._end_in_doubt = False
 
     def leave(self) -> None:
         """Ends the run cleanly: its members leave the group. May be called again."""
@@ -135,14 +137,14 @@ class QueryRun:
         # 1. Does the cluster speak what is needed, and does it allow the settings?
         topics = self._topics_of(batch.ends)
         version = preflight.check_cluster(self._wire, self._settings, topics, self._deadline())
-        self._settings = self._settings.with_version(version)
+        self._cluster_version = version
         # 2. and 3. Members taken over or joined, until all source partitions are theirs.
         self._coordinator.start(topics, batch.ends)
         # 4. and 5.
         self._end_and_fetch(batch)
         self._started = True
         logger.info(
-            "group %s: %d source partitions are assigned to this run; TxnOffsetCommit v%d",
+            "group %s: %d source partitions are assigned to this run; TxnOffsetCommit up to v%d",
             self._settings.group_id,
             len(batch.ends),
             version,
@@ -165,9 +167,12 @@ class QueryRun:
                     member=self._coordinator.any_member(),
                 )
             except KafkaResponseError as error:
-                if error.code in _EPOCH_MOVED:
-                    raise Again(str(error)) from error
-                raise
+                if error.code == Code.UNKNOWN_MEMBER_ID:
+                    # Dropped by the broker; if a newer run holds the members, this raises.
+                    self._coordinator.take_over_own(self._coordinator.topics, batch.ends)
+                elif error.code not in _EPOCH_MOVED:
+                    raise
+                raise Again(str(error)) from error
 
         found = deadline.attempts("reading the group's offsets", pause=0.05)(attempt)
         for (topic, partition), before in self._committed.items():
@@ -223,7 +228,13 @@ class QueryRun:
                 self._settle(batch)
         # 7. What became of it.
         return batch_report(
-            self._settings, self.run_id, batch, outcomes, members, clock.milliseconds
+            self._settings,
+            self.run_id,
+            self._cluster_version,
+            batch,
+            outcomes,
+            members,
+            clock.milliseconds,
         )
 
     def _adopt_changes(self, batch: BatchRange) -> None:
@@ -297,7 +308,7 @@ class QueryRun:
             ends = plan.unsettled(batch, self._committed)
             if not ends:
                 return
-            if self._settings.offset_commit_version < 6:
+            if self._cluster_version < BY_ID:
                 # Such brokers may take the offsets by name, whichever topic bears it by now.
                 self._topics_of(ends)
             by_member: dict[MemberIdentity, Positions] = {}
@@ -311,6 +322,14 @@ class QueryRun:
                 self._settle_member(batch, member, offsets)
 
         deadline.attempts("committing the ends of the batch")(attempt)
+        if self._end_in_doubt:
+            # Should the request come late, it finds its member gone: it would take back what the
+            # next batch commits.
+            self._take_over(batch)
+            self._end_in_doubt = False
+
+    def _doubt_end(self) -> None:
+        self._end_in_doubt = True
 
     def _settle_member(self, batch: BatchRange, member: MemberIdentity, offsets: Positions) -> None:
         codes = commit_offsets(
@@ -320,6 +339,7 @@ class QueryRun:
             offsets,
             self._coordinator.topic_ids,
             self._deadline(),
+            on_lost=self._doubt_end,
         )
         self._committed.update({p: offsets[p] for p, code in codes.items() if code == Code.NONE})
         refused = {code for code in codes.values() if code}

@@ -1,6 +1,6 @@
 """What a task needs to know to write; travels to Spark's workers, pickled."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_eos.config import ClientSettings
 
@@ -19,7 +19,6 @@ class WriterSettings:
         chunk_bytes: the same, bytes of keys, values and headers.
         chunk_ms: the same, milliseconds since it began.
         worker_directory: where a host keeps its node id and slots; None for the default.
-        offset_commit_version: version of TxnOffsetCommit to send, 5 or 6.
         connect_timeout: seconds allowed to reach the cluster.
         max_block_ms: milliseconds to wait for topics that are missing.
         metadata_max_idle_ms: milliseconds after which topics not used are forgotten.
@@ -34,11 +33,6 @@ class WriterSettings:
     chunk_bytes: int
     chunk_ms: int
     worker_directory: str | None
-    offset_commit_version: int
     connect_timeout: float
     max_block_ms: int
     metadata_max_idle_ms: int
-
-    def with_version(self, version: int) -> "WriterSettings":
-        """The same, with another version of TxnOffsetCommit."""
-        return replace(self, offset_commit_version=version)

@@ -134,7 +134,6 @@ class ExactlyOnceSink:
             chunk_bytes=chunk_bytes,
             chunk_ms=chunk_ms,
             worker_directory=worker_directory,
-            offset_commit_version=0,
             connect_timeout=connect_timeout,
             max_block_ms=max_block_ms,
             metadata_max_idle_ms=metadata_max_idle_ms,

@@ -9,22 +9,29 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from spark_eos.calls import NO_ID, TopicInfo
+from spark_eos.calls import TopicInfo
 from spark_eos.deadline import Deadline
-from spark_eos.errors import DeadlineExceededError, SparkEosError, Verdict, code_name, verdict
+from spark_eos.errors import DeadlineExceededError, SparkEosError, Verdict, remedy
 from spark_eos.plan import BatchPlan
 from spark_eos.producer import SlotProducer, TransactionError
 from spark_eos.records import SourceRows, target_topics
 from spark_eos.report import Counters
 from spark_eos.settings import WriterSettings
 from spark_eos.topics import MissingTopicsError, source_topics
-from spark_eos.transaction_calls import MemberIdentity, txn_offset_commit
+from spark_eos.transaction_calls import (
+    BY_ID,
+    MemberIdentity,
+    OffsetCommitAnswer,
+    txn_offset_commit,
+)
 
 Offsets = dict[tuple[str, int], int]
-_BY_ID: Final = 6
 # Seconds. Deleting a topic, creating it anew and writing to it takes longer than a transaction
 # that is open for less; looking the topics up takes some milliseconds.
 _LONG: Final = 0.5
+
+# However old the transaction is: the answer then tells what became of it.
+_LEAST_SECONDS: Final = 1.0
 
 
 class State(enum.Enum):
@@ -207,51 +214,68 @@ class Transactions:
             by_member.setdefault(self._plan[partition].member, {})[partition] = offset
         what = f"committing offsets of group {self._settings.group_id!r}"
         topic_ids = {topic: plan.topic_id for (topic, _), plan in self._plan.items()}
+        by_name = False
         for member, offsets in by_member.items():
             try:
-                codes = txn_offset_commit(
+                answer = txn_offset_commit(
                     self._producer.wire,
                     self._settings.group_id,
                     self._producer.identity,
                     member,
                     offsets,
                     topic_ids,
-                    self._settings.offset_commit_version,
-                    deadline,
+                    self._before_the_broker_aborts(deadline),
                     lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
                     self._check_sources,
                 )
             except SparkEosError as error:
                 raise _failure(what, error) from error
-            found = verdict(codes.values())
-            age_ms = (time.monotonic() - self._began) * 1000
-            if found is Verdict.FENCED and age_ms >= self._settings.transaction_timeout_ms:
-                raise TransactionError(
-                    f"the transaction was open for {age_ms:.0f} ms, longer than "
-                    f"transaction_timeout_ms={self._settings.transaction_timeout_ms}, so the "
-                    "brokers have aborted it: rows came too slowly. Raise it, or lower "
-                    "spark.sql.execution.arrow.maxRecordsPerBatch for rows to come in smaller "
-                    "batches",
-                    again=True,
-                )
-            if found is not Verdict.ACCEPTED:
-                refused = ", ".join(
-                    f"{topic}-{partition}: {code_name(code)}"
-                    for (topic, partition), code in sorted(codes.items())
-                    if code
-                )
-                raise TransactionError(
-                    f"{what} as member {member.instance_id} at epoch {member.epoch}: {refused}",
-                    again=found is not Verdict.REFUSED,
-                )
-        sources = {topic for topic, _partition in self._offsets}
-        if self._settings.offset_commit_version < _BY_ID or NO_ID in map(topic_ids.get, sources):
+            self.counters.count_offset_commit(answer.version)
+            if answer.verdict is not Verdict.ACCEPTED:
+                raise self._refusal(what, member, answer)
+            by_name |= answer.version < BY_ID
+        if by_name:
             # By name they may have gone to a topic created anew, and would be committed to it. If
             # one is deleted from here on, the broker deletes them too.
             try:
-                self._check_sources(sources)
+                self._check_sources({topic for topic, _partition in self._offsets})
             except SparkEosError as error:
                 raise _failure(what, error) from error
+
+    def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
+        # Else a code that is retried to the end would be hidden by those of an aborted transaction.
+        age = time.monotonic() - self._began
+        left = max(_LEAST_SECONDS, self._settings.transaction_timeout_ms / 1000 - age)
+        return Deadline(min(left, deadline.remaining()), deadline.setting)
+
+    def _refusal(
+        self, what: str, member: MemberIdentity, answer: OffsetCommitAnswer
+    ) -> TransactionError:
+        settings = self._settings
+        age_ms = (time.monotonic() - self._began) * 1000
+        if answer.verdict is Verdict.FENCED and age_ms >= settings.transaction_timeout_ms:
+            return TransactionError(
+                f"the transaction was open for {age_ms:.0f} ms, longer than "
+                f"transaction_timeout_ms={settings.transaction_timeout_ms}, so the "
+                "brokers have aborted it: rows came too slowly. Raise it, or lower "
+                "spark.sql.execution.arrow.maxRecordsPerBatch for rows to come in smaller "
+                "batches",
+                again=True,
+            )
+        remedies = {
+            remedy(
+                code,
+                topic=topic,
+                group_id=settings.group_id,
+                transactional_id=self._producer.identity.transactional_id,
+            )
+            for (topic, _partition), code in answer.codes.items()
+        }
+        return TransactionError(
+            f"{what} as member {member.instance_id} at epoch {member.epoch}: "
+            + "; ".join([str(answer), *sorted(remedies - {""})]),
+            again=answer.verdict is not Verdict.REFUSED,
+        )
 
     def abort(self) -> None:
         """Ends the open transaction, if there is one, without a trace."""

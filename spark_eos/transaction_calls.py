@@ -4,19 +4,29 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
-from spark_eos.calls import by_topic
+from spark_eos.calls import NO_ID, by_topic
 from spark_eos.deadline import Again, Deadline
-from spark_eos.errors import Code, KafkaResponseError, Verdict, code_names, verdict
+from spark_eos.errors import (
+    RETRIED,
+    Code,
+    KafkaResponseError,
+    SparkEosError,
+    Verdict,
+    code_name,
+    code_names,
+    verdict,
+)
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.wire import CoordinatorType, Wire
 
-_BY_NAME = 5
-_NO_ID = uuid.UUID(int=0)
+# Versions of TxnOffsetCommit, by what they call topics (KIP-1319).
+BY_NAME: Final = 5
+BY_ID: Final = 6
 _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
@@ -128,6 +138,31 @@ def producer_identity(wire: Wire, transactional_id: str, deadline: Deadline) -> 
     return ProducerIdentity(transactional_id, state.producer_id, state.producer_epoch)
 
 
+@dataclass(frozen=True)
+class OffsetCommitAnswer:
+    """A group coordinator's answer to TxnOffsetCommit.
+
+    Attributes:
+        version: of the request that it answers: 6 with topic ids, 5 with names.
+        codes: Kafka's error code by (topic, partition), for each that was asked about.
+    """
+
+    version: int
+    codes: Mapping[tuple[str, int], int]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of all partitions together; only if it is ACCEPTED may the transaction commit."""
+        return verdict(self.codes.values())
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{topic}-{partition}: {code_name(code)}"
+            for (topic, partition), code in sorted(self.codes.items())
+            if code
+        )
+
+
 def txn_offset_commit(
     wire: Wire,
     group_id: str,
@@ -135,12 +170,14 @@ def txn_offset_commit(
     member: MemberIdentity,
     offsets: Mapping[tuple[str, int], int],
     topic_ids: Mapping[str, uuid.UUID | None],
-    version: int,
     deadline: Deadline,
     on_lost: Callable[[], None],
     on_unknown_topic: Callable[[Collection[str]], None] | None = None,
-) -> dict[tuple[str, int], int]:
+) -> OffsetCommitAnswer:
     """Commits source offsets inside the producer's open transaction, as one member.
+
+    Sent as version 6, with topic ids; as version 5, with names, to a coordinator that speaks no
+    newer one, or if the id of any topic is not known.
 
     Repeated within the transaction until there is a definite answer, which is harmless; after
     a lost answer (``on_lost``) the producer's epoch must not be used for another transaction,
@@ -153,24 +190,19 @@ def txn_offset_commit(
         member: the member that the partitions are assigned to.
         offsets: next offset to read, by (topic, partition).
         topic_ids: ids of their topics, as far as they are known.
-        version: 6 sends topic ids, or names if the id of any topic is not known; 5 sends names.
         deadline: over all attempts.
         on_lost: called for each request whose answer was lost.
         on_unknown_topic: called, before each repetition, with the names of topics that the broker
             does not know (100, or 3 by name); what it raises ends the call.
 
-    Returns:
-        Kafka's error code by (topic, partition); only if all are 0 may the transaction commit.
-
     Raises:
         DeadlineExceededError: no definite answer in time.
+        SparkEosError: the answer is about other partitions than those asked about.
     """
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_class = topic_class.TxnOffsetCommitRequestPartition
     grouped = by_topic(offsets)
-    ids = {topic: topic_ids.get(topic) or _NO_ID for topic in grouped}
-    # All or nothing: one request can't name some topics and give the ids of others.
-    sent_version = _BY_NAME if _NO_ID in ids.values() else version
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
     names = {topic_id: topic for topic, topic_id in ids.items()}
     request = TxnOffsetCommitRequest(
         transactional_id=producer.transactional_id,
@@ -196,25 +228,41 @@ def txn_offset_commit(
             )
             for topic, indexes in grouped.items()
         ],
-        min_version=sent_version,
-        max_version=sent_version,
+        min_version=BY_NAME,
+        # All or nothing: one request can't name some topics and give the ids of others.
+        max_version=BY_NAME if NO_ID in ids.values() else BY_ID,
     )
 
-    def by_partition(response: Any) -> dict[tuple[str, int], int]:
-        return {
-            (topic.name or names[topic.topic_id], p.partition_index): p.error_code
+    def read(response: Any) -> OffsetCommitAnswer:
+        found = [
+            (
+                topic.name
+                if response.version < BY_ID
+                else names.get(topic.topic_id, str(topic.topic_id)),
+                p.partition_index,
+                p.error_code,
+            )
             for topic in response.topics
             for p in topic.partitions
-        }
+        ]
+        answered = sorted((topic, index) for topic, index, _code in found)
+        if answered != sorted(offsets):
+            # Whatever its codes say, it is no acceptance of what was asked.
+            raise SparkEosError(
+                f"TxnOffsetCommit v{response.version} for group {group_id!r}: asked about "
+                f"{_listed(offsets)}, the coordinator answers about {_listed(answered)}"
+            )
+        codes = {(topic, index): code for topic, index, code in found}
+        return OffsetCommitAnswer(response.version, codes)
 
     def retriable(response: Any) -> Iterable[int]:
-        found = by_partition(response)
-        if verdict(found.values()) not in (Verdict.RETRY, Verdict.REDISCOVER):
+        answer = read(response)
+        if answer.verdict not in (Verdict.RETRY, Verdict.REDISCOVER):
             return ()
-        unknown = {topic for (topic, _), code in found.items() if code in _UNKNOWN_TOPIC}
+        unknown = {topic for (topic, _), code in answer.codes.items() if code in _UNKNOWN_TOPIC}
         if unknown and on_unknown_topic is not None:
             on_unknown_topic(unknown)
-        return found.values()
+        return answer.codes.values()
 
     response = wire.ask_coordinator(
         CoordinatorType.GROUP,
@@ -222,14 +270,12 @@ def txn_offset_commit(
         request,
         deadline,
         codes=retriable,
-        retry=[
-            Code.UNKNOWN_TOPIC_ID,
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
-            Code.CONCURRENT_TRANSACTIONS,
-            Code.INVALID_TXN_STATE,
-        ],
+        retry=RETRIED,
+        in_words=lambda response: str(read(response)),
         on_lost=on_lost,
     )
-    codes = by_partition(response)
-    # An answer that leaves a partition out is no acceptance of it.
-    return {partition: codes.get(partition, -1) for partition in offsets}
+    return read(response)
+
+
+def _listed(partitions: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions)) or "nothing"

@@ -4,6 +4,7 @@ kafka-python's `kafka.net` carries connections, TLS, SASL, metadata of brokers a
 One event loop thread serves any number of calling threads.
 """
 
+import copy
 import enum
 import logging
 import threading
@@ -107,6 +108,9 @@ class Wire:
                 f"no broker of bootstrap.servers={self._settings.bootstrap_servers!r} could be "
                 f"reached within {deadline.seconds:g} s ({deadline.setting}): {error}"
             ) from error
+        # Or no later connection would speak newer versions than the broker met first, which may be
+        # one that has yet to be upgraded.
+        self._manager.broker_version_data = None
         return net
 
     def brokers(self, deadline: Deadline) -> list[int]:
@@ -118,9 +122,12 @@ class Wire:
         self, net: NetworkSelector, request: Any, node: int | None, deadline: Deadline
     ) -> Any:
         timeout_ms = int(min(self._request_timeout, max(0.05, deadline.remaining())) * 1000)
+        # A message keeps the version that it is first sent with, and the next attempt may go to a
+        # broker that speaks another one.
+        sent = copy.copy(request)
 
         async def exchange() -> Any:
-            return await self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
+            return await self._manager.send(sent, node_id=node, request_timeout_ms=timeout_ms)
 
         return net.run(exchange)
 
@@ -145,13 +152,13 @@ class Wire:
             return self._exchange(net, request, node, deadline)
         except _NOT_SENT as error:
             self._manager.cluster.request_update()
-            raise Again(f"{request.name} not sent: {error!r}") from error
+            raise Again(f"{_called(request)} not sent: {error!r}") from error
         except _LOST as error:
             if on_lost is not None:
                 on_lost()
-            raise Again(f"{request.name} not answered: {error!r}") from error
+            raise Again(f"{_called(request)} not answered: {error!r}") from error
         except (kafka_errors.KafkaError, RuntimeError) as error:
-            raise SparkEosError(f"{request.name}: {error!r}") from error
+            raise SparkEosError(f"{_called(request)}: {error!r}") from error
 
     def ask(
         self,
@@ -166,7 +173,7 @@ class Wire:
         def attempt() -> Result:
             return interpret(self.send(request, deadline, node=node))
 
-        return deadline.attempts(request.name)(attempt)
+        return deadline.attempts(_called(request))(attempt)
 
     def coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
         """Node id of the coordinator of a group or transactional id; remembered once found."""
@@ -199,6 +206,7 @@ class Wire:
         *,
         codes: Codes,
         retry: Iterable[int] = (),
+        in_words: Callable[[Any], str] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
         """Sends to a coordinator until it gives a final answer.
@@ -213,6 +221,7 @@ class Wire:
             deadline: over all attempts.
             codes: takes the error codes out of an answer.
             retry: further codes to retry.
+            in_words: puts an answer that is retried into words for the error; else its codes.
             on_lost: called for each request whose answer was lost.
 
         Raises:
@@ -231,7 +240,13 @@ class Wire:
             if found & _RETRY_ELSEWHERE:
                 self.forget_coordinator(kind, key)
             if found & retriable:
-                raise Again(f"{request.name}: {code_names(found)}")
+                words = code_names(found) if in_words is None else in_words(response)
+                raise Again(f"{_called(request)}: {words}")
             return response
 
-        return deadline.attempts(f"{request.name} for {kind.name.lower()} {key!r}")(attempt)
+        what = f"{_called(request)} for {kind.name.lower()} {key!r}"
+        return deadline.attempts(what)(attempt)
+
+
+def _called(request: Any) -> str:
+    return str(request.name).removesuffix("Request")

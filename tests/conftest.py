@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spark_eos.testing import EmbeddedKafka
+from support.bench import Bench, bench
 from support.flow import Flow
 from support.proxy import KafkaProxy, clean
 
@@ -41,6 +42,18 @@ def _proxied_kafka() -> Iterator[tuple[KafkaProxy, EmbeddedKafka]]:
 def proxy(_proxied_kafka: tuple[KafkaProxy, EmbeddedKafka]) -> Iterator[KafkaProxy]:
     """A proxy without rules in front of a broker of its own; see `proxied_flow`."""
     with clean(_proxied_kafka[0]) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def module_bench(
+    _proxied_kafka: tuple[KafkaProxy, EmbeddedKafka], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    """A member and a worker behind the proxy, for all tests of a module."""
+    proxy, broker = _proxied_kafka
+    here = tmp_path_factory.mktemp("bench")
+    flow = Flow(broker, str(here / "c"), str(here / "w"), through=proxy.bootstrap_servers)
+    with bench(flow, proxy) as found:
         yield found
 
 

@@ -49,9 +49,8 @@ def test_offsets_go_by_name_and_commit_with_their_transaction(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = sent_frames(monkeypatch)
-    version = _chosen(flow)
-    assert version == 5
-    with started(flow) as coordinator, transactions(flow, coordinator, version) as writing:
+    assert _chosen(flow) == 5
+    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 7))
         assert flow.committed() == {}
@@ -67,7 +66,7 @@ def test_offsets_go_by_name_and_commit_with_their_transaction(
 
 
 def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator, 5) as writing:
+    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
         writing.add(rows(flow, 0, 0, 1))
         take_over(flow, coordinator)
         with pytest.raises(TransactionError, match="-0: 25 UNKNOWN_MEMBER_ID") as refusal:
@@ -80,7 +79,7 @@ def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
 
 @pytest.mark.parametrize("past", [True, False], ids=["past", "future"])
 def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) -> None:
-    with started(flow, members=1) as coordinator, transactions(flow, coordinator, 5) as writing:
+    with started(flow, members=1) as coordinator, transactions(flow, coordinator) as writing:
         member = writing._plan[flow.source, 0].member
         # A member is given its first partitions at epoch 2.
         wrong = dataclasses.replace(member, epoch=1 if past else member.epoch + 1)
@@ -100,7 +99,7 @@ def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) ->
 
 
 def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator, 5) as writing:
+    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
         writing.add(rows(flow, 0, 0, 1))
         flow.recreate(flow.source)
         flow.produce(range(20))
@@ -140,7 +139,7 @@ def test_open_transactions_of_the_group_alone_are_found(
     with ExitStack() as stack:
         for each in (flow, stranger):
             coordinator = stack.enter_context(started(each))
-            writing = stack.enter_context(transactions(each, coordinator, 5))
+            writing = stack.enter_context(transactions(each, coordinator))
             writing.add(rows(each, 0, 0))
             writing._producer.flush(deadline())
         frames = sent_frames(monkeypatch)
@@ -160,7 +159,7 @@ def test_a_query_ends_what_was_left_open_and_writes_every_row_once(
 ) -> None:
     speak_at_most(monkeypatch, spoken)
     flow.produce(range(20))
-    with started(flow) as lost, transactions(flow, lost, 5) as writing:
+    with started(flow) as lost, transactions(flow, lost) as writing:
         # A worker that hangs between its offsets and its commit.
         writing.add(rows(flow, 0, 0, 1))
         writing._producer.flush(deadline())

@@ -26,17 +26,20 @@ from spark_eos.wire import Wire
 from support.flow import Flow
 from support.members import deadline, started
 from support.rowless import running, without_rows
-from support.writing import rows, transactions
+from support.writing import rows, speak_at_most, transactions
 
-by_name_and_id = pytest.mark.parametrize("version", [5, 6])
+by_name_and_id = pytest.mark.usefixtures("_newest_version")
+
+
+@pytest.fixture(params=["v5", "v6"])
+def _newest_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "v5":
+        speak_at_most(monkeypatch, {TxnOffsetCommitRequest.API_KEY: 5})
 
 
 @contextmanager
-def _writing(flow: Flow, version: int = 6, **options: Any) -> Iterator[Transactions]:
-    with (
-        started(flow) as coordinator,
-        transactions(flow, coordinator, version, **options) as writing,
-    ):
+def _writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
+    with started(flow) as coordinator, transactions(flow, coordinator, **options) as writing:
         yield writing
 
 
@@ -49,10 +52,8 @@ def _id(flow: Flow, topic: str) -> str:
 
 
 @by_name_and_id
-def test_a_source_topic_created_anew_takes_no_offset_of_the_old_one(
-    flow: Flow, version: int
-) -> None:
-    with _writing(flow, version) as writing:
+def test_a_source_topic_created_anew_takes_no_offset_of_the_old_one(flow: Flow) -> None:
+    with _writing(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
         writing.add(rows(flow, 0, 2, 3))
@@ -75,8 +76,8 @@ def test_a_source_topic_created_anew_takes_no_offset_of_the_old_one(
 
 
 @by_name_and_id
-def test_a_source_topic_that_stays_away(flow: Flow, version: int) -> None:
-    with _writing(flow, version, max_block_ms=300) as writing:
+def test_a_source_topic_that_stays_away(flow: Flow) -> None:
+    with _writing(flow, max_block_ms=300) as writing:
         writing.add(rows(flow, 0, 0, 1))
         flow.broker.delete_topic(flow.source)
         with pytest.raises(TransactionError, match=r"not exist any more.*max_block_ms") as failure:
@@ -88,8 +89,8 @@ def test_a_source_topic_that_stays_away(flow: Flow, version: int) -> None:
 
 
 @by_name_and_id
-def test_offsets_sent_to_a_topic_go_with_it(flow: Flow, version: int) -> None:
-    with _writing(flow, version) as writing:
+def test_offsets_sent_to_a_topic_go_with_it(flow: Flow) -> None:
+    with _writing(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing._producer.flush(deadline())
         writing._send_offsets(deadline())

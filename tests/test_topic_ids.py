@@ -95,18 +95,18 @@ def test_both_topics_of_a_request_by_name_are_answered(
     with _two_topics(flow, other) as writing:
         producer = writing._producer
         producer.flush(deadline())
-        codes = txn_offset_commit(
+        answer = txn_offset_commit(
             producer.wire,
             flow.group_id,
             producer.identity,
             writing._plan[flow.source, 0].member,
             {(flow.source, 0): 2, (other, 1): 5},
             {flow.source: writing._plan[flow.source, 0].topic_id},
-            6,
             deadline(),
             lambda: None,
         )
-        assert codes == {(flow.source, 0): 0, (other, 1): 0}
+        assert answer.codes == {(flow.source, 0): 0, (other, 1): 0}
+        assert answer.version == 5
         assert {f.version for f in _committing(frames)} == {5}
         writing.abort()
     assert flow.committed() == {}
@@ -154,9 +154,8 @@ def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
                 writing._plan[flow.source, 0].member,
                 {(flow.source, 0): 1},
                 ids,
-                6,
                 deadline(),
                 lambda: None,
-            )
+            ).codes
         assert codes == {(flow.source, 0): 0}
         writing.abort()

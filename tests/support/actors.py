@@ -110,17 +110,17 @@ class Actors:
     def _txn_offset_commit(
         self, producer: ProducerIdentity, member: MemberIdentity, topic: str, partition: int
     ) -> dict[tuple[str, int], int]:
-        return txn_offset_commit(
+        answer = txn_offset_commit(
             self.wire,
             self.group_id,
             producer,
             member,
             {(topic, partition): 1},
             self.topic_ids,
-            6,
             deadline(),
             lambda: None,
         )
+        return dict(answer.codes)
 
     @contextmanager
     def _transaction(self) -> Iterator[ProducerIdentity]:

@@ -39,7 +39,7 @@ def started(
             coordinator.leave()
 
 
-def writer_settings(flow: Flow, offset_commit_version: int = 6) -> WriterSettings:
+def writer_settings(flow: Flow) -> WriterSettings:
     """Settings as ExactlyOnceSink makes them."""
     return WriterSettings(
         client=ClientSettings(flow.kafka),
@@ -51,7 +51,6 @@ def writer_settings(flow: Flow, offset_commit_version: int = 6) -> WriterSetting
         chunk_bytes=1 << 20,
         chunk_ms=10_000,
         worker_directory=flow.worker_directory,
-        offset_commit_version=offset_commit_version,
         connect_timeout=20,
         max_block_ms=20_000,
         metadata_max_idle_ms=300_000,

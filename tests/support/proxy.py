@@ -18,6 +18,7 @@ from support.proxy_faults import Fault, Link, Request
 HOST = "127.0.0.1"
 _NO_FAULT = Fault()
 _LENGTH = 4
+_BUFFER = 1 << 22
 
 
 @dataclass
@@ -63,11 +64,19 @@ class KafkaProxy:
 
     Args:
         upstream_port: the broker's port on 127.0.0.1; may be set later.
+        record: whether to keep all requests.
+
+    Attributes:
+        latency: seconds that every request and every answer takes longer.
+        blocked: nothing passes in these directions, ``requests`` or ``answers``.
     """
 
-    def __init__(self, upstream_port: int | None = None) -> None:
+    def __init__(self, upstream_port: int | None = None, *, record: bool = True) -> None:
         self.upstream_port = upstream_port
+        self.latency = 0.0
+        self.blocked: frozenset[str] = frozenset()
         self.port = 0
+        self._record = record
         self.requests: list[Request] = []
         self._rules: list[Rule] = []
         self._links: set[Link] = set()
@@ -154,7 +163,7 @@ class KafkaProxy:
     # Passing on ---------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        self._server = await asyncio.start_server(self._serve, HOST, 0, limit=_BUFFER)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _close(self) -> None:
@@ -169,7 +178,9 @@ class KafkaProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            up_reader, up_writer = await asyncio.open_connection(HOST, self.upstream_port)
+            up_reader, up_writer = await asyncio.open_connection(
+                HOST, self.upstream_port, limit=_BUFFER
+            )
         except OSError:
             writer.close()
             return
@@ -189,10 +200,18 @@ class KafkaProxy:
             self._links.discard(link)
             link.cut()
 
+    async def _hold(self, direction: str) -> None:
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        while direction in self.blocked:  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.01)
+
     async def _pump_requests(self, reader: asyncio.StreamReader, link: Link) -> None:
         async for content in _frames(reader):
+            await self._hold("requests")
             request = Request(content, time.monotonic())
-            self.requests.append(request)
+            if self._record:
+                self.requests.append(request)
             rule = next((r for r in list(self._rules) if r.applies(request)), None)
             if rule is None:
                 link.expect(request, _NO_FAULT)
@@ -203,6 +222,7 @@ class KafkaProxy:
 
     async def _pump_answers(self, reader: asyncio.StreamReader, link: Link) -> None:
         async for content in _frames(reader):
+            await self._hold("answers")
             expected = link.take(int.from_bytes(content[:4], "big"))
             if expected is not None:
                 request, fault = expected

@@ -1,6 +1,7 @@
 """What `support.proxy.KafkaProxy` can do to a request or to its answer."""
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,13 +64,14 @@ class Request:
         return ResponseClassRegistry._response_class_registry[self.api_key]
 
 
+@functools.cache
 def _request_class(api_key: int) -> Any:
-    pending = list(ApiMessage.__subclasses__())
-    for found in pending:
-        if found.type == "request" and api_key == found.API_KEY:
-            return found
-        pending.extend(found.__subclasses__())
-    raise KeyError(f"kafka-python has no message for api key {api_key}")
+    classes = list(ApiMessage.__subclasses__())
+    for each in classes:
+        classes.extend(each.__subclasses__())
+    known = [c for c in classes if c.type == "request" and api_key == c.API_KEY]
+    # kafka-python has older versions of some of spark-eos' own messages.
+    return max(known, key=lambda c: c.max_version)
 
 
 class Link:
@@ -151,9 +153,20 @@ class CutBefore(Fault):
 
 
 class CutAfter(Fault):
-    """The broker does what it is asked; instead of an answer the connection is cut."""
+    """The broker does what it is asked; instead of an answer the connection is cut.
+
+    With ``where``, only instead of the first answer that it accepts.
+    """
+
+    def __init__(self, where: Callable[[Any], bool] | None = None) -> None:
+        self._where = where
+        self.cuts = 0
 
     async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        if self._where is not None and (self.cuts or not self._where(request.answer(content))):
+            await super().answer(link, request, content)
+            return
+        self.cuts += 1
         link.cut()
 
 
@@ -172,11 +185,17 @@ class DropRequest(Fault):
 
 
 class Twice(Fault):
-    """The broker sees the request twice; the client gets the first answer."""
+    """The broker sees the request a second time before the client gets an answer, the second."""
 
-    async def request(self, link: Link, request: Request) -> None:
-        await super().request(link, request)
-        link.to_broker(request.content)
+    def __init__(self) -> None:
+        self.first: Any = None
+
+    async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        if self.first is None:
+            self.first = request.answer(content)
+            await super().request(link, request)
+        else:
+            await super().answer(link, request, content)
 
 
 class HoldRequest(Fault):

@@ -43,7 +43,7 @@ class Runs:
         self.run = QueryRun(
             "",
             Wire(ClientSettings(flow.kafka)),
-            writer_settings(flow, 0),
+            writer_settings(flow),
             OffsetLog(self._log),
             most_members=members,
             most_rounds=4,

@@ -11,6 +11,7 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.parser import KafkaProtocol
 
 from spark_eos import calls
+from spark_eos.calls import NO_ID
 from spark_eos.coordinator import GroupCoordinator
 from spark_eos.plan import BatchRange, batch_plan
 from spark_eos.producer import SlotProducer
@@ -20,10 +21,12 @@ from support.flow import Flow
 from support.members import deadline, writer_settings
 
 
-def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) -> SourceRows:
-    """Rows made of one source partition's records, the flow's source unless said otherwise."""
+def row_batch(
+    flow: Flow, partition: int, *offsets: int, topic: str | None = None
+) -> pa.RecordBatch:
+    """What a task gets of one source partition's records, of the flow's source by default."""
     count = len(offsets)
-    batch = pa.RecordBatch.from_pydict(
+    return pa.RecordBatch.from_pydict(
         {
             "source_topic": pa.array([topic or flow.source] * count, pa.string()),
             "source_partition": pa.array([partition] * count, pa.int32()),
@@ -31,7 +34,11 @@ def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) ->
             "value": pa.array([f"{partition}/{o}".encode() for o in offsets], pa.binary()),
         }
     )
-    (found,) = source_rows(batch)
+
+
+def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) -> SourceRows:
+    """Rows made of one source partition's records, the flow's source unless said otherwise."""
+    (found,) = source_rows(row_batch(flow, partition, *offsets, topic=topic))
     return found
 
 
@@ -41,13 +48,13 @@ def transactions(
 ) -> Iterator[Transactions]:
     """A worker's transactions, with all of the coordinator's partitions in their plan.
 
-    ``options`` replace fields of the writer's settings.
+    With ``version`` 5 the plan tells no topic ids, so that offsets go by name. ``options``
+    replace fields of the writer's settings.
     """
     members = coordinator.identities()
-    plan = batch_plan(
-        BatchRange(0, {}, dict.fromkeys(members, 100)), {}, members, coordinator.topic_ids
-    )
-    settings = replace(writer_settings(flow, version), **options)
+    ids = dict.fromkeys(coordinator.topic_ids, NO_ID) if version < 6 else coordinator.topic_ids
+    plan = batch_plan(BatchRange(0, {}, dict.fromkeys(members, 100)), {}, members, ids)
+    settings = replace(writer_settings(flow), **options)
     with closing(SlotProducer(settings)) as producer:
         yield Transactions(producer, settings, plan)
 

@@ -1,0 +1,182 @@
+"""One worker's transactions behind the proxy, for many tests in turn; and what they leave."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from spark_eos import transaction
+from spark_eos.offset_calls import end_offsets
+from spark_eos.producer import SlotProducer, TransactionError
+from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos.transaction import Transactions
+from spark_eos.transaction_calls import ProducerIdentity, producer_identity
+from spark_eos.wire import CoordinatorType, Wire
+from support.flow import Flow
+from support.members import deadline, started
+from support.proxy import KafkaProxy, Rule
+from support.proxy_faults import Fault, Rewrite
+from support.queries import until
+from support.writing import rows, transactions
+
+
+def answered(*codes: int) -> Rewrite:
+    """The broker's answer with other error codes for the first partitions; the rest stays."""
+
+    def change(_request: Any, answer: Any) -> None:
+        found = [p for topic in answer.topics for p in topic.partitions]
+        for partition, code in zip(found, codes, strict=False):
+            partition.error_code = code
+
+    return Rewrite(change)
+
+
+@dataclass
+class Bench:
+    """A member that has both partitions of a flow, and a worker that writes for it."""
+
+    flow: Flow
+    proxy: KafkaProxy
+    writing: Transactions
+    wire: Wire
+    _consumer: Consumer
+    _seen: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def worker(self) -> SlotProducer:
+        """The worker's producer."""
+        return self.writing._producer
+
+    def add(self) -> tuple[dict[int, int], list[str]]:
+        """Rows of both partitions in an open transaction.
+
+        Returns:
+            The group's offsets once it is committed, by partition, and the values written, sorted.
+        """
+        offsets = {partition: self.committed().get(partition, 0) for partition in (0, 1)}
+        for partition, offset in offsets.items():
+            self.writing.add(rows(self.flow, partition, offset, offset + 1))
+        values = sorted(f"{p}/{o + n}" for p, o in offsets.items() for n in (0, 1))
+        return {p: o + 2 for p, o in offsets.items()}, values
+
+    def add_and_commit(self) -> ProducerIdentity:
+        """A transaction that nothing disturbs; returns whose it was."""
+        offsets, values = self.add()
+        identity = self.worker.identity
+        self.writing.commit()
+        assert self.committed() == offsets
+        assert self.news() == values
+        return identity
+
+    def fails(self, age: float = 0) -> TransactionError:
+        """Commits what must not be committed, and checks that nothing is left of it.
+
+        The transaction passes for ``age`` seconds old. The proxy's rules are over then; returns
+        the reason.
+        """
+        before = self.committed()
+        self.add()
+        self.writing._began -= age
+        used = self.worker.identity
+        with pytest.raises(TransactionError) as failure:
+            self.writing.commit()
+        self.proxy.reset()
+        self.assert_nothing_left(before, used)
+        return failure.value
+
+    def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Until the test's end the worker tries for 0.1 s only."""
+        monkeypatch.setattr(transaction, "_LEAST_SECONDS", 0.1)
+        short = replace(self.writing._settings, transaction_timeout_ms=100)
+        monkeypatch.setattr(self.writing, "_settings", short)
+
+    def on_offsets(self, fault: Fault, times: int | None = 1) -> Rule:
+        """Does ``fault`` to the worker's next TxnOffsetCommit requests."""
+        return self.proxy.on(TxnOffsetCommitRequest, fault, times=times)
+
+    def group_look_ups(self) -> Rule:
+        """Counts from now on how often the group's coordinator is looked up."""
+        kind = CoordinatorType.GROUP
+        return self.proxy.on(
+            FindCoordinatorRequest, Fault(), times=None, where=lambda m: m.key_type == kind
+        )
+
+    def committed(self) -> dict[int, int]:
+        """The group's offsets, once no transaction on them is pending."""
+        return self.flow.committed()
+
+    def news(self) -> list[str]:
+        """Values that a read_committed consumer sees and has not seen before, sorted.
+
+        Fails if a transaction lingers on the target.
+        """
+        target = self.flow.target
+
+        def ends() -> dict[int, int]:
+            found = end_offsets(self.wire, [target], deadline())
+            stable = {p: e.last_stable for (_, p), e in found.items() if e is not None}
+            high = {p: e.high_watermark for (_, p), e in found.items() if e is not None}
+            return stable if stable == high else {}
+
+        # The markers of a committed transaction are written shortly after its end is answered.
+        wanted = until(ends, lambda: f"{target} without open transactions", timeout=3)
+        found: list[str] = []
+
+        def read() -> bool:
+            for m in self._consumer.consume(100, timeout=0.02):
+                assert m.error() is None, m.error()
+                found.append((m.value() or b"").decode())
+            places = self._consumer.position([TopicPartition(target, p) for p in wanted])
+            return all(max(place.offset, 0) >= wanted[place.partition] for place in places)
+
+        until(read, lambda: f"{target} up to {wanted}", timeout=10)
+        return sorted(found)
+
+    def assert_nothing_left(self, before: dict[int, int], used: ProducerIdentity) -> None:
+        """No rows, no offsets, no open transaction, and the producer is fenced and gone."""
+        assert self.committed() == before
+        assert self.news() == []
+        assert self.flow.open_transactions() == []
+        assert self.worker._producer is None
+        now = producer_identity(self.wire, used.transactional_id, deadline())
+        assert (now.producer_id, now.epoch) > (used.producer_id, used.epoch)
+
+    def assert_as_before(self, used: ProducerIdentity) -> None:
+        """The producer goes on with the epoch that it had."""
+        self.worker.begin()
+        assert self.worker.identity == used
+        self.worker.commit(deadline())
+
+    def change_plan(self, partition: int, **changes: Any) -> None:
+        """Plans one source partition differently, as ``PartitionPlan`` has it."""
+        place = (self.flow.source, partition)
+        self.writing._plan = {
+            **self.writing._plan,
+            place: replace(self.writing._plan[place], **changes),
+        }
+
+
+@contextmanager
+def bench(flow: Flow, proxy: KafkaProxy) -> Iterator[Bench]:
+    """A bench on a flow behind the proxy."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": flow.bootstrap_servers,
+            "group.id": f"check-{flow.name}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 5,
+        }
+    )
+    with (
+        started(flow, members=1) as coordinator,
+        transactions(flow, coordinator) as writing,
+        flow.wire() as wire,
+        closing(consumer),
+    ):
+        consumer.assign([TopicPartition(flow.target, p, 0) for p in range(flow.partitions)])
+        yield Bench(flow, proxy, writing, wire, consumer)

@@ -1,0 +1,161 @@
+"""What the group's coordinator may answer, or fail to answer, to a run's members.
+
+The code comes from the proxy; membership and offsets are the real broker's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+
+from spark_eos.coordinator import GroupCoordinator
+from spark_eos.errors import Code, code_name
+from spark_eos.protocol import ConsumerGroupHeartbeatRequest
+from support import proxy_faults as faults
+from support.bench import answered
+from support.direct_run import direct_run
+from support.flow import Flow
+from support.members import started
+from support.proxy import KafkaProxy
+from support.writing import take_over
+
+# Membership ------------------------------------------------------------------------------------
+
+
+def _of(flow: Flow, condition: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda m: m.group_id == flow.group_id and condition(m)
+
+
+def _assert_members_are_its_own(flow: Flow, coordinator: GroupCoordinator) -> None:
+    coordinator.check()
+    assert sorted(coordinator.identities()) == [(flow.source, p) for p in range(flow.partitions)]
+    assert {m.member_id for m in flow.members()} == {
+        m.member_id for m in coordinator.identities().values()
+    }
+
+
+def test_the_answer_to_a_join_at_the_start(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
+    lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
+    with started(proxied_flow) as coordinator:
+        assert len(lost.hits) == 1
+        _assert_members_are_its_own(proxied_flow, coordinator)
+
+
+def test_the_answer_to_a_join_when_members_are_taken_over(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
+    with started(proxied_flow) as coordinator:
+        lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
+        # The member that joined unheard is its own, not a newer run's.
+        take_over(proxied_flow, coordinator)
+        assert len(lost.hits) == 1
+        _assert_members_are_its_own(proxied_flow, coordinator)
+
+
+def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    def brings_partitions(answer: Any) -> bool:
+        return answer.assignment is not None and bool(answer.assignment.topic_partitions)
+
+    fault = faults.CutAfter(brings_partitions)
+    beats = _of(proxied_flow, lambda m: m.member_epoch >= 0)
+    proxy.on(ConsumerGroupHeartbeatRequest, fault, times=None, where=beats)
+    with started(proxied_flow, members=1) as coordinator:
+        assert fault.cuts == 1
+        _assert_members_are_its_own(proxied_flow, coordinator)
+    with direct_run(proxied_flow) as run:
+        report = run.batch({0: 2, 1: 1})
+    assert (report.rounds, report.rows_written) == (1, 3)
+
+
+# Offsets of the group --------------------------------------------------------------------------
+
+
+def _group_code(code: int) -> faults.Rewrite:
+    def change(_request: Any, answer: Any) -> None:
+        answer.groups[0].error_code = code
+        answer.groups[0].topics = []
+
+    return faults.Rewrite(change)
+
+
+def _unstable(_request: Any, answer: Any) -> None:
+    for partition in answer.groups[0].topics[0].partitions:
+        partition.error_code, partition.committed_offset = Code.UNSTABLE_OFFSET_COMMIT, -1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.Rewrite(_unstable),
+        _group_code(Code.STALE_MEMBER_EPOCH),
+        _group_code(Code.FENCED_MEMBER_EPOCH),
+        _group_code(Code.UNKNOWN_MEMBER_ID),
+    ],
+    ids=[
+        "88 UNSTABLE_OFFSET_COMMIT",
+        "113 STALE_MEMBER_EPOCH",
+        "110 FENCED_MEMBER_EPOCH",
+        "25 UNKNOWN_MEMBER_ID",
+    ],
+)
+def test_the_offsets_are_read_again(
+    fault: faults.Fault, proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    refused = proxy.on(OffsetFetchRequest, fault, times=2)
+    with direct_run(proxied_flow) as run:
+        report = run.batch({0: 2, 1: 1})
+        assert len(refused.hits) == 2
+        assert (report.rounds, report.rows_written) == (1, 3)
+        proxy.reset()
+        assert proxied_flow.committed() == {0: 2, 1: 1}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [Code.STALE_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH],
+    ids=code_name,
+)
+def test_ends_are_settled_by_members_that_were_taken_over(
+    code: int, proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    with direct_run(proxied_flow) as run:
+        before = run.batch({0: 2, 1: 1})
+        joined = len(run.run._coordinator._own_ids)
+        refused = proxy.on(OffsetCommitRequest, answered(0, code))
+        run.batch({0: 3, 1: 2}, without_output=1)
+        assert len(refused.hits) == 1
+        assert len(run.run._coordinator._own_ids) == joined + 1
+        assert before.partitions[0].end == 2
+        assert proxied_flow.committed() == {0: 5, 1: 3}
+
+
+def test_ends_are_settled_by_another_coordinator_16_not_coordinator(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    with direct_run(proxied_flow) as run:
+        refused = proxy.on(OffsetCommitRequest, answered(0, Code.NOT_COORDINATOR))
+        run.batch({0: 3, 1: 2}, without_output=1)
+        assert len(refused.hits) == 1
+        assert proxied_flow.committed() == {0: 3, 1: 2}
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.CutBefore, faults.CutAfter], ids=lambda fault: fault.__name__
+)
+def test_an_end_that_is_settled_late_takes_no_offset_back(
+    fault: type[faults.Fault], proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    with direct_run(proxied_flow) as run:
+        lost = proxy.on(OffsetCommitRequest, fault())
+        run.batch({0: 3, 1: 2}, without_output=1)
+        run.batch({0: 3, 1: 2})
+        answer = proxy.deliver(lost.await_hit())
+        assert {p.error_code for t in answer.topics for p in t.partitions} == {
+            Code.UNKNOWN_MEMBER_ID
+        }
+        assert proxied_flow.committed() == {0: 6, 1: 4}

@@ -1,0 +1,117 @@
+"""A cluster whose brokers do not all speak the same versions yet, or that is upgraded meanwhile.
+
+The proxy lowers what the broker says of itself on some connections.
+"""
+
+from typing import Any
+
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from spark_eos.protocol import TxnOffsetCommitRequest
+from support import proxy_faults as faults
+from support.bench import Bench, answered
+from support.direct_run import direct_run
+from support.flow import Flow
+from support.members import started
+from support.proxy import KafkaProxy
+from support.writing import rows, transactions
+
+_DESCRIBE_LOG_DIRS = 35
+
+
+def _older(proxy: KafkaProxy, times: int | None = None) -> None:
+    """From now on, so many of spark-eos' own connections lead to a broker of Kafka 4.2."""
+    spoken = {TxnOffsetCommitRequest.API_KEY: 5, _DESCRIBE_LOG_DIRS: 4}
+
+    def lower(_request: Any, answer: Any) -> None:
+        for api in answer.api_keys:
+            api.max_version = min(api.max_version, spoken.get(api.api_key, api.max_version))
+
+    proxy.on(
+        ApiVersionsRequest,
+        faults.Rewrite(lower),
+        times=times,
+        where=lambda message: message.client_software_name == "spark-eos",
+    )
+
+
+def _sent(proxy: KafkaProxy) -> list[int]:
+    key = TxnOffsetCommitRequest.API_KEY
+    return [request.version for request in proxy.requests if request.api_key == key]
+
+
+def test_the_first_broker_met_is_older_than_the_coordinator(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    with started(proxied_flow, 1) as coordinator, transactions(proxied_flow, coordinator) as writer:
+        _older(proxy, times=1)
+        writer.add(rows(proxied_flow, 0, 0, 1))
+        writer.commit()
+        assert _sent(proxy) == [6]
+        assert proxied_flow.committed() == {0: 2}
+
+
+def test_the_coordinator_is_older_and_then_upgraded(module_bench: Bench, proxy: KafkaProxy) -> None:
+    _older(proxy)
+    proxy.cut()
+    module_bench.add_and_commit()
+    assert _sent(proxy) == [5]
+    proxy.reset()
+    proxy.cut()
+    module_bench.add_and_commit()
+    assert _sent(proxy) == [6]
+
+
+def test_the_coordinator_moves_to_an_older_broker_between_two_attempts(
+    module_bench: Bench, proxy: KafkaProxy
+) -> None:
+    before = module_bench.writing.counters.offset_commits_by_name
+    module_bench.on_offsets(faults.CutBefore())
+    _older(proxy)
+    module_bench.add_and_commit()
+    assert _sent(proxy) == [6, 5]
+    assert module_bench.writing.counters.offset_commits_by_name == before + 1
+    proxy.reset()
+    # And back again.
+    module_bench.on_offsets(faults.CutBefore())
+    module_bench.add_and_commit()
+    assert _sent(proxy) == [5, 6]
+
+
+def test_a_batch_reports_the_lower_of_the_versions_that_were_sent(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    def become_older() -> None:
+        run.before_job = downgrade
+
+    def downgrade() -> None:
+        _older(proxy)
+        proxy.cut()
+
+    with direct_run(proxied_flow) as run:
+        assert run.batch({0: 2}).offset_commit_version == 6
+        # The first round's offsets go by id and are rejected, the second round's go by name.
+        proxy.on(TxnOffsetCommitRequest, answered(113))
+        run.before_job = become_older
+        report = run.batch({0: 2})
+        assert (report.rounds, report.rows_written) == (2, 2)
+        assert _sent(proxy) == [6, 6, 5]
+        assert report.offset_commit_version == 5
+        # None is sent: what the run found when it started.
+        run.before_job = lambda: None
+        assert run.batch({0: 1}, without_output=1).offset_commit_version == 6
+
+
+def test_a_run_that_started_on_an_older_broker_sends_the_newer_version(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    def upgrade() -> None:
+        proxy.reset()
+        proxy.cut()
+
+    with direct_run(proxied_flow) as run:
+        _older(proxy)
+        assert run.batch({0: 1}, without_output=1).offset_commit_version == 5
+        run.before_job = upgrade
+        assert run.batch({0: 2}).offset_commit_version == 6
+        assert proxied_flow.committed() == {0: 3, 1: 0}
