@@ -111,6 +111,13 @@ class EmbeddedKafka:
         return f"{HOST}:{self._ports.client}"
 
     @property
+    def direct_servers(self) -> str:
+        """Address of the broker's own listener: always plaintext, and never behind a proxy."""
+        if self._ports is None:
+            raise RuntimeError("The broker has no address before its first start()")
+        return f"{HOST}:{self._ports.internal}"
+
+    @property
     def pid(self) -> int:
         """Process id of the broker's JVM."""
         return self._running().pid

@@ -1,0 +1,106 @@
+"""docs/protocol.md says what the code does, and names tests that exist."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_eos.errors import Code, verdict
+from spark_eos.protocol import TxnOffsetCommitRequest
+
+_ROOT = Path(__file__).parent.parent
+_PROTOCOL = _ROOT / "docs" / "protocol.md"
+_REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
+
+
+@dataclass(frozen=True)
+class _Table:
+    section: str
+    columns: list[str]
+    rows: list[dict[str, str]]
+
+
+def _tables() -> Iterator[_Table]:
+    section, lines = "", []
+    for line in [*_PROTOCOL.read_text().splitlines(), ""]:
+        if line.startswith("|"):
+            lines.append([cell.strip() for cell in line.strip("|").split(" | ")])
+            continue
+        if lines:
+            columns = lines[0]
+            yield _Table(
+                section, columns, [dict(zip(columns, row, strict=True)) for row in lines[2:]]
+            )
+            lines = []
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+
+
+def _table(section: str) -> _Table:
+    return next(table for table in _tables() if table.section == section)
+
+
+@pytest.fixture(scope="module")
+def collected() -> set[str]:
+    """All tests there are, with the ids of their parameters."""
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {line.removeprefix("tests/") for line in found.stdout.splitlines() if "::" in line}
+
+
+def test_every_row_of_the_protocol_has_a_test(collected: set[str]) -> None:
+    rows = [(table.section, row) for table in _tables() for row in table.rows]
+    assert len(rows) > 80
+    for section, row in rows:
+        references = _REFERENCE.findall(row["covered by"])
+        assert references, f"{section}: no test for {row}"
+        for file, name, parameter in references:
+            stem = f"{file}::{name}"
+            assert any(
+                test == stem or (test.startswith(f"{stem}[") and parameter in test[len(stem) :])
+                for test in collected
+            ), f"{section}: there is no test {stem} [{parameter}"
+
+
+def test_the_error_table_says_what_the_code_does() -> None:
+    table = _table("Errors of TxnOffsetCommit, per partition")
+    codes = {row["code"]: row for row in table.rows}
+    for code, row in codes.items():
+        judged = verdict([12_345 if code == "other" else int(code)])
+        assert row["verdict"] == judged.name.lower(), row
+    # Every code that this answer may have and that is not simply refused has a row.
+    elsewhere = {
+        Code.INVALID_TRANSACTION_TIMEOUT,
+        Code.UNSTABLE_OFFSET_COMMIT,
+        Code.UNRELEASED_INSTANCE_ID,
+        Code.UNKNOWN_SERVER_ERROR,
+    }
+    assert {str(int(code)) for code in set(Code) - elsewhere} <= codes.keys()
+    for code, row in codes.items():
+        if code.isdigit() and int(code) in set(Code):
+            assert row["name"] == Code(int(code)).name
+
+
+def test_the_field_table_is_the_schema() -> None:
+    told = {row["field"]: (row["type"], row["versions"]) for row in _table("TxnOffsetCommit").rows}
+    assert told == dict(_fields(TxnOffsetCommitRequest.json["fields"]))
+
+
+def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[str, Any]]:
+    for field in fields:
+        name = within + field["name"]
+        if "fields" in field:
+            yield from _fields(field["fields"], f"{name}[].")
+        else:
+            nullable = "nullable " if "nullableVersions" in field else ""
+            yield name, (nullable + field["type"], field["versions"])
