@@ -364,7 +364,7 @@ def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
     with running(flow, members=1) as runs:
         runs.batch(3, 3)
         with _foreign_member(flow):
-            pass
+            until(lambda: runs.foreign_member_seen, lambda: "a heartbeat to find it")
         until(lambda: len(flow.members()) == 1, lambda: "it to leave")
         with pytest.raises(errors.ForeignMemberError, match="'somebody-else' on host"):
             runs.batch(6, 6)
@@ -405,7 +405,7 @@ def test_offsets_that_a_classic_group_has_left_are_taken_over(
 ) -> None:
     flow.produce(range(20))
     with _foreign_consumer(flow, "classic") as consumer:
-        until(_is_member(flow, consumer), lambda: "the consumer to join")
+        until(lambda: consumer.poll(0.05) or consumer.assignment(), lambda: "its assignment")
         places = [TopicPartition(flow.source, 0, 7), TopicPartition(flow.source, 1, 3)]
         consumer.commit(offsets=places, asynchronous=False)
     assert flow.members() == []

@@ -56,6 +56,11 @@ class Runs:
         """Whether the run has noticed that the group is not as it left it."""
         return self.run._coordinator.changed
 
+    @property
+    def foreign_member_seen(self) -> bool:
+        """Whether a heartbeat has found somebody else's consumer in the group."""
+        return self.run._coordinator._foreign is not None
+
     def batch(self, *ends: int, while_planned: Disturbance | None = None) -> BatchReport:
         """Writes the next batch, up to an end offset for each partition.
 
