@@ -203,7 +203,7 @@ def in_topic(name: str) -> Callable[[DataFrame], DataFrame]:
         ({"source": "no-such-topic"}, relay, "source topic no-such-topic does not exist"),
         ({"target": "no-such-topic"}, relay, "target topic 'no-such-topic' does not exist"),
         ({}, lambda frame: frame.select("value"), "there is no `source` column"),
-        ({}, in_topic("no-such-topic"), "no-such-topic"),
+        ({}, in_topic("no topic's name"), "no topic can have such a name"),
     ],
 )
 def test_known_errors_are_messages(
