@@ -98,7 +98,8 @@ def test_a_retried_task_is_deferred_and_written_by_the_drivers_second_round(
         assert query.wait() == 0, query.output()
         (report,) = query.reports()
     assert report["rounds"] == 2
-    assert report["rows_written"] == 1_000
+    # A worker may have committed before it was killed; its report is lost with it.
+    assert report["rows_written"] + report["rows_skipped"] >= 1_000
     assert sorted(flow.values()) == expected
     assert flow.open_transactions() == []
 
@@ -109,6 +110,8 @@ def test_killed_between_two_chunks_it_goes_on_after_the_last_one(
     expected = _produce_with_hold(flow)
     with _held_query(flow, tmp_path, "chunks", chunk_records=100) as query:
         query.until(lambda: flow.committed().get(0, 0) >= 200, "committed chunks")
+    # Workers may outlive their driver by a moment.
+    until(lambda: not slot_holders(flow.worker_directory), lambda: "the end of all workers")
     reached = flow.committed()
     assert 200 <= reached[0] < 500
     (tmp_path / "go").touch()
