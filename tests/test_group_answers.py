@@ -14,10 +14,10 @@ from spark_eos.errors import Code, code_name
 from spark_eos.protocol import ConsumerGroupHeartbeatRequest
 from support import proxy_faults as faults
 from support.bench import answered
-from support.direct_run import direct_run
 from support.flow import Flow
 from support.members import started
 from support.proxy import KafkaProxy
+from support.runs import running
 from support.writing import take_over
 
 # Membership ------------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
     with started(proxied_flow, members=1) as coordinator:
         assert fault.cuts == 1
         _assert_members_are_its_own(proxied_flow, coordinator)
-    with direct_run(proxied_flow) as run:
-        report = run.batch({0: 2, 1: 1})
+    with running(proxied_flow) as runs:
+        report = runs.batch(2, 1)
     assert (report.rounds, report.rows_written) == (1, 3)
 
 
@@ -107,8 +107,8 @@ def test_the_offsets_are_read_again(
     fault: faults.Fault, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     refused = proxy.on(OffsetFetchRequest, fault, times=2)
-    with direct_run(proxied_flow) as run:
-        report = run.batch({0: 2, 1: 1})
+    with running(proxied_flow) as runs:
+        report = runs.batch(2, 1)
         assert len(refused.hits) == 2
         assert (report.rounds, report.rows_written) == (1, 3)
         proxy.reset()
@@ -123,13 +123,13 @@ def test_the_offsets_are_read_again(
 def test_ends_are_settled_by_members_that_were_taken_over(
     code: int, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    with direct_run(proxied_flow) as run:
-        before = run.batch({0: 2, 1: 1})
-        joined = len(run.run._coordinator._own_ids)
+    with running(proxied_flow) as runs:
+        before = runs.batch(2, 1)
+        joined = len(runs.run._coordinator._own_ids)
         refused = proxy.on(OffsetCommitRequest, answered(0, code))
-        run.batch({0: 3, 1: 2}, without_output=1)
+        runs.batch(5, 3, without_output=1)
         assert len(refused.hits) == 1
-        assert len(run.run._coordinator._own_ids) == joined + 1
+        assert len(runs.run._coordinator._own_ids) == joined + 1
         assert before.partitions[0].end == 2
         assert proxied_flow.committed() == {0: 5, 1: 3}
 
@@ -137,9 +137,9 @@ def test_ends_are_settled_by_members_that_were_taken_over(
 def test_ends_are_settled_by_another_coordinator_16_not_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    with direct_run(proxied_flow) as run:
+    with running(proxied_flow) as runs:
         refused = proxy.on(OffsetCommitRequest, answered(0, Code.NOT_COORDINATOR))
-        run.batch({0: 3, 1: 2}, without_output=1)
+        runs.batch(3, 2, without_output=1)
         assert len(refused.hits) == 1
         assert proxied_flow.committed() == {0: 3, 1: 2}
 
@@ -150,10 +150,10 @@ def test_ends_are_settled_by_another_coordinator_16_not_coordinator(
 def test_an_end_that_is_settled_late_takes_no_offset_back(
     fault: type[faults.Fault], proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    with direct_run(proxied_flow) as run:
+    with running(proxied_flow) as runs:
         lost = proxy.on(OffsetCommitRequest, fault())
-        run.batch({0: 3, 1: 2}, without_output=1)
-        run.batch({0: 3, 1: 2})
+        runs.batch(3, 2, without_output=1)
+        runs.batch(6, 4)
         answer = proxy.deliver(lost.await_hit())
         assert {p.error_code for t in answer.topics for p in t.partitions} == {
             Code.UNKNOWN_MEMBER_ID

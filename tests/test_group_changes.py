@@ -109,7 +109,7 @@ def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: 
 
 def test_partitions_added_in_the_middle_of_a_batch(flow: Flow) -> None:
     _set_timeouts(flow)
-    with running(flow) as runs:
+    with running(flow, members=5) as runs:
         runs.batch(3, 3)
         before = _epochs(flow)
 
@@ -132,7 +132,7 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
 ) -> None:
     caplog.set_level(logging.INFO, "spark_eos")
     _set_timeouts(flow)
-    with running(flow) as runs:
+    with running(flow, members=2) as runs:
         runs.batch(3, 3)
         before = _epochs(flow)
 
@@ -158,7 +158,7 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
 ) -> None:
     caplog.set_level(logging.INFO, "spark_eos")
     _set_timeouts(flow)
-    with running(flow, members=1) as runs, flow.wire() as wire:
+    with running(flow) as runs, flow.wire() as wire:
         runs.batch(3, 3)
         (before,) = _epochs(flow)
         visitor = Actors(flow, wire)
@@ -188,7 +188,7 @@ def _remove(flow: Flow, *instance_ids: str) -> None:
 
 def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -> None:
     _set_timeouts(flow)
-    with running(flow) as runs:
+    with running(flow, members=2) as runs:
         runs.batch(3, 3)
         _remove(flow, "spark-eos-0", "spark-eos-1")
         until(lambda: runs.coordinator_changed, lambda: "a heartbeat")
@@ -347,7 +347,7 @@ def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(
 ) -> None:
     # Each of our two members keeps its partition: only the epochs tell.
     _set_timeouts(flow)
-    with running(flow) as runs:
+    with running(flow, members=2) as runs:
         runs.batch(3, 3)
         before = _partitions(flow)
         with _foreign_member(flow, protocol):
@@ -361,7 +361,7 @@ def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(
 
 def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
     _set_timeouts(flow)
-    with running(flow, members=1) as runs:
+    with running(flow) as runs:
         runs.batch(3, 3)
         with _foreign_member(flow):
             until(lambda: runs.foreign_member_seen, lambda: "a heartbeat to find it")
@@ -374,7 +374,7 @@ def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
 def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -> None:
     # Nobody has seen it: its instance id is as ours are. What it has committed tells.
     _set_timeouts(flow)
-    with running(flow, members=1) as runs:
+    with running(flow) as runs:
         runs.batch(3, 3)
         with flow.wire() as wire:
             group = Actors(flow, wire)

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import preflight
-from spark_eos.errors import Code, KafkaResponseError, OffsetsLostError
+from spark_eos.errors import Code, KafkaResponseError
 from spark_eos.group_calls import commit_offsets, committed_offsets, describe_group
 from spark_eos.identity import id_pattern
 from spark_eos.producer import TransactionError
@@ -18,7 +18,7 @@ from spark_eos.transaction_calls import open_transactions
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.queries import run_available, until
-from support.rowless import running, without_rows
+from support.runs import settles_nothing_of_a_recreated_source
 from support.writing import Frame, rows, sent_frames, speak_at_most, take_over, transactions
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _LIST_TRANSACTIONS = 8, 9, 66
@@ -119,15 +119,7 @@ def test_the_driver_does_not_settle_offsets_of_a_topic_created_anew(
     flow: Flow, spoken: dict[int, int], when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak_at_most(monkeypatch, spoken)
-    with running(flow) as run:
-        run.process(0, without_rows(lambda: None))
-        assert flow.committed() == {0: 10, 1: 10}
-        if when == "between batches":
-            flow.recreate(flow.source)
-        then = (lambda: None) if when == "between batches" else lambda: flow.recreate(flow.source)
-        with pytest.raises(OffsetsLostError, match="was deleted and created anew"):
-            run.process(1, without_rows(then))
-    assert flow.committed() == {}
+    settles_nothing_of_a_recreated_source(flow, when)
 
 
 @both

@@ -17,7 +17,7 @@ import pytest
 
 from spark_eos import calls, transaction
 from spark_eos.config import ClientSettings
-from spark_eos.errors import Code, OffsetsLostError, TopicNotFoundError
+from spark_eos.errors import Code, TopicNotFoundError
 from spark_eos.producer import TransactionError
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.records import SourceRows
@@ -25,7 +25,7 @@ from spark_eos.transaction import Transactions
 from spark_eos.wire import Wire
 from support.flow import Flow
 from support.members import deadline, started
-from support.rowless import running, without_rows
+from support.runs import running, settles_nothing_of_a_recreated_source
 from support.writing import rows, speak_at_most, transactions
 
 by_name_and_id = pytest.mark.usefixtures("_newest_version")
@@ -125,26 +125,18 @@ def test_an_id_that_the_broker_does_not_know_yet_is_sent_again(flow: Flow) -> No
 
 @pytest.mark.parametrize("when", ["during the job", "between batches"])
 def test_the_driver_does_not_settle_offsets_of_the_old_topic(flow: Flow, when: str) -> None:
-    with running(flow) as run:
-        run.process(0, without_rows(lambda: None))
-        assert flow.committed() == {0: 10, 1: 10}
-        if when == "between batches":
-            flow.recreate(flow.source)
-        then = (lambda: None) if when == "between batches" else lambda: flow.recreate(flow.source)
-        with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and created anew"):
-            run.process(1, without_rows(then))
-    assert flow.committed() == {}
+    settles_nothing_of_a_recreated_source(flow, when)
 
 
 def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
     flow.broker.delete_topic(flow.source)
     gone = pytest.raises(TopicNotFoundError, match=rf"'{flow.source}'.*0\.3 s.*max_block_ms")
-    with running(flow, max_block_ms=300) as run, gone:
-        run.process(0, without_rows(lambda: None))
+    with running(flow, max_block_ms=300) as runs, gone:
+        runs.batch(10, 10, without_output=10)
     create = threading.Timer(0.3, flow.broker.create_topic, [flow.source, flow.partitions])
     create.start()
-    with running(flow) as run:
-        run.process(0, without_rows(lambda: None))
+    with running(flow) as runs:
+        runs.batch(10, 10, without_output=10)
     create.join()
     assert flow.committed() == {0: 10, 1: 10}
 

@@ -10,10 +10,10 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from spark_eos.protocol import TxnOffsetCommitRequest
 from support import proxy_faults as faults
 from support.bench import Bench, answered
-from support.direct_run import direct_run
 from support.flow import Flow
 from support.members import started
 from support.proxy import KafkaProxy
+from support.runs import running
 from support.writing import rows, transactions
 
 _DESCRIBE_LOG_DIRS = 35
@@ -81,25 +81,20 @@ def test_the_coordinator_moves_to_an_older_broker_between_two_attempts(
 def test_a_batch_reports_the_lower_of_the_versions_that_were_sent(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    def become_older() -> None:
-        run.before_job = downgrade
-
     def downgrade() -> None:
         _older(proxy)
         proxy.cut()
 
-    with direct_run(proxied_flow) as run:
-        assert run.batch({0: 2}).offset_commit_version == 6
+    with running(proxied_flow) as runs:
+        assert runs.batch(2, 0).offset_commit_version == 6
         # The first round's offsets go by id and are rejected, the second round's go by name.
         proxy.on(TxnOffsetCommitRequest, answered(113))
-        run.before_job = become_older
-        report = run.batch({0: 2})
+        report = runs.batch(4, 0, while_planned=downgrade, in_round=2)
         assert (report.rounds, report.rows_written) == (2, 2)
         assert _sent(proxy) == [6, 6, 5]
         assert report.offset_commit_version == 5
         # None is sent: what the run found when it started.
-        run.before_job = lambda: None
-        assert run.batch({0: 1}, without_output=1).offset_commit_version == 6
+        assert runs.batch(5, 0, without_output=1).offset_commit_version == 6
 
 
 def test_a_run_that_started_on_an_older_broker_sends_the_newer_version(
@@ -109,9 +104,8 @@ def test_a_run_that_started_on_an_older_broker_sends_the_newer_version(
         proxy.reset()
         proxy.cut()
 
-    with direct_run(proxied_flow) as run:
+    with running(proxied_flow) as runs:
         _older(proxy)
-        assert run.batch({0: 1}, without_output=1).offset_commit_version == 5
-        run.before_job = upgrade
-        assert run.batch({0: 2}).offset_commit_version == 6
+        assert runs.batch(1, 0, without_output=1).offset_commit_version == 5
+        assert runs.batch(3, 0, while_planned=upgrade).offset_commit_version == 6
         assert proxied_flow.committed() == {0: 3, 1: 0}

@@ -1,26 +1,33 @@
-"""A query's run without Spark: the driver's side and a task's, with rows made up by the test."""
+"""A query's run without Spark: the driver's side and its tasks, with rows made up by the test."""
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
 
 from spark_eos import task
 from spark_eos.batch_report import BatchReport
 from spark_eos.checkpoint import OffsetLog
-from spark_eos.config import ClientSettings
+from spark_eos.errors import OffsetsLostError
 from spark_eos.plan import BatchPlan, BatchRange
 from spark_eos.report import JobOutcome, job_outcome
 from spark_eos.run import Partitions, QueryRun
 from spark_eos.settings import WriterSettings
-from spark_eos.wire import Wire
 from support.flow import Flow
 from support.members import writer_settings
-from support.writing import rows
+from support.writing import row_batch
 
 Disturbance = Callable[[], None]
 
 
-class _Log(dict[str, str]):
+def _nothing() -> None:
+    pass
+
+
+class _Checkpoint(dict[str, str]):
     def read(self, path: str) -> str | None:
         return self.get(path)
 
@@ -28,28 +35,17 @@ class _Log(dict[str, str]):
         return sorted({name.split("/")[1] for name in self if name.startswith(f"{path}/")})
 
 
+@dataclass
 class Runs:
-    """Writes batches of a flow's source; each row's value is its partition and offset.
+    """Writes batches of a flow's source; nothing is read from the topic.
 
-    Args:
-        flow: topics and group; nothing is read from the source topic.
-        members: at most so many group members.
+    Each row's value is its partition and offset.
     """
 
-    def __init__(self, flow: Flow, members: int = 64) -> None:
-        self._flow = flow
-        self._log = _Log({"sources/0/0": f"\x00v1\n{json.dumps({flow.source: {}})}"})
-        self._batch_id = 0
-        self.run = QueryRun(
-            "",
-            Wire(ClientSettings(flow.kafka)),
-            writer_settings(flow),
-            OffsetLog(self._log),
-            most_members=members,
-            most_rounds=4,
-            group_timeout=20,
-            watch=lambda: True,
-        )
+    flow: Flow
+    run: QueryRun
+    _files: _Checkpoint
+    _batch_id: int = -1
 
     @property
     def coordinator_changed(self) -> bool:
@@ -61,17 +57,24 @@ class Runs:
         """Whether a heartbeat has found somebody else's consumer in the group."""
         return self.run._coordinator._foreign is not None
 
-    def batch(self, *ends: int, while_planned: Disturbance | None = None) -> BatchReport:
-        """Writes the next batch, up to an end offset for each partition.
+    def batch(
+        self,
+        *ends: int,
+        without_output: int = 0,
+        while_planned: Disturbance = _nothing,
+        in_round: int = 1,
+    ) -> BatchReport:
+        """Writes the next batch.
 
         Args:
             ends: end offsets, by partition.
-            while_planned: what happens once the tasks have their first plan, before they write.
+            without_output: so many of each partition's last rows have no output.
+            while_planned: what happens once the tasks have their plan, before they write.
+            in_round: the round in which it happens.
         """
-        positions = {self._flow.source: {str(p): end for p, end in enumerate(ends)}}
-        batch_id, self._batch_id = self._batch_id, self._batch_id + 1
-        self._log[f"offsets/{batch_id}"] = f"v1\n{{}}\n{json.dumps(positions)}"
-        disturbances = [while_planned] if while_planned is not None else []
+        self._batch_id += 1
+        self._files[f"offsets/{self._batch_id}"] = f"v1\n{{}}\n{_positions(self.flow, ends)}"
+        rounds = iter(range(1, 100))
 
         def job(
             settings: WriterSettings,
@@ -79,38 +82,52 @@ class Runs:
             batch_plan: BatchPlan,
             only: Partitions | None,
         ) -> JobOutcome:
-            if disturbances:
-                disturbances.pop()()
+            if next(rounds) == in_round:
+                while_planned()
             work = task.write_task(settings, batch_plan)
             reports = []
             # A task for each source partition, as Spark has it.
             for topic, partition in batch.ends if only is None else only:
-                offsets = range(
-                    batch.starts.get((topic, partition), 0), batch.ends[topic, partition]
-                )
+                start = batch.starts.get((topic, partition), 0)
+                offsets = range(start, batch.ends[topic, partition] - without_output)
                 if offsets:
-                    reports += list(work(iter([rows(self._flow, partition, *offsets).rows])))
+                    reports += list(work(iter([row_batch(self.flow, partition, *offsets)])))
             return job_outcome(row for report in reports for row in report.to_pylist())
 
-        return self.run.process(batch_id, job)
+        return self.run.process(self._batch_id, job)
 
     def written_once(self, *ends: int) -> None:
         """Checks that each row up to the ends is in the output once, and committed."""
         expected = sorted(f"{p}/{offset}" for p, end in enumerate(ends) for offset in range(end))
-        assert sorted(self._flow.values()) == expected
-        assert self._flow.committed() == dict(enumerate(ends))
-        assert self._flow.open_transactions() == []
+        assert sorted(self.flow.values()) == expected
+        assert self.flow.committed() == dict(enumerate(ends))
+        assert self.flow.open_transactions() == []
+
+
+def _positions(flow: Flow, offsets: tuple[int, ...]) -> str:
+    return json.dumps({flow.source: {str(p): offset for p, offset in enumerate(offsets)}})
 
 
 @contextmanager
-def running(flow: Flow, members: int = 64) -> Iterator[Runs]:
-    """A run that ends with the block."""
-    runs = Runs(flow, members)
-    try:
-        yield runs
-    finally:
-        runs.run.leave()
-        close_producers()
+def running(flow: Flow, members: int = 1, **options: Any) -> Iterator[Runs]:
+    """A run that ends with the block; ``options`` replace fields of the writer's settings."""
+    files = _Checkpoint({"sources/0/0": f"v1\n{_positions(flow, (0,) * flow.partitions)}"})
+    with flow.wire() as wire:
+        run = QueryRun(
+            "",
+            wire,
+            replace(writer_settings(flow), **options),
+            OffsetLog(files),
+            most_members=members,
+            most_rounds=4,
+            group_timeout=20,
+            watch=lambda: True,
+        )
+        try:
+            yield Runs(flow, run, files)
+        finally:
+            run.leave()
+            close_producers()
 
 
 def close_producers() -> None:
@@ -118,3 +135,25 @@ def close_producers() -> None:
     for producer in task._producers.values():
         producer.close()
     task._producers.clear()
+
+
+def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:
+    """Checks that the driver commits no end of the old topic to the new one.
+
+    Args:
+        flow: its source is deleted and created anew.
+        when: "during the job", or else between batches.
+    """
+
+    def recreate() -> None:
+        flow.recreate(flow.source)
+
+    with running(flow) as runs:
+        runs.batch(10, 10, without_output=10)
+        assert flow.committed() == {0: 10, 1: 10}
+        if when != "during the job":
+            recreate()
+        then = recreate if when == "during the job" else _nothing
+        with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and created anew"):
+            runs.batch(20, 20, without_output=10, while_planned=then)
+    assert flow.committed() == {}
