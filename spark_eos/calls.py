@@ -1,7 +1,7 @@
 """Typed calls that concern the whole cluster: versions, features and topics."""
 
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -111,3 +111,35 @@ def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)
     return grouped
+
+
+def topics_with_offsets(
+    topic_class: Any,
+    partition_class: Any,
+    offsets: Mapping[tuple[str, int], int],
+    ids: Mapping[str, uuid.UUID],
+) -> list[Any]:
+    """The topics of a request that commits offsets, made of that request's own classes.
+
+    Args:
+        topic_class: of one topic.
+        partition_class: of one partition of it.
+        offsets: next offset to read, by (topic, partition).
+        ids: each topic's id, or `NO_ID`.
+    """
+    return [
+        topic_class(
+            name=topic,
+            topic_id=ids[topic],
+            partitions=[
+                partition_class(
+                    partition_index=index,
+                    committed_offset=offsets[topic, index],
+                    committed_leader_epoch=-1,
+                    committed_metadata="",
+                )
+                for index in indexes
+            ],
+        )
+        for topic, indexes in by_topic(offsets).items()
+    ]

@@ -1,14 +1,12 @@
-"""Typed calls to a consumer group's coordinator (KIP-848): membership and offsets."""
+"""Typed calls to a consumer group's coordinator (KIP-848): who its members are."""
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.admin import DescribeGroupsRequest
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
-from spark_eos.calls import NO_ID, by_topic
 from spark_eos.deadline import Deadline
 from spark_eos.errors import Code, KafkaResponseError, code_names
 from spark_eos.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
@@ -18,9 +16,7 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
 REBALANCE_TIMEOUT_MS = 60_000
-_BY_NAME = 9
 
-TopicIds = Mapping[str, uuid.UUID | None]
 IdPartitions = frozenset[tuple[uuid.UUID, int]]
 
 
@@ -210,150 +206,3 @@ def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> A
             f"describing group {group_id!r}: {code_names([group.error_code])}", group.error_code
         )
     return group
-
-
-def _versions(ids: TopicIds) -> dict[str, int]:
-    """Of OffsetFetch and OffsetCommit: 10 by topic id, or 9 by name if one id is not known."""
-    if NO_ID in ids.values():
-        return {"min_version": _BY_NAME, "max_version": _BY_NAME}
-    return {"min_version": _BY_NAME}
-
-
-def committed_offsets(
-    wire: Wire,
-    group_id: str,
-    partitions: Iterable[tuple[str, int]],
-    topic_ids: TopicIds,
-    deadline: Deadline,
-    *,
-    member: tuple[str, int] | None = None,
-    stable: bool = True,
-) -> dict[tuple[str, int], int]:
-    """The group's committed offsets, once no transaction on them is pending (KIP-447).
-
-    Args:
-        wire: the connections.
-        group_id: the consumer group.
-        partitions: (topic, partition) pairs.
-        topic_ids: ids of their topics.
-        deadline: also bounds the wait for pending transactions.
-        member: member id and epoch of a current member, which the broker then checks.
-        stable: whether to wait for pending transactions; if not, what they hold does not count.
-
-    Returns:
-        Offsets by (topic, partition); partitions without one are left out.
-
-    Raises:
-        KafkaResponseError: the member is not current, or the offsets can't be read.
-    """
-    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
-    member_id, epoch = member or (None, -1)
-    grouped = by_topic(partitions)
-    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
-    request = OffsetFetchRequest(
-        groups=[
-            group_class(
-                group_id=group_id,
-                member_id=member_id,
-                member_epoch=epoch,
-                topics=[
-                    group_class.OffsetFetchRequestTopics(
-                        name=topic, topic_id=ids[topic], partition_indexes=indexes
-                    )
-                    for topic, indexes in grouped.items()
-                ],
-            )
-        ],
-        require_stable=stable,
-        **_versions(ids),
-    )
-
-    def codes(response: Any) -> list[int]:
-        group = response.groups[0]
-        return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
-
-    response = wire.ask_coordinator(
-        CoordinatorType.GROUP,
-        group_id,
-        request,
-        deadline,
-        codes=codes,
-        retry=[Code.UNSTABLE_OFFSET_COMMIT],
-    )
-    bad = [code for code in codes(response) if code]
-    if bad:
-        raise KafkaResponseError(f"offsets of group {group_id!r}: {code_names(bad)}", bad[0])
-    names = {topic_id: name for name, topic_id in ids.items()}
-    return {
-        (topic.name or names[topic.topic_id], p.partition_index): p.committed_offset
-        for topic in response.groups[0].topics
-        for p in topic.partitions
-        if p.committed_offset >= 0
-    }
-
-
-def commit_offsets(
-    wire: Wire,
-    group_id: str,
-    member: tuple[str, int, str],
-    offsets: Mapping[tuple[str, int], int],
-    topic_ids: TopicIds,
-    deadline: Deadline,
-    *,
-    on_lost: Callable[[], None] | None = None,
-) -> dict[tuple[str, int], int]:
-    """Commits offsets outside a transaction, as one member, with its epoch.
-
-    Args:
-        wire: the connections.
-        group_id: the consumer group.
-        member: member id, member epoch, instance id.
-        offsets: next offset to read, by (topic, partition).
-        topic_ids: ids of their topics.
-        deadline: over all attempts.
-        on_lost: called for each request whose answer was lost; it may yet be carried out.
-
-    Returns:
-        Kafka's error code by (topic, partition); 0 where the offset is committed.
-    """
-    topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
-    member_id, epoch, instance_id = member
-    grouped = by_topic(offsets)
-    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
-    request = OffsetCommitRequest(
-        group_id=group_id,
-        generation_id_or_member_epoch=epoch,
-        member_id=member_id,
-        group_instance_id=instance_id,
-        topics=[
-            topic_class(
-                name=topic,
-                topic_id=ids[topic],
-                partitions=[
-                    topic_class.OffsetCommitRequestPartition(
-                        partition_index=index,
-                        committed_offset=offsets[topic, index],
-                        committed_leader_epoch=-1,
-                        committed_metadata="",
-                    )
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in grouped.items()
-        ],
-        **_versions(ids),
-    )
-    response = wire.ask_coordinator(
-        CoordinatorType.GROUP,
-        group_id,
-        request,
-        deadline,
-        codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
-        on_lost=on_lost,
-    )
-    names = {topic_id: name for name, topic_id in ids.items()}
-    return {
-        (topic.name or names[topic.topic_id], p.partition_index): p.error_code
-        for topic in response.topics
-        for p in topic.partitions
-    }

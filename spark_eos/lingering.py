@@ -2,15 +2,13 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any, Final
-
-from kafka.protocol.admin import DescribeTransactionsRequest
+from typing import Final
 
 from spark_eos.deadline import Deadline
-from spark_eos.errors import KafkaResponseError, code_names
+from spark_eos.errors import KafkaResponseError
 from spark_eos.identity import id_pattern
-from spark_eos.transaction_calls import open_transactions
-from spark_eos.wire import CoordinatorType, Wire
+from spark_eos.transaction_calls import describe_transaction, open_transactions
+from spark_eos.wire import Wire
 
 _TRANSACTIONAL_ID_NOT_FOUND: Final = 105
 _OVER: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
@@ -84,22 +82,15 @@ def lingering(
 
 
 def _described(wire: Wire, transactional_id: str, deadline: Deadline) -> OpenTransaction | None:
-    response = wire.ask_coordinator(
-        CoordinatorType.TRANSACTION,
-        transactional_id,
-        DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-        deadline,
-        codes=lambda r: [state.error_code for state in r.transaction_states],
-    )
-    state: Any = response.transaction_states[0]
-    if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND or state.transaction_state in _OVER:
+    try:
+        state = describe_transaction(wire, transactional_id, deadline)
+    except KafkaResponseError as error:
+        if error.code == _TRANSACTIONAL_ID_NOT_FOUND:
+            return None
+        raise
+    if state.transaction_state in _OVER:
         # It ended since it was listed.
         return None
-    if state.error_code:
-        raise KafkaResponseError(
-            f"describing transactional id {transactional_id!r}: {code_names([state.error_code])}",
-            state.error_code,
-        )
     start = state.transaction_start_time_ms
     return OpenTransaction(
         transactional_id=transactional_id,

@@ -1,35 +1,100 @@
-"""Typed calls that read offsets and change nothing: a group's committed ones, partitions' ends."""
+"""Typed calls that concern a group's committed offsets, outside of transactions."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetFetchRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
-from spark_eos.calls import by_topic
-from spark_eos.deadline import Again, Deadline
+from spark_eos.calls import NO_ID, by_topic, topics_with_offsets
+from spark_eos.deadline import Deadline
 from spark_eos.errors import Code, KafkaResponseError, code_names
 from spark_eos.wire import CoordinatorType, Wire
 
-_LATEST: Final = -1
-# LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
-# OFFSET_NOT_AVAILABLE: a leader has moved, or was elected just now.
-_MOVING: Final = frozenset({5, 6, 74, 75, 78})
-_GONE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
+_BY_NAME: Final = 9
+
+TopicIds = Mapping[str, uuid.UUID | None]
 
 
-@dataclass(frozen=True)
-class EndOffsets:
-    """Where a partition ends.
+def _versions(ids: TopicIds) -> dict[str, int]:
+    """Of OffsetFetch and OffsetCommit: 10 by topic id, or 9 by name if one id is not known."""
+    if NO_ID in ids.values():
+        return {"min_version": _BY_NAME, "max_version": _BY_NAME}
+    return {"min_version": _BY_NAME}
 
-    Attributes:
-        last_stable: the first offset that a read_committed consumer can't reach yet.
-        high_watermark: the next offset to be written, transactions still open included.
+
+def _codes(response: Any) -> list[int]:
+    group = response.groups[0]
+    return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
+
+
+def committed_offsets(
+    wire: Wire,
+    group_id: str,
+    partitions: Iterable[tuple[str, int]],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    member: tuple[str, int] | None = None,
+    stable: bool = True,
+) -> dict[tuple[str, int], int]:
+    """The group's committed offsets, once no transaction on them is pending (KIP-447).
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        partitions: (topic, partition) pairs.
+        topic_ids: ids of their topics.
+        deadline: also bounds the wait for pending transactions.
+        member: member id and epoch of a current member, which the broker then checks.
+        stable: whether to wait for pending transactions; if not, what they hold does not count.
+
+    Returns:
+        Offsets by (topic, partition); partitions without one are left out.
+
+    Raises:
+        KafkaResponseError: the member is not current, or the offsets can't be read.
     """
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    member_id, epoch = member or (None, -1)
+    grouped = by_topic(partitions)
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
+    request = OffsetFetchRequest(
+        groups=[
+            group_class(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=epoch,
+                topics=[
+                    group_class.OffsetFetchRequestTopics(
+                        name=topic, topic_id=ids[topic], partition_indexes=indexes
+                    )
+                    for topic, indexes in grouped.items()
+                ],
+            )
+        ],
+        require_stable=stable,
+        **_versions(ids),
+    )
 
-    last_stable: int
-    high_watermark: int
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=_codes,
+        retry=[Code.UNSTABLE_OFFSET_COMMIT],
+    )
+    bad = [code for code in _codes(response) if code]
+    if bad:
+        raise KafkaResponseError(f"offsets of group {group_id!r}: {code_names(bad)}", bad[0])
+    names = {topic_id: name for name, topic_id in ids.items()}
+    return {
+        (topic.name or names[topic.topic_id], p.partition_index): p.committed_offset
+        for topic in response.groups[0].topics
+        for p in topic.partitions
+        if p.committed_offset >= 0
+    }
 
 
 def all_committed_offsets(
@@ -55,12 +120,10 @@ def all_committed_offsets(
         max_version=9,
     )
 
-    def codes(response: Any) -> list[int]:
-        group = response.groups[0]
-        return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
-
-    response = wire.ask_coordinator(CoordinatorType.GROUP, group_id, request, deadline, codes=codes)
-    bad = [code for code in codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP, group_id, request, deadline, codes=_codes
+    )
+    bad = [code for code in _codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
     if bad:
         raise KafkaResponseError(f"offsets of group {group_id!r}: {code_names(bad)}", bad[0])
     return {
@@ -71,94 +134,53 @@ def all_committed_offsets(
     }
 
 
-def end_offsets(
-    wire: Wire, topics: Collection[str], deadline: Deadline
-) -> dict[tuple[str, int], EndOffsets | None]:
-    """The ends of all partitions of the topics; None for a partition that has no leader now.
-
-    Topics that do not exist are left out, and none is created.
-
-    Raises:
-        DeadlineExceededError: a leader gave no answer in time.
-        KafkaResponseError: a topic can't be described, or its offsets can't be read.
-    """
-
-    def attempt() -> dict[tuple[str, int], EndOffsets | None]:
-        leaders = _leaders(wire, topics, deadline)
-        stable: dict[tuple[str, int], int] = {}
-        high: dict[tuple[str, int], int] = {}
-        for node in sorted({leader for leader in leaders.values() if leader >= 0}):
-            led = [partition for partition, leader in leaders.items() if leader == node]
-            # In this order the high watermark is never the older of the two.
-            stable.update(_latest(wire, node, led, IsolationLevel.READ_COMMITTED, deadline))
-            high.update(_latest(wire, node, led, IsolationLevel.READ_UNCOMMITTED, deadline))
-        return {
-            partition: EndOffsets(stable[partition], high[partition])
-            if partition in stable and partition in high
-            else None
-            for partition in sorted(leaders)
-        }
-
-    return deadline.attempts("reading end offsets", pause=0.05)(attempt) if topics else {}
-
-
-def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> dict[tuple[str, int], int]:
-    request = MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)],
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
-    )
-    found = {}
-    for topic in wire.send(request, deadline).topics:
-        if topic.error_code in _GONE:
-            continue
-        if topic.error_code in _MOVING:
-            raise Again(f"topic {topic.name!r}: {code_names([topic.error_code])}")
-        if topic.error_code:
-            raise KafkaResponseError(
-                f"topic {topic.name!r}: {code_names([topic.error_code])}", topic.error_code
-            )
-        for p in topic.partitions:
-            found[topic.name, p.partition_index] = p.leader_id
-    return found
-
-
-def _latest(
+def commit_offsets(
     wire: Wire,
-    node: int,
-    partitions: Collection[tuple[str, int]],
-    isolation: IsolationLevel,
+    group_id: str,
+    member: tuple[str, int, str],
+    offsets: Mapping[tuple[str, int], int],
+    topic_ids: TopicIds,
     deadline: Deadline,
+    *,
+    on_lost: Callable[[], None] | None = None,
 ) -> dict[tuple[str, int], int]:
-    topic_class = ListOffsetsRequest.ListOffsetsTopic
-    request = ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=int(isolation),
-        topics=[
-            topic_class(
-                name=topic,
-                partitions=[
-                    topic_class.ListOffsetsPartition(
-                        partition_index=index, current_leader_epoch=-1, timestamp=_LATEST
-                    )
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in by_topic(partitions).items()
-        ],
-        timeout_ms=int(deadline.remaining() * 1000),
-        # Before it there are no isolation levels.
-        min_version=2,
+    """Commits offsets outside a transaction, as one member, with its epoch.
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        member: member id, member epoch, instance id.
+        offsets: next offset to read, by (topic, partition).
+        topic_ids: ids of their topics.
+        deadline: over all attempts.
+        on_lost: called for each request whose answer was lost; it may yet be carried out.
+
+    Returns:
+        Kafka's error code by (topic, partition); 0 where the offset is committed.
+    """
+    topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition_class = topic_class.OffsetCommitRequestPartition
+    member_id, epoch, instance_id = member
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=topics_with_offsets(topic_class, partition_class, offsets, ids),
+        **_versions(ids),
     )
-    found = {}
-    for topic in wire.send(request, deadline, node=node).topics:
-        for p in topic.partitions:
-            if p.error_code in _MOVING or p.error_code in _GONE:
-                raise Again(f"{topic.name}-{p.partition_index}: {code_names([p.error_code])}")
-            if p.error_code:
-                raise KafkaResponseError(
-                    f"end offset of {topic.name}-{p.partition_index}: {code_names([p.error_code])}",
-                    p.error_code,
-                )
-            found[topic.name, p.partition_index] = p.offset
-    return found
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
+        on_lost=on_lost,
+    )
+    names = {topic_id: name for name, topic_id in ids.items()}
+    return {
+        (topic.name or names[topic.topic_id], p.partition_index): p.error_code
+        for topic in response.topics
+        for p in topic.partitions
+    }

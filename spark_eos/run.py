@@ -20,8 +20,8 @@ from spark_eos.errors import (
     code_names,
     verdict,
 )
-from spark_eos.group_calls import commit_offsets, committed_offsets
 from spark_eos.identity import id_pattern
+from spark_eos.offset_calls import commit_offsets, committed_offsets
 from spark_eos.plan import BatchPlan, BatchRange, Positions
 from spark_eos.report import JobOutcome
 from spark_eos.settings import WriterSettings

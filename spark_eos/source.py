@@ -12,7 +12,7 @@ from spark_eos import calls
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
-from spark_eos.group_calls import committed_offsets
+from spark_eos.offset_calls import committed_offsets
 from spark_eos.wire import Wire
 
 _REFUSED: Final = {

@@ -8,7 +8,8 @@ from spark_eos import calls, group_calls
 from spark_eos.deadline import Deadline
 from spark_eos.errors import SparkEosError, UnsupportedBrokerError
 from spark_eos.lingering import OpenTransaction, lingering
-from spark_eos.offset_calls import EndOffsets, all_committed_offsets, end_offsets
+from spark_eos.log_ends import EndOffsets, end_offsets
+from spark_eos.offset_calls import all_committed_offsets
 from spark_eos.preflight import offset_commit_version
 from spark_eos.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos.wire import Wire

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
-from spark_eos.calls import NO_ID, by_topic
+from spark_eos.calls import NO_ID, topics_with_offsets
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     RETRIED,
@@ -117,10 +117,11 @@ def open_transactions(wire: Wire, pattern: str, deadline: Deadline) -> list[str]
     return deadline.attempts("listing open transactions", pause=0.05)(attempt)
 
 
-def producer_identity(wire: Wire, transactional_id: str, deadline: Deadline) -> ProducerIdentity:
-    """The producer id and epoch that the coordinator holds for the id.
+def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) -> Any:
+    """What the coordinator knows of the id, as the protocol has it (a ``TransactionState``).
 
-    Right after a producer's ``init_transactions`` they are that producer's own.
+    Raises:
+        KafkaResponseError: it can't be described; 105 if the coordinator does not know the id.
     """
     response = wire.ask_coordinator(
         CoordinatorType.TRANSACTION,
@@ -135,6 +136,15 @@ def producer_identity(wire: Wire, transactional_id: str, deadline: Deadline) -> 
             f"describing transactional id {transactional_id!r}: {code_names([state.error_code])}",
             state.error_code,
         )
+    return state
+
+
+def producer_identity(wire: Wire, transactional_id: str, deadline: Deadline) -> ProducerIdentity:
+    """The producer id and epoch that the coordinator holds for the id.
+
+    Right after a producer's ``init_transactions`` they are that producer's own.
+    """
+    state = describe_transaction(wire, transactional_id, deadline)
     return ProducerIdentity(transactional_id, state.producer_id, state.producer_epoch)
 
 
@@ -201,8 +211,7 @@ def txn_offset_commit(
     """
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_class = topic_class.TxnOffsetCommitRequestPartition
-    grouped = by_topic(offsets)
-    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
     names = {topic_id: topic for topic, topic_id in ids.items()}
     request = TxnOffsetCommitRequest(
         transactional_id=producer.transactional_id,
@@ -212,22 +221,7 @@ def txn_offset_commit(
         generation_id_or_member_epoch=member.epoch,
         member_id=member.member_id,
         group_instance_id=member.instance_id,
-        topics=[
-            topic_class(
-                name=topic,
-                topic_id=ids[topic],
-                partitions=[
-                    partition_class(
-                        partition_index=index,
-                        committed_offset=offsets[topic, index],
-                        committed_leader_epoch=-1,
-                        committed_metadata="",
-                    )
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in grouped.items()
-        ],
+        topics=topics_with_offsets(topic_class, partition_class, offsets, ids),
         min_version=BY_NAME,
         # All or nothing: one request can't name some topics and give the ids of others.
         max_version=BY_NAME if NO_ID in ids.values() else BY_ID,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos.offset_calls import end_offsets
+from spark_eos.log_ends import end_offsets
 from spark_eos.producer import TransactionError
 from support.flow import Flow
 from support.members import deadline, started

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from spark_eos import task
 from spark_eos.assignment import Member, after_heartbeat, may_commit, owners
 from spark_eos.errors import Code
-from spark_eos.group_calls import committed_offsets
+from spark_eos.offset_calls import committed_offsets
 from spark_eos.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos.report import REJECTED, WRITTEN, job_outcome
 from spark_eos.transaction_calls import MemberIdentity

@@ -26,7 +26,8 @@ from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink, calls, errors
 from spark_eos.coordinator import GroupCoordinator
-from spark_eos.group_calls import DescribedMember, commit_offsets
+from spark_eos.group_calls import DescribedMember
+from spark_eos.offset_calls import commit_offsets
 from spark_eos.testing.broker_admin import admin_client
 from support.actors import Actors, leave
 from support.flow import Flow

@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_eos.config import ClientSettings
-from spark_eos.group_calls import commit_offsets, committed_offsets
+from spark_eos.offset_calls import commit_offsets, committed_offsets
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.transaction import Transactions

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from spark_eos import calls, group_calls
+from spark_eos import calls, group_calls, offset_calls
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.identity import id_pattern
@@ -105,7 +105,7 @@ class Flow:
         """The group's committed offsets of the source topic, by partition."""
         with self.wire() as wire:
             topic = calls.topics(wire, [self.source], _deadline())[self.source]
-            found = group_calls.committed_offsets(
+            found = offset_calls.committed_offsets(
                 wire,
                 self.group_id,
                 [(self.source, p) for p in range(topic.partitions)],
