@@ -19,6 +19,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import SparkEosError
 from spark_eos.identity import Slot
+from spark_eos.librdkafka import (
+    NO_SUCH_PLACE,
+    ConnectionLog,
+    TransactionError,
+    advice,
+    is_transient,
+)
 from spark_eos.records import SourceRows, find_record, produce_arguments
 from spark_eos.settings import WriterSettings
 from spark_eos.topics import TopicCache
@@ -26,34 +33,6 @@ from spark_eos.transaction_calls import ProducerIdentity, end_transaction, produ
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
-_librdkafka_log = logging.getLogger("spark_eos.librdkafka")
-# Failures reach the user as errors that name a cause; without a handler each of librdkafka's own
-# lines about connections would be printed.
-_librdkafka_log.addHandler(logging.NullHandler())
-
-# All other errors may be cured by an abort, a new producer and another round.
-_PERMANENT: Final = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_MSG,
-    KafkaError.INVALID_MSG_SIZE,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-    KafkaError.POLICY_VIOLATION,
-    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
-    KafkaError.TOPIC_EXCEPTION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError._INVALID_ARG,
-    KafkaError._AUTHENTICATION,
-}
-
 
 # Seconds without an end to a wait, after which whoever waits looks for a reason: librdkafka retries
 # records for a topic that is gone until the transaction's timeout.
@@ -62,47 +41,6 @@ _STALL: Final = 1.0
 
 def _go_on() -> None:
     pass
-
-
-# Whoever asks for the topic as it is now can tell why: it is gone, it was created anew with fewer
-# partitions, or a row names what never was.
-_NO_SUCH_PLACE: Final = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-}
-
-
-class TransactionError(Exception):
-    """A transaction did not commit, or nobody knows whether it did.
-
-    Attributes:
-        again: whether its rows may be written by a later round, once the driver has fenced this
-            producer's members; False if they never can.
-    """
-
-    def __init__(self, reason: str, *, again: bool) -> None:
-        super().__init__(reason)
-        self.again = again
-
-
-class _Log:
-    """librdkafka's log, where alone it tells of every connection that it has lost.
-
-    Its error callback is not called for a connection with one request in flight, and that request
-    may be the end of a transaction.
-    """
-
-    def __init__(self, on_lost: Callable[[str], None]) -> None:
-        self._on_lost = on_lost
-
-    def log(self, level: int, message: str, *arguments: object) -> None:
-        """What confluent_kafka calls, from poll and flush, as it would call a logger."""
-        _librdkafka_log.log(level, message, *arguments)
-        text = message % arguments
-        # Where a connection never came about, nothing can be under way.
-        if text.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in text:
-            self._on_lost(text)
 
 
 @dataclass(frozen=True)
@@ -193,7 +131,7 @@ class SlotProducer:
                     "log_level": 7,
                     "log.connection.close": True,
                 },
-                logger=_Log(self._on_lost_connection),
+                logger=ConnectionLog(self._on_lost_connection),
             )
             self._initialize(deadline)
             self._identity = producer_identity(self.wire, transactional_id, deadline)
@@ -201,7 +139,7 @@ class SlotProducer:
         except Exception as error:
             self._producer = None
             raise TransactionError(
-                f"starting a transactional producer: {error}", again=_is_transient(error)
+                f"starting a transactional producer: {error}", again=is_transient(error)
             ) from error
         # An error while connecting can't reach into a transaction. A lost connection is remembered,
         # since librdkafka does not tell of the next one if that comes within 30 s.
@@ -286,7 +224,7 @@ class SlotProducer:
             return call(*arguments)
         except Exception as error:
             # Besides KafkaException: SystemError, when librdkafka fails inside a callback.
-            raise TransactionError(f"{what}: {error}", again=_is_transient(error)) from error
+            raise TransactionError(f"{what}: {error}", again=is_transient(error)) from error
 
     # Work -------------------------------------------------------------------------------------
 
@@ -315,12 +253,12 @@ class SlotProducer:
         except Exception as error:
             if isinstance(error, TransactionError):
                 raise
-            if isinstance(error, KafkaException) and error.args[0].code() in _NO_SUCH_PLACE:
+            if isinstance(error, KafkaException) and error.args[0].code() in NO_SUCH_PLACE:
                 check()
             index = found.rows.num_rows - 1 - sum(1 for _ in arguments)
             raise TransactionError(
-                f"{found.position(index)}, for topic {topics[index]!r}: {_advice(error)}",
-                again=_is_transient(error),
+                f"{found.position(index)}, for topic {topics[index]!r}: {advice(error)}",
+                again=is_transient(error),
             ) from error
         self._guarded("poll", self._producer.poll, 0)
         self._raise_failed(check)
@@ -340,11 +278,11 @@ class SlotProducer:
     def _raise_failed(self, check: Callable[[], None]) -> None:
         failed = self._failed
         if failed is not None:
-            if failed.error.code() in _NO_SUCH_PLACE:
+            if failed.error.code() in NO_SUCH_PLACE:
                 check()
             raise TransactionError(
-                f"{failed.position}: {_advice(failed.error)}",
-                again=failed.error.code() not in _PERMANENT,
+                f"{failed.position}: {advice(failed.error)}",
+                again=is_transient(failed.error),
             )
 
     def flush(self, deadline: Deadline, check: Callable[[], None] = _go_on) -> None:
@@ -391,21 +329,3 @@ class SlotProducer:
             deadline.attempts("commit_transaction")(attempt)
 
         self._guarded("commit_transaction", committing)
-
-
-def _is_transient(error: BaseException) -> bool:
-    if isinstance(error, KafkaException):
-        return error.args[0].code() not in _PERMANENT
-    # SystemError: librdkafka failed inside a callback.
-    return isinstance(error, SystemError | TimeoutError)
-
-
-def _advice(error: KafkaError | BaseException) -> str:
-    cause = error.args[0] if isinstance(error, KafkaException) else error
-    if isinstance(cause, KafkaError) and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        return (
-            f"{cause}. The record, or the batch it was sent in, is larger than allowed: raise the "
-            "topic's max.message.bytes and kafka['message.max.bytes'], or, if the record itself "
-            "is smaller than that, lower kafka['batch.size'] to the topic's max.message.bytes"
-        )
-    return str(cause)

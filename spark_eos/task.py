@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_eos import report
+from spark_eos.librdkafka import TransactionError
 from spark_eos.plan import BatchPlan
-from spark_eos.producer import SlotProducer, TransactionError
+from spark_eos.producer import SlotProducer
 from spark_eos.records import RowError, SourceRows, source_rows
 from spark_eos.report import Counters, PartitionOutcome, report_batch
 from spark_eos.settings import WriterSettings

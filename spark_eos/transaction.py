@@ -12,8 +12,9 @@ from typing import Final
 from spark_eos.calls import TopicInfo
 from spark_eos.deadline import Deadline
 from spark_eos.errors import DeadlineExceededError, SparkEosError, Verdict, remedy
+from spark_eos.librdkafka import TransactionError
 from spark_eos.plan import BatchPlan
-from spark_eos.producer import SlotProducer, TransactionError
+from spark_eos.producer import SlotProducer
 from spark_eos.records import SourceRows, target_topics
 from spark_eos.report import Counters
 from spark_eos.settings import WriterSettings

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, transaction
 from spark_eos.calls import NO_ID
-from spark_eos.producer import TransactionError
+from spark_eos.librdkafka import TransactionError
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.transaction_calls import MemberIdentity, ProducerIdentity, end_transaction
 from support.bench import Bench, answered

@@ -11,8 +11,8 @@ from spark_eos import preflight
 from spark_eos.errors import Code, KafkaResponseError
 from spark_eos.group_calls import describe_group
 from spark_eos.identity import id_pattern
+from spark_eos.librdkafka import TransactionError
 from spark_eos.offset_calls import commit_offsets, committed_offsets
-from spark_eos.producer import TransactionError
 from spark_eos.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.transaction_calls import open_transactions

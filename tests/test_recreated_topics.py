@@ -18,7 +18,7 @@ import pytest
 from spark_eos import calls, transaction
 from spark_eos.config import ClientSettings
 from spark_eos.errors import Code, TopicNotFoundError
-from spark_eos.producer import TransactionError
+from spark_eos.librdkafka import TransactionError
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.records import SourceRows
 from spark_eos.transaction import Transactions

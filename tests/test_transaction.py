@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_eos.producer import TransactionError
+from spark_eos.librdkafka import TransactionError
 from support.flow import Flow
 from support.members import started
 from support.writing import rows, take_over, transactions

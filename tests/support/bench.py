@@ -10,8 +10,9 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos import transaction
+from spark_eos.librdkafka import TransactionError
 from spark_eos.log_ends import end_offsets
-from spark_eos.producer import SlotProducer, TransactionError
+from spark_eos.producer import SlotProducer
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.transaction import Transactions
 from spark_eos.transaction_calls import ProducerIdentity, producer_identity
