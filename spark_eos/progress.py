@@ -1,0 +1,210 @@
+"""What a query's group has committed, as its run knows it: read, adopted and settled."""
+
+import logging
+from collections.abc import Collection
+
+from spark_eos import plan
+from spark_eos.calls import TopicInfo
+from spark_eos.coordinator import GroupCoordinator
+from spark_eos.deadline import Again, Deadline
+from spark_eos.errors import (
+    Code,
+    KafkaResponseError,
+    OffsetsLostError,
+    Verdict,
+    code_names,
+    verdict,
+)
+from spark_eos.identity import id_pattern
+from spark_eos.offset_calls import commit_offsets, committed_offsets
+from spark_eos.plan import BatchRange, Positions
+from spark_eos.settings import WriterSettings
+from spark_eos.topics import TopicCache, source_topics
+from spark_eos.transaction_calls import BY_ID, MemberIdentity, end_transaction, open_transactions
+from spark_eos.wire import Wire
+
+logger = logging.getLogger(__name__)
+
+_EPOCH_MOVED = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
+
+
+class Progress:
+    """The group's offsets, and the order in which they may be trusted: fence, end, then read.
+
+    Args:
+        wire: the connections.
+        settings: the writer's settings.
+        coordinator: the group's members.
+        group_timeout: seconds that calls to the group may take.
+
+    Attributes:
+        committed: next offset by (topic, partition).
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        settings: WriterSettings,
+        coordinator: GroupCoordinator,
+        group_timeout: float,
+    ) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._coordinator = coordinator
+        self._group_timeout = group_timeout
+        self._topics = TopicCache(
+            wire, max_block_ms=settings.max_block_ms, max_idle_ms=settings.metadata_max_idle_ms
+        )
+        self.committed: Positions = {}
+        self._known: set[tuple[str, int]] = set()
+        self._end_in_doubt = False
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._group_timeout, "group_timeout")
+
+    def source_topics(self, partitions: Collection[tuple[str, int]]) -> dict[str, TopicInfo]:
+        """The partitions' topics as they are now.
+
+        Raises:
+            OffsetsLostError, TopicNotFoundError: they are not those whose offsets are committed.
+        """
+        names = {topic for topic, _partition in partitions}
+        known = self._coordinator.topic_ids
+        return source_topics(self._topics, names, known, self._settings.group_id)
+
+    def end_and_fetch(self, batch: BatchRange) -> None:
+        """Ends all open transactions of the query, then reads the committed offsets.
+
+        Raises:
+            OffsetsLostError: one lies before what the run itself has seen committed.
+        """
+        # Only now that everyone older is fenced do the offsets stand still.
+        self._end_open_transactions()
+        deadline = self._deadline()
+
+        def attempt() -> Positions:
+            try:
+                return committed_offsets(
+                    self._wire,
+                    self._settings.group_id,
+                    batch.ends,
+                    self._coordinator.topic_ids,
+                    deadline,
+                    member=self._coordinator.any_member(),
+                )
+            except KafkaResponseError as error:
+                if error.code == Code.UNKNOWN_MEMBER_ID:
+                    # Dropped by the broker; if a newer run holds the members, this raises.
+                    self._coordinator.take_over_own(self._coordinator.topics, batch.ends)
+                elif error.code not in _EPOCH_MOVED:
+                    raise
+                raise Again(str(error)) from error
+
+        found = deadline.attempts("reading the group's offsets", pause=0.05)(attempt)
+        for (topic, partition), before in self.committed.items():
+            if (topic, partition) in batch.ends and found.get((topic, partition), -1) < before:
+                raise OffsetsLostError(
+                    f"group {self._settings.group_id!r} had committed {topic}-{partition} up to "
+                    f"{before} and has {found.get((topic, partition), 'no offset')} now: somebody "
+                    "has set or deleted the group's offsets under the query"
+                )
+        self.committed = found
+        self._known = set(batch.ends)
+
+    def _end_open_transactions(self) -> None:
+        settings, deadline = self._settings, self._deadline()
+        pattern = id_pattern(settings.transactional_id_prefix, settings.group_id)
+        for transactional_id in open_transactions(self._wire, pattern, deadline):
+            logger.info("ending the open transaction of %s", transactional_id)
+            end_transaction(self._wire, transactional_id, settings.transaction_timeout_ms, deadline)
+
+    def take_over(self, batch: BatchRange) -> None:
+        """Fences every task that knows the run's members so far, then reads what is committed."""
+        self._coordinator.take_over_own(self.source_topics(batch.ends), batch.ends)
+        self.end_and_fetch(batch)
+
+    def adopt_changes(self, batch: BatchRange) -> None:
+        """Takes over, if the group or the source partitions are not as they were left.
+
+        Raises:
+            OffsetsLostError: somebody else has committed offsets meanwhile.
+        """
+        unassigned = batch.ends.keys() - self._coordinator.identities().keys()
+        if not (unassigned or batch.ends.keys() != self._known or self._coordinator.changed):
+            return
+        before, alone = self.committed, not self._coordinator.session_lost
+        self.take_over(batch)
+        for (topic, partition), offset in before.items():
+            found = self.committed.get((topic, partition), offset)
+            # Without a member a newer run may have written them; with all members, none has.
+            if alone and found > offset:
+                raise OffsetsLostError(
+                    f"group {self._settings.group_id!r} had committed {topic}-{partition} up to "
+                    f"{offset} and has {found} now: a consumer that is not spark-eos' has used the "
+                    f"group under the query, and offsets {offset} to {found - 1} are not written. "
+                    f"To write them, set the group's offset back to {offset} while the query is "
+                    "stopped (kafka-consumer-groups.sh --reset-offsets); started without that, "
+                    "it goes on after them"
+                )
+
+    def settle(self, batch: BatchRange, cluster_version: int) -> None:
+        """Commits the ends of ranges whose last rows have no output.
+
+        Args:
+            batch: the batch, all of whose rows are written.
+            cluster_version: newest version of TxnOffsetCommit that the brokers spoke at the start.
+        """
+        deadline = self._deadline()
+
+        def attempt() -> None:
+            ends = plan.unsettled(batch, self.committed)
+            if not ends:
+                return
+            if cluster_version < BY_ID:
+                # Such brokers may take the offsets by name, whichever topic bears it by now.
+                self.source_topics(ends)
+            by_member: dict[MemberIdentity, Positions] = {}
+            members = self._coordinator.identities()
+            for partition, end in ends.items():
+                if partition not in members:
+                    self.take_over(batch)
+                    raise Again(f"{partition[0]}-{partition[1]} is not assigned")
+                by_member.setdefault(members[partition], {})[partition] = end
+            for member, offsets in by_member.items():
+                self._settle_member(batch, member, offsets)
+
+        deadline.attempts("committing the ends of the batch")(attempt)
+        if self._end_in_doubt:
+            # Should the request come late, it finds its member gone: it would take back what the
+            # next batch commits.
+            self.take_over(batch)
+            self._end_in_doubt = False
+
+    def _doubt_end(self) -> None:
+        self._end_in_doubt = True
+
+    def _settle_member(self, batch: BatchRange, member: MemberIdentity, offsets: Positions) -> None:
+        codes = commit_offsets(
+            self._wire,
+            self._settings.group_id,
+            (member.member_id, member.epoch, member.instance_id),
+            offsets,
+            self._coordinator.topic_ids,
+            self._deadline(),
+            on_lost=self._doubt_end,
+        )
+        self.committed.update({p: offsets[p] for p, code in codes.items() if code == Code.NONE})
+        refused = {code for code in codes.values() if code}
+        if not refused:
+            return
+        if refused == {Code.UNKNOWN_TOPIC_ID}:
+            self.source_topics(offsets)
+            raise Again(code_names(refused))
+        if verdict(refused) is Verdict.REJECTED:
+            self.take_over(batch)
+            raise Again(code_names(refused))
+        raise KafkaResponseError(
+            f"committing the ends of batch {batch.batch_id} of group "
+            f"{self._settings.group_id!r}: {code_names(refused)}",
+            min(refused),
+        )
