@@ -10,11 +10,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos import BatchReport
 from spark_eos import sink as sink_module
 from spark_eos.task import write_task
 from support.flow import Flow
-from support.queries import relay
+from support.queries import relay, run_available
 
 
 def _run(
@@ -24,24 +24,16 @@ def _run(
     transform: Callable[[DataFrame], DataFrame] = relay,
 ) -> list[BatchReport]:
     """Runs two batches of ten records each; something happens between them."""
-    reports: list[BatchReport] = []
-
-    def note(report: BatchReport) -> None:
-        reports.append(report)
-        if len(reports) == 1:
-            after_the_first_batch()
-
+    happens = [after_the_first_batch]
     # Keys for all of the target's partitions.
     flow.produce(range(20), key=lambda value: str(value).encode())
-    sink = ExactlyOnceSink(**flow.options(), on_batch=note)
-    frame = sink.read(spark, subscribe=flow.source, options={"maxOffsetsPerTrigger": "10"})
-    query = sink.write(transform(frame)).trigger(availableNow=True).start()
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-        sink.close()
-    return reports
+    return run_available(
+        spark,
+        flow,
+        transform,
+        read={"options": {"maxOffsetsPerTrigger": "10"}},
+        on_batch=lambda _report: happens.pop()() if happens else None,
+    )
 
 
 @pytest.mark.parametrize("filtered", [False, True], ids=["written", "filtered out"])

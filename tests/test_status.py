@@ -14,7 +14,7 @@ from support.flow import Flow
 from support.members import deadline, started
 from support.operating import document, one_open, run
 from support.queries import until
-from support.writing import rows, sent_frames, transactions
+from support.writing import rows, sent_requests, transactions
 
 WIDTH = 100
 # ListOffsets, Metadata, OffsetFetch, FindCoordinator, DescribeGroups, ApiVersions,
@@ -83,9 +83,9 @@ def test_status_only_reads(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
         writing.commit()
     assert flow.values() == ["0/0"]
     # Without members of this process, whose heartbeats would be among them.
-    frames = sent_frames(monkeypatch)
+    requests = sent_requests(monkeypatch)
     document(flow)
-    sent = {frame.api_key for frame in frames}
+    sent = {request.api_key for request in requests}
     assert {9, 69} <= sent <= READING, sent
 
 

@@ -18,24 +18,25 @@ from spark_eos.wire import Wire
 from support.flow import Flow
 from support.members import started
 from support.proxy import KafkaProxy
-from support.writing import Frame, rows, sent_frames, transactions
+from support.proxy_faults import Request
+from support.writing import rows, sent_requests, transactions
 
 
 def _cache(wire: Wire, max_block_ms: int = 10_000, max_idle_ms: int = 300_000) -> TopicCache:
     return TopicCache(wire, max_block_ms=max_block_ms, max_idle_ms=max_idle_ms)
 
 
-def _asking(frames: list[Frame], *topics: str) -> int:
+def _asking(requests: list[Request], *topics: str) -> int:
     """How many metadata requests name all of the topics."""
     return sum(
-        frame.api_key == MetadataRequest.API_KEY
-        and all(t.encode() in frame.content for t in topics)
-        for frame in frames
+        request.api_key == MetadataRequest.API_KEY
+        and all(t.encode() in request.content for t in topics)
+        for request in requests
     )
 
 
 def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = sent_frames(monkeypatch)
+    requests = sent_requests(monkeypatch)
     with flow.wire() as wire:
         cache = _cache(wire, max_idle_ms=400)
         first = cache.get([flow.source])
@@ -43,15 +44,15 @@ def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.Monkey
         while time.monotonic() < end:
             assert cache.get([flow.source]) == first
             time.sleep(0.02)
-        assert _asking(frames, flow.source) == 1
+        assert _asking(requests, flow.source) == 1
         # Only what is not known is asked for, in one request.
         cache.get([flow.source, flow.target])
-        assert _asking(frames, flow.target) == 1
-        assert _asking(frames, flow.source) == 1
+        assert _asking(requests, flow.target) == 1
+        assert _asking(requests, flow.source) == 1
 
 
 def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = sent_frames(monkeypatch)
+    requests = sent_requests(monkeypatch)
     with flow.wire() as wire:
         cache = _cache(wire, max_idle_ms=200)
         before = cache.get([flow.source])
@@ -59,7 +60,7 @@ def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPa
         time.sleep(0.25)
         assert len(cache._topics) == 0
         assert cache.get([flow.source]) != before
-        assert _asking(frames, flow.source) == 2
+        assert _asking(requests, flow.source) == 2
 
 
 def test_what_was_forgotten_is_asked_for_again(flow: Flow) -> None:
@@ -115,9 +116,9 @@ def test_a_cluster_that_does_not_answer() -> None:
 def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frames = sent_frames(monkeypatch)
+    requests = sent_requests(monkeypatch)
     with started(flow) as coordinator, transactions(flow, coordinator) as first:
-        driver = _asking(frames, flow.source)
+        driver = _asking(requests, flow.source)
         producer, settings, plan = first._producer, first._settings, first._plan
         for offset in range(0, 16, 2):
             # A task of its own each time, as in batch after batch.
@@ -126,19 +127,19 @@ def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
                 writing.add(rows(flow, 0, part))
             writing.add(rows(flow, 1, offset))
             writing.commit()
-        assert _asking(frames, flow.target) == 1
-        assert _asking(frames, flow.source) == driver
+        assert _asking(requests, flow.target) == 1
+        assert _asking(requests, flow.source) == driver
         # After a failure nothing is taken for known.
         writing.add(rows(flow, 0, 16))
         writing.abort()
         writing.add(rows(flow, 0, 16))
         writing.commit()
-        assert _asking(frames, flow.target) == 2
+        assert _asking(requests, flow.target) == 2
     assert len(flow.values()) == 25
 
 
 def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = sent_frames(monkeypatch)
+    requests = sent_requests(monkeypatch)
     monkeypatch.setattr(task, "_producers", {})
     used: list[tuple[int, int]] = []
     with started(flow) as coordinator, transactions(flow, coordinator) as writing:
@@ -147,7 +148,7 @@ def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch
             (report,) = run(iter([rows(flow, 0, number).rows]))
             assert report.column("status").to_pylist() == ["written", "written"]
             (producer,) = task._producers.values()
-            used.append((producer.identity.epoch, _asking(frames, flow.target)))
+            used.append((producer.identity.epoch, _asking(requests, flow.target)))
         producer.close()
     first, second, third = used
     assert first == second

@@ -18,7 +18,8 @@ from spark_eos.transaction_calls import txn_offset_commit
 from spark_eos.wire import Wire
 from support.flow import Flow
 from support.members import deadline, started
-from support.writing import Frame, rows, sent_frames, transactions
+from support.proxy_faults import Request
+from support.writing import rows, sent_requests, transactions
 
 _KEY = TxnOffsetCommitRequest.API_KEY
 _NULL = uuid.UUID(int=0)
@@ -41,8 +42,8 @@ def _two_topics(flow: Flow, other: str) -> Iterator[Transactions]:
         yield writing
 
 
-def _committing(frames: list[Frame]) -> list[Frame]:
-    return [frame for frame in frames if frame.api_key == _KEY]
+def _committing(requests: list[Request]) -> list[Request]:
+    return [request for request in requests if request.api_key == _KEY]
 
 
 def _set_id(writing: Transactions, topic: str, topic_id: Any) -> None:
@@ -54,15 +55,15 @@ def _set_id(writing: Transactions, topic: str, topic_id: Any) -> None:
 
 
 def test_topics_with_ids_go_by_id(other: str, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = sent_frames(monkeypatch)
+    requests = sent_requests(monkeypatch)
     with _two_topics(flow, other) as writing:
         ids = [plan.topic_id.bytes for plan in writing._plan.values()]
         writing.commit()
-    (frame,) = _committing(frames)
-    assert frame.version == 6
-    assert all(topic_id in frame.content for topic_id in ids)
-    assert flow.source.encode() not in frame.content
-    assert other.encode() not in frame.content
+    (request,) = _committing(requests)
+    assert request.version == 6
+    assert all(topic_id in request.content for topic_id in ids)
+    assert flow.source.encode() not in request.content
+    assert other.encode() not in request.content
     assert flow.committed() == {0: 2}
 
 
@@ -70,28 +71,28 @@ def test_topics_with_ids_go_by_id(other: str, flow: Flow, monkeypatch: pytest.Mo
 def test_one_missing_id_sends_the_whole_request_by_name(
     other: str, flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frames = sent_frames(monkeypatch)
+    requests = sent_requests(monkeypatch)
     with _two_topics(flow, other) as writing:
         known = writing._plan[flow.source, 0].topic_id
         _set_id(writing, other, missing)
         writing.commit()
-        (frame,) = _committing(frames)
-        assert frame.version == 5
-        assert flow.source.encode() in frame.content
-        assert other.encode() in frame.content
-        assert known.bytes not in frame.content
+        (request,) = _committing(requests)
+        assert request.version == 5
+        assert flow.source.encode() in request.content
+        assert other.encode() in request.content
+        assert known.bytes not in request.content
         assert flow.committed() == {0: 2}
         # The next request has no part of the topic whose id is not known: by id again.
         writing.add(rows(flow, 0, 2))
         writing.commit()
-        assert [f.version for f in _committing(frames)] == [5, 6]
+        assert [f.version for f in _committing(requests)] == [5, 6]
         assert flow.committed() == {0: 3}
 
 
 def test_both_topics_of_a_request_by_name_are_answered(
     other: str, flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frames = sent_frames(monkeypatch)
+    requests = sent_requests(monkeypatch)
     with _two_topics(flow, other) as writing:
         producer = writing._producer
         producer.flush(deadline())
@@ -107,7 +108,7 @@ def test_both_topics_of_a_request_by_name_are_answered(
         )
         assert answer.codes == {(flow.source, 0): 0, (other, 1): 0}
         assert answer.version == 5
-        assert {f.version for f in _committing(frames)} == {5}
+        assert {f.version for f in _committing(requests)} == {5}
         writing.abort()
     assert flow.committed() == {}
 
@@ -120,7 +121,7 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
     with started(flow, 1) as coordinator, flow.wire() as wire:
         (member,) = set(coordinator.identities().values())
         who = (member.member_id, member.epoch, member.instance_id)
-        frames = sent_frames(monkeypatch)
+        requests = sent_requests(monkeypatch)
         found: list[Any] = []
         for ids in ({flow.source: missing}, {}, coordinator.topic_ids):
             codes = commit_offsets(wire, flow.group_id, who, wanted, ids, deadline())
@@ -128,7 +129,7 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
             found.append(committed_offsets(wire, flow.group_id, wanted, ids, deadline()))
     assert found == [wanted] * 3
     for key in (OffsetCommitRequest.API_KEY, OffsetFetchRequest.API_KEY):
-        assert [f.version for f in frames if f.api_key == key] == [9, 9, 10]
+        assert [f.version for f in requests if f.api_key == key] == [9, 9, 10]
 
 
 def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:

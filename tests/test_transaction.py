@@ -5,7 +5,7 @@ import pytest
 from spark_eos.librdkafka import TransactionError
 from support.flow import Flow
 from support.members import started
-from support.writing import rows, take_over, transactions
+from support.writing import refused, rows, take_over, transactions
 
 
 @pytest.mark.parametrize("version", [5, 6])
@@ -36,12 +36,7 @@ def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -
     with started(flow) as coordinator, transactions(flow, coordinator, version) as writing:
         writing.add(rows(flow, 0, 0, 1))
         take_over(flow, coordinator)
-        with pytest.raises(TransactionError, match="25 UNKNOWN_MEMBER_ID") as refusal:
-            writing.commit()
-        assert refusal.value.again
-        assert flow.values() == []
-        assert flow.committed() == {}
-        assert flow.open_transactions() == []
+        assert refused(flow, writing, "25 UNKNOWN_MEMBER_ID").again
 
 
 def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
@@ -55,10 +50,7 @@ def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
         stale._plan = plan
         stale.add(rows(flow, 0, 0))
         stale.add(rows(flow, 1, 0))
-        with pytest.raises(TransactionError, match=f"{flow.source}-1: 25"):
-            stale.commit()
-        assert flow.values() == []
-        assert flow.committed() == {}
+        assert refused(flow, stale, f"{flow.source}-1: 25").again
 
 
 def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:

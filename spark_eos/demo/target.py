@@ -5,7 +5,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
@@ -50,12 +49,7 @@ class TargetReader:
     def __enter__(self) -> "TargetReader":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes its connections."""
         self._consumer.close()
 

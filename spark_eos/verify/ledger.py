@@ -8,7 +8,6 @@ import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from spark_eos.verify.markers import Fate, Uncommitted
@@ -124,12 +123,7 @@ class Ledger:
         self._database.execute("BEGIN")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Removes everything."""
         self._database.close()
         self._directory.cleanup()

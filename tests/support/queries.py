@@ -29,11 +29,18 @@ def run_available(
     transform: Transform = relay,
     *,
     read: dict[str, Any] | None = None,
+    on_batch: Callable[[BatchReport], object] | None = None,
     **options: Any,
 ) -> list[BatchReport]:
     """Runs a query over all that is available; returns its batches' reports."""
     reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=reports.append)
+
+    def note(report: BatchReport) -> None:
+        reports.append(report)
+        if on_batch is not None:
+            on_batch(report)
+
+    sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=note)
     frame = sink.read(spark, **{"subscribe": flow.source, **(read or {})})
     query = sink.write(transform(frame)).trigger(availableNow=True).start()
     try:

@@ -1,8 +1,9 @@
 """One worker's transactions without Spark, and what it sends to the broker."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,12 +14,14 @@ from kafka.protocol.parser import KafkaProtocol
 from spark_eos import calls
 from spark_eos.calls import NO_ID
 from spark_eos.coordinator import GroupCoordinator
+from spark_eos.librdkafka import TransactionError
 from spark_eos.plan import BatchRange, batch_plan
 from spark_eos.producer import SlotProducer
 from spark_eos.records import SourceRows, source_rows
 from spark_eos.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, writer_settings
+from support.proxy_faults import Request
 
 
 def row_batch(
@@ -66,33 +69,28 @@ def take_over(flow: Flow, coordinator: GroupCoordinator) -> None:
     coordinator.take_over_own(topics, [(flow.source, p) for p in range(flow.partitions)])
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A request as it goes to the socket, without the length in front."""
-
-    content: bytes
-
-    @property
-    def api_key(self) -> int:
-        return int.from_bytes(self.content[:2], "big")
-
-    @property
-    def version(self) -> int:
-        return int.from_bytes(self.content[2:4], "big")
+def refused(flow: Flow, writing: Transactions, reason: str) -> TransactionError:
+    """Commits what must not be committed, and checks that nothing is left of it."""
+    with pytest.raises(TransactionError, match=reason) as refusal:
+        writing.commit()
+    assert flow.values() == []
+    assert flow.committed() == {}
+    assert flow.open_transactions() == []
+    return refusal.value
 
 
-def sent_frames(monkeypatch: pytest.MonkeyPatch) -> list[Frame]:
+def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     """From now on, the requests that this process's connections of kafka-python send."""
-    frames: list[Frame] = []
+    requests: list[Request] = []
     genuine = KafkaProtocol.send_request
 
     def send_request(self: Any, request: Any, correlation_id: int | None = None) -> Any:
         found = genuine(self, request, correlation_id)
-        frames.append(Frame(self.bytes_to_send[-1][4:]))
+        requests.append(Request(self.bytes_to_send[-1][4:], time.monotonic()))
         return found
 
     monkeypatch.setattr(KafkaProtocol, "send_request", send_request)
-    return frames
+    return requests
 
 
 def speak_at_most(monkeypatch: pytest.MonkeyPatch, versions: dict[int, int]) -> None:
