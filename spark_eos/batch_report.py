@@ -46,7 +46,7 @@ class BatchReport:
         transactions: transactions committed.
         rounds: Spark jobs that were needed; 1 unless something was retried.
         offset_commit_version: version of TxnOffsetCommit that the tasks sent, the lower one if they
-            sent both; that which the cluster speaks if they sent none.
+            sent both; that which the cluster spoke at the start if they sent none.
         partitions: one `PartitionReport` per source partition.
         milliseconds: time by step: ``range``, ``start`` (of a run), ``plan``, ``job``,
             ``fence``, ``settle`` and ``total`` as the driver saw them; ``produce``, ``flush``,

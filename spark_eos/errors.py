@@ -24,11 +24,11 @@ class UnsupportedBrokerError(SparkEosError):
 
 
 class TopicNotFoundError(SparkEosError):
-    """A source or target topic does not exist."""
+    """A source or target topic does not exist, or does not exist any more."""
 
 
 class ForeignMemberError(SparkEosError):
-    """The consumer group has a live member that is not spark-eos'."""
+    """Somebody else's consumer is a live member of the group, or was one while the query ran."""
 
 
 class FencedByNewerRunError(SparkEosError):
@@ -40,7 +40,11 @@ class OffsetGapError(SparkEosError):
 
 
 class OffsetsLostError(SparkEosError):
-    """The group's committed offsets have been deleted or have expired."""
+    """The group's committed offsets do not tell any more what is written.
+
+    They have been deleted, have expired, were set by somebody else, or belong to a topic that was
+    deleted and created anew.
+    """
 
 
 class CheckpointError(SparkEosError):

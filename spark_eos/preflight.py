@@ -21,7 +21,7 @@ _LEAST_TRANSACTION_VERSION = 2
 
 
 def offset_commit_version(features: calls.BrokerFeatures, bootstrap_servers: str) -> int:
-    """The newest version of TxnOffsetCommit to send: 6 by topic id (KIP-1319), or 5 by name.
+    """The newest version of TxnOffsetCommit spoken: 6 by topic id (KIP-1319), or 5 by name.
 
     Raises:
         UnsupportedBrokerError: the cluster can't keep the promise; the text says what helps.
@@ -95,7 +95,8 @@ def check_cluster(
         deadline: over all calls.
 
     Returns:
-        The newest version of TxnOffsetCommit that can be sent.
+        The newest version of TxnOffsetCommit that the broker asked speaks; what is sent is chosen
+        for each connection.
 
     Raises:
         UnsupportedBrokerError, TopicNotFoundError, ConfigurationError, KafkaResponseError: as said.

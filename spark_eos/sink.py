@@ -44,8 +44,9 @@ class ExactlyOnceSink:
     """Writes a streaming query's rows to Kafka exactly once, together with its source offsets.
 
     One sink serves one query. Each Spark task writes in Kafka transactions and commits, inside
-    them, the offsets of the source records it consumed (TxnOffsetCommit v6, KIP-1319), as a
-    member of the consumer group to which the partition is assigned (KIP-848, KAFKA-20191).
+    them, the offsets of the source records it consumed (TxnOffsetCommit, by topic id where the
+    brokers speak version 6, KIP-1319), as a member of the consumer group to which the partition
+    is assigned (KIP-848, KAFKA-20191).
     Consumers of the output see each record once if they read with
     ``isolation.level=read_committed``.
 
