@@ -263,23 +263,17 @@ class GroupCoordinator:
     # Heartbeats -------------------------------------------------------------------------------
 
     def _beat_all(self, deadline: Deadline) -> None:
-        for member in list(self._members.values()):
-            self._beat(member, deadline)
-
-    def _beat(self, member: Member, deadline: Deadline) -> None:
+        members = list(self._members.values())
         # Always in full: the answer then tells the assignment, even if an earlier one was lost, and
         # every change is confirmed by the list of what is owned now.
-        owned = member.owned
-        answer = group_calls.heartbeat(
-            self._wire,
-            self._group_id,
-            member.member_id,
-            member.epoch,
-            member.instance_id,
-            deadline,
-            subscription=self._topics,
-            owned=owned,
-        )
+        beats = [group_calls.Beat(m.member_id, m.epoch, m.instance_id, m.owned) for m in members]
+        answers = group_calls.heartbeats(self._wire, self._group_id, beats, self._topics, deadline)
+        for member, answer in zip(members, answers, strict=True):
+            self._take_in(member, answer, deadline)
+
+    def _take_in(
+        self, member: Member, answer: group_calls.HeartbeatAnswer, deadline: Deadline
+    ) -> None:
         if answer.code == Code.FENCED_INSTANCE_ID:
             self._fence(self._newer_member(member, deadline))
         elif answer.code in _SESSION_LOST:
@@ -293,7 +287,7 @@ class GroupCoordinator:
             self._interval = answer.interval or self._interval
             self._changed = self._changed or answer.member_epoch != member.epoch
             self._members[member.instance_id] = after_heartbeat(
-                replace(member, acknowledged=owned), answer.member_epoch, answer.assigned
+                replace(member, acknowledged=member.owned), answer.member_epoch, answer.assigned
             )
 
     def _settled(self) -> bool:

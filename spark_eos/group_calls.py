@@ -1,9 +1,10 @@
 """Typed calls to a consumer group's coordinator (KIP-848): who its members are."""
 
+import functools
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest
 
@@ -16,8 +17,22 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
 REBALANCE_TIMEOUT_MS = 60_000
+_TO_REPEAT = {
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+}
 
 IdPartitions = frozenset[tuple[uuid.UUID, int]]
+
+
+class Beat(NamedTuple):
+    """What one member has to say: its ids, its epoch, and the partitions it owns, by topic id."""
+
+    member_id: str
+    epoch: int
+    instance_id: str
+    owned: IdPartitions | None
 
 
 @dataclass(frozen=True)
@@ -103,6 +118,56 @@ def heartbeat(
         subscription: topic names. With it, the answer always tells the assignment.
         owned: partitions owned, by topic id; needed with a subscription.
     """
+    request = _heartbeat_request(group_id, Beat(member_id, epoch, instance_id, owned), subscription)
+    return _heartbeat_answer(
+        wire.ask_coordinator(
+            CoordinatorType.GROUP, group_id, request, deadline, codes=lambda r: [r.error_code]
+        )
+    )
+
+
+def heartbeats(
+    wire: Wire,
+    group_id: str,
+    beats: Sequence[Beat],
+    subscription: Collection[str],
+    deadline: Deadline,
+) -> list[HeartbeatAnswer]:
+    """Sends a full heartbeat for each of many members, without waiting in between.
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        beats: what each member has to say.
+        subscription: topic names, the same for all.
+        deadline: over all attempts.
+
+    Returns:
+        The answers, in the members' order; those that did not come at once are asked for again.
+    """
+    requests = [_heartbeat_request(group_id, beat, subscription) for beat in beats]
+    find = functools.partial(wire.coordinator, CoordinatorType.GROUP, group_id, deadline)
+    node = deadline.attempts(f"the coordinator of group {group_id!r}")(find)
+    answers = wire.send_together(requests, deadline, node=node)
+    return [
+        _heartbeat_answer(answer)
+        if answer is not None and answer.error_code not in _TO_REPEAT
+        else heartbeat(
+            wire,
+            group_id,
+            beat.member_id,
+            beat.epoch,
+            beat.instance_id,
+            deadline,
+            subscription=subscription,
+            owned=beat.owned,
+        )
+        for beat, answer in zip(beats, answers, strict=True)
+    ]
+
+
+def _heartbeat_request(group_id: str, beat: Beat, subscription: Iterable[str] | None) -> Any:
+    owned = beat.owned
     partitions = None
     if owned is not None:
         partitions = [
@@ -111,19 +176,19 @@ def heartbeat(
             )
             for topic_id in sorted({t for t, _ in owned})
         ]
-    request = ConsumerGroupHeartbeatRequest(
+    return ConsumerGroupHeartbeatRequest(
         group_id=group_id,
-        member_id=member_id,
-        member_epoch=epoch,
-        instance_id=instance_id,
+        member_id=beat.member_id,
+        member_epoch=beat.epoch,
+        instance_id=beat.instance_id,
         # A full request has all three; a leaving member sends none of them.
         rebalance_timeout_ms=-1 if subscription is None else REBALANCE_TIMEOUT_MS,
         subscribed_topic_names=None if subscription is None else sorted(subscription),
         topic_partitions=partitions,
     )
-    answer = wire.ask_coordinator(
-        CoordinatorType.GROUP, group_id, request, deadline, codes=lambda r: [r.error_code]
-    )
+
+
+def _heartbeat_answer(answer: Any) -> HeartbeatAnswer:
     assigned = None
     if answer.assignment is not None:
         assigned = frozenset(

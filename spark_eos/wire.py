@@ -118,10 +118,13 @@ class Wire:
         self._connected(deadline)
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
+    def _timeout_ms(self, deadline: Deadline) -> int:
+        return int(min(self._request_timeout, max(0.05, deadline.remaining())) * 1000)
+
     def _exchange(
         self, net: NetworkSelector, request: Any, node: int | None, deadline: Deadline
     ) -> Any:
-        timeout_ms = int(min(self._request_timeout, max(0.05, deadline.remaining())) * 1000)
+        timeout_ms = self._timeout_ms(deadline)
         # A message keeps the version that it is first sent with, and the next attempt may go to a
         # broker that speaks another one.
         sent = copy.copy(request)
@@ -159,6 +162,31 @@ class Wire:
             raise Again(f"{_called(request)} not answered: {error!r}") from error
         except (kafka_errors.KafkaError, RuntimeError) as error:
             raise SparkEosError(f"{_called(request)}: {error!r}") from error
+
+    def send_together(
+        self, requests: Iterable[Any], deadline: Deadline, *, node: int
+    ) -> list[Any | None]:
+        """Sends requests to a node without waiting in between.
+
+        Returns:
+            The answers, in the order of the requests; None where none came.
+        """
+        net = self._connected(deadline)
+        timeout_ms = self._timeout_ms(deadline)
+        sent = [copy.copy(request) for request in requests]
+
+        async def exchange() -> list[Any | None]:
+            under_way = [
+                self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
+                for request in sent
+            ]
+            return [await _or_none(answer) for answer in under_way]
+
+        try:
+            found: list[Any | None] = net.run(exchange)
+        except RuntimeError as error:
+            raise SparkEosError(f"the connections are closed: {error!r}") from error
+        return found
 
     def ask(
         self,
@@ -250,3 +278,10 @@ class Wire:
 
 def _called(request: Any) -> str:
     return str(request.name).removesuffix("Request")
+
+
+async def _or_none(answer: Any) -> Any | None:
+    try:
+        return await answer
+    except (kafka_errors.KafkaError, OSError):
+        return None
