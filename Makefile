@@ -7,10 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-slow check demo clean
+.PHONY: help venv jars test test-slow chaos chaos-mutations soak check demo clean
 
 help: ## Show these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.stamp ## Create .venv with the pinned dependencies and this project
 
@@ -38,6 +38,15 @@ test: jars ## Run the tests on a real broker and a real Spark
 
 test-slow: jars ## Run the tests that take a minute or more each
 	@$(BIN)/python -m pytest -m slow
+
+chaos: jars ## Disturb running queries for a quarter of an hour, from a random seed; SEED=n for a chosen one
+	@cd tests && ../$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED))
+
+chaos-mutations: jars ## Break spark-eos in known ways; each must be found out by the faults
+	@cd tests && ../$(BIN)/python -m chaos --mutations $(if $(SEED),--seed $(SEED))
+
+soak: jars ## The same as chaos for hours: four, or HOURS=n
+	@cd tests && ../$(BIN)/python -m chaos --minutes $$(( 60 * $(or $(HOURS),4) ))
 
 check: $(VENV)/.stamp ## Check style, types and import contracts
 	@$(BIN)/ruff check

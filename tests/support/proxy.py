@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from support.proxy_faults import Fault, Link, Request
 
@@ -59,6 +59,19 @@ class Rule:
         return self.hits[0]
 
 
+class Observer(Protocol):
+    """Sees what passes; called in the proxy's thread."""
+
+    def request(self, link: Link, request: Request) -> None:
+        """A request has come from a client."""
+
+    def answer(self, link: Link, request: Request) -> None:
+        """The broker has answered a request."""
+
+    def gone(self, link: Link) -> None:
+        """A client's connection has ended."""
+
+
 class KafkaProxy:
     """A proxy on a port of its own, served by a thread; a context manager.
 
@@ -76,6 +89,8 @@ class KafkaProxy:
         self.latency = 0.0
         self.blocked: frozenset[str] = frozenset()
         self.port = 0
+        # Told of every request that passes, every answer, and the end of every connection.
+        self.observer: Observer | None = None
         self._record = record
         self.requests: list[Request] = []
         self._rules: list[Rule] = []
@@ -198,6 +213,8 @@ class KafkaProxy:
             ended = await asyncio.gather(*pumps, return_exceptions=True)
             self._failures += [e for e in ended if isinstance(e, Exception)]
             self._links.discard(link)
+            if self.observer is not None:
+                self.observer.gone(link)
             link.cut()
 
     async def _hold(self, direction: str) -> None:
@@ -212,6 +229,8 @@ class KafkaProxy:
             request = Request(content, time.monotonic())
             if self._record:
                 self.requests.append(request)
+            if self.observer is not None:
+                self.observer.request(link, request)
             rule = next((r for r in list(self._rules) if r.applies(request)), None)
             if rule is None:
                 link.expect(request, _NO_FAULT)
@@ -226,6 +245,8 @@ class KafkaProxy:
             expected = link.take(int.from_bytes(content[:4], "big"))
             if expected is not None:
                 request, fault = expected
+                if self.observer is not None:
+                    self.observer.answer(link, request)
                 await fault.answer(link, request, content)
 
 

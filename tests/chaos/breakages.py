@@ -1,0 +1,76 @@
+"""Deliberate breakages of spark-eos, each a patch in ``mutations/``: the faults must show them.
+
+A breakage is made in a copy of the package, which the query and its workers then run.
+"""
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import spark_eos
+from chaos.schedule import Kind
+
+_PATCHES = Path(__file__).parent / "mutations"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A breakage.
+
+    Attributes:
+        kinds: faults that show it.
+        steps: so many steps of them show it.
+        load: a load that shows it.
+    """
+
+    kinds: tuple[Kind, ...]
+    steps: int = 6
+    load: str = "relay"
+
+
+MUTATIONS = {
+    "no-takeover-at-start": Mutation((Kind.FROZEN_QUERY, Kind.TWO_DRIVERS), steps=4),
+    "rejoin-with-the-same-member-id": Mutation((Kind.FROZEN_QUERY, Kind.TWO_DRIVERS), steps=4),
+    "v6-answer-ignored": Mutation((Kind.SESSION_EXPIRY, Kind.FROZEN_QUERY), steps=4),
+    "v6-sent-before-flush": Mutation((Kind.WORKER_PAUSE,), steps=1),
+    "offsets-read-before-fencing": Mutation((Kind.FROZEN_QUERY, Kind.TWO_DRIVERS), steps=4),
+    "retries-not-deferred": Mutation((Kind.USER_EXCEPTION, Kind.WORKER_KILL)),
+    "delivery-errors-ignored": Mutation((Kind.TARGET_REFUSES,), steps=2),
+    "producer-kept-after-an-unclean-end": Mutation((Kind.LATE_OFFSETS,), steps=10),
+    "end-committed-before-the-rows": Mutation((Kind.DRIVER_KILL,), steps=2),
+    "lingering-transactions-left": Mutation((Kind.DRIVER_KILL, Kind.JVM_KILL), steps=3),
+}
+
+
+def mutated(name: str, directory: Path) -> Path:
+    """A copy of the package with the breakage.
+
+    Returns:
+        The directory to put in front of the module search path.
+
+    Raises:
+        ValueError: the patch does not apply.
+    """
+    project = directory / "mutated"
+    original = Path(spark_eos.__file__).parent
+    shutil.copytree(
+        original, project / "spark_eos", ignore=shutil.ignore_patterns("__pycache__", "testing")
+    )
+    (project / "spark_eos" / "testing").symlink_to(original / "testing")
+    applied = subprocess.run(
+        [
+            shutil.which("git") or "git",
+            "apply",
+            "--unsafe-paths",
+            f"--directory={project}",
+            _PATCHES / f"{name}.patch",
+        ],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if applied.returncode:
+        raise ValueError(f"mutations/{name}.patch: {applied.stderr}")
+    return project

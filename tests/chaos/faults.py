@@ -1,0 +1,327 @@
+"""Doing to a running query what its schedule says."""
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from chaos import loads, processes
+from chaos.schedule import Fault, Kind
+from chaos.stage import SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Stage, TrialError
+from spark_eos.protocol import TxnOffsetCommitRequest
+from support.proxy_faults import CutBefore
+
+_PATIENCE = 90.0
+_MOST_PARTITIONS = 7
+
+
+def inflict(stage: Stage, fault: Fault) -> None:
+    """Does one fault, and returns when it is over: paused processes go on, the broker is back."""
+    _DEEDS[fault.kind](stage, fault)
+
+
+def _one(pids: list[int], fault: Fault) -> list[int]:
+    return [pids[int(fault.choice * len(pids))]] if pids else []
+
+
+def _paused(pids: list[int], seconds: float) -> None:
+    processes.send(pids, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        processes.send(pids, signal.SIGCONT)
+
+
+def _killing(find: Callable[[int], list[int]]) -> Callable[[Stage, Fault], None]:
+    def kill(stage: Stage, fault: Fault) -> None:
+        processes.send(_one(find(stage.driver), fault), signal.SIGKILL)
+
+    return kill
+
+
+def _pausing(find: Callable[[int], list[int]]) -> Callable[[Stage, Fault], None]:
+    def pause(stage: Stage, fault: Fault) -> None:
+        _paused(_one(find(stage.driver), fault), fault.seconds)
+
+    return pause
+
+
+def _driver(driver: int) -> list[int]:
+    return [driver]
+
+
+def _session_expiry(stage: Stage, fault: Fault) -> None:
+    _paused([stage.driver], SESSION_TIMEOUT_MS / 1000 + fault.seconds)
+
+
+def _broker_kill(stage: Stage, fault: Fault) -> None:
+    stage.broker.kill()
+    time.sleep(fault.seconds / 2)
+    stage.broker.start()
+
+
+def _broker_restart(stage: Stage, fault: Fault) -> None:
+    stage.broker.stop()
+    time.sleep(fault.seconds / 2)
+    stage.broker.start()
+
+
+def _broker_pause(stage: Stage, fault: Fault) -> None:
+    # Beyond the time that a request may take on the connections of the offset commits, 10 s.
+    stage.broker.pause()
+    try:
+        time.sleep(9 + fault.seconds)
+    finally:
+        stage.broker.resume()
+
+
+def _network_cut(stage: Stage, fault: Fault) -> None:
+    for _ in range(1 + int(fault.choice * 3)):
+        stage.proxy.cut()
+        time.sleep(0.2)
+
+
+def _network_delay(stage: Stage, fault: Fault) -> None:
+    stage.proxy.latency = 0.02 + fault.choice / 4
+    try:
+        time.sleep(fault.seconds)
+    finally:
+        stage.proxy.latency = 0.0
+
+
+def _blocking(direction: str) -> Callable[[Stage, Fault], None]:
+    def block(stage: Stage, fault: Fault) -> None:
+        stage.proxy.blocked = frozenset({direction})
+        try:
+            time.sleep(fault.seconds)
+            if fault.choice < 0.5:
+                # What was under way is lost with its connections.
+                stage.proxy.cut()
+        finally:
+            stage.proxy.blocked = frozenset()
+
+    return block
+
+
+def _task_sleep(stage: Stage, fault: Fault) -> None:
+    seconds = TRANSACTION_TIMEOUT_MS / 1000 + fault.seconds
+    loads.ask_a_task_to_sleep(stage.control, seconds)
+    time.sleep(seconds)
+
+
+def _user_exception(stage: Stage, fault: Fault) -> None:
+    loads.ask_a_task_to_raise(stage.control)
+    time.sleep(fault.seconds / 3)
+
+
+def _quick_restart(stage: Stage, fault: Fault) -> None:
+    # A sleeping task, for the stopped query to leave a zombie.
+    loads.ask_a_task_to_sleep(stage.control, fault.seconds + 1)
+    time.sleep(fault.choice / 2)
+    (stage.control / "restart").touch()
+    time.sleep(0.5)
+
+
+def _two_drivers(stage: Stage, fault: Fault) -> None:
+    other = stage.start_another()
+    end = time.monotonic() + _PATIENCE
+    # Until one of them has given up; then the other is ended, and the harness starts the first.
+    while other.poll() is None and stage.exit_status() is None:
+        if time.monotonic() > end:
+            raise TrialError("of two drivers of one group neither has given up")
+        time.sleep(0.1)
+    time.sleep(fault.seconds)
+    stage.kill(other)
+
+
+def _frozen_query(stage: Stage, fault: Fault) -> None:
+    """The whole query, tasks included, sleeps through the life of another, and wakes up."""
+    pids = [stage.driver, *processes.children(stage.driver)]
+    processes.send(pids, signal.SIGSTOP)
+    try:
+        other = stage.start_another()
+        end = time.monotonic() + _PATIENCE
+        while "REPORT" not in stage.log_of_another():
+            if time.monotonic() > end or other.poll() is not None:
+                raise TrialError("a second driver does not take a frozen one over")
+            time.sleep(0.05)
+    finally:
+        processes.send(pids, signal.SIGCONT)
+    while stage.exit_status() is None and other.poll() is None:
+        if time.monotonic() > end:
+            raise TrialError("neither of two drivers has given up")
+        time.sleep(0.05)
+    time.sleep(fault.seconds)
+    stage.kill(other)
+
+
+def _while_stopped(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault], None]:
+    def stopped(stage: Stage, fault: Fault) -> None:
+        stage.kill_query()
+        change(stage, fault)
+        stage.start()
+
+    return stopped
+
+
+def _delete_checkpoint(stage: Stage, _fault: Fault) -> None:
+    shutil.rmtree(stage.checkpoint)
+
+
+def _batches(directory: Path) -> list[int]:
+    return sorted(int(p.name) for p in directory.glob("[0-9]*") if p.name.isdigit())
+
+
+def _forget(directory: Path, batch: int) -> None:
+    (directory / str(batch)).unlink(missing_ok=True)
+    (directory / f".{batch}.crc").unlink(missing_ok=True)
+
+
+def _roll_checkpoint_back(stage: Stage, fault: Fault) -> None:
+    offsets, commits = stage.checkpoint / "offsets", stage.checkpoint / "commits"
+    back = 1 + int(fault.choice * 4)
+    # The last of the rest must be committed in the log, or Spark would not accept it.
+    for batch in _batches(offsets)[-back:]:
+        if batch > 0:
+            _forget(offsets, batch)
+            _forget(commits, batch)
+
+
+def _delete_commit_log_entry(stage: Stage, _fault: Fault) -> None:
+    commits = stage.checkpoint / "commits"
+    for batch in _batches(commits)[-1:]:
+        _forget(commits, batch)
+
+
+def _add_partitions(stage: Stage, _fault: Fault) -> None:
+    if stage.partitions >= _MOST_PARTITIONS:
+        return
+    total = stage.partitions + 1
+    for topic in stage.sources:
+        stage.broker.add_partitions(topic, total)
+    stage.partitions = total
+
+
+def _delete_offsets(stage: Stage, _fault: Fault) -> None:
+    """The query must refuse to go on; who knows the offsets puts them back."""
+    stage.kill_query()
+    if len(_batches(stage.checkpoint / "offsets")) < 3:
+        # With batch 0 alone, a lost offset can't be told from one that never was.
+        stage.start()
+        return
+    _end_members()
+    known = stage.committed()
+    assert known is not None
+    stage.admin.delete_consumer_groups([stage.name])[stage.name].result(20)
+    stage.start()
+    end = time.monotonic() + _PATIENCE
+    while stage.exit_status() is None:
+        if time.monotonic() > end or any((stage.committed() or {}).values()):
+            raise TrialError("the query went on although its group's offsets were deleted")
+        time.sleep(0.1)
+    if "OffsetsLostError" not in stage.log.read_text(errors="replace"):
+        raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
+    stage.kill_query()
+    _end_members()
+    back = [TopicPartition(t, p, offset) for (t, p), offset in known.items() if offset]
+    wanted = ConsumerGroupTopicPartitions(stage.name, back)
+    stage.admin.alter_consumer_group_offsets([wanted])[stage.name].result(20)
+    stage.start()
+
+
+def _target_refuses(stage: Stage, fault: Fault) -> None:
+    """The brokers refuse record batches that were small enough a moment ago."""
+    topic = stage.targets[int(fault.choice * len(stage.targets))]
+    _set_largest_message(stage, topic, 2_000)
+    try:
+        time.sleep(fault.seconds)
+    finally:
+        _set_largest_message(stage, topic, 10_000_000)
+
+
+def _set_largest_message(stage: Stage, topic: str, size: int) -> None:
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    stage.admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+def _late_offsets(stage: Stage, fault: Fault) -> None:
+    """Offset commits whose connections are cut reach the broker later, out of all order."""
+    rule = stage.proxy.on(TxnOffsetCommitRequest, CutBefore(), times=1 + int(fault.choice * 3))
+    time.sleep(fault.seconds)
+    rule.times = 0
+    for request in list(rule.hits):
+        stage.proxy.deliver(request)
+        time.sleep(0.05)
+
+
+def _end_members() -> None:
+    """Waits until a killed query's members are gone, and its open transactions with them."""
+    time.sleep(max(SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS) / 1000 + 1.5)
+
+
+_DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
+    Kind.WORKER_KILL: _killing(processes.workers_of),
+    Kind.WORKER_PAUSE: _pausing(processes.workers_of),
+    Kind.EXECUTOR_KILL: _killing(processes.executors_of),
+    Kind.EXECUTOR_PAUSE: _pausing(processes.executors_of),
+    Kind.DRIVER_KILL: _killing(_driver),
+    Kind.DRIVER_PAUSE: _pausing(_driver),
+    Kind.JVM_KILL: _killing(processes.jvm_of),
+    Kind.JVM_PAUSE: _pausing(processes.jvm_of),
+    Kind.SESSION_EXPIRY: _session_expiry,
+    Kind.BROKER_KILL: _broker_kill,
+    Kind.BROKER_RESTART: _broker_restart,
+    Kind.BROKER_PAUSE: _broker_pause,
+    Kind.NETWORK_CUT: _network_cut,
+    Kind.NETWORK_DELAY: _network_delay,
+    Kind.NETWORK_NO_ANSWERS: _blocking("answers"),
+    Kind.NETWORK_NO_REQUESTS: _blocking("requests"),
+    Kind.TASK_SLEEP: _task_sleep,
+    Kind.USER_EXCEPTION: _user_exception,
+    Kind.QUICK_RESTART: _quick_restart,
+    Kind.TWO_DRIVERS: _two_drivers,
+    Kind.FROZEN_QUERY: _frozen_query,
+    Kind.CHECKPOINT_DELETED: _while_stopped(_delete_checkpoint),
+    Kind.CHECKPOINT_ROLLED_BACK: _while_stopped(_roll_checkpoint_back),
+    Kind.COMMIT_LOG_ENTRY_DELETED: _while_stopped(_delete_commit_log_entry),
+    Kind.PARTITIONS_ADDED: _add_partitions,
+    Kind.OFFSETS_DELETED: _delete_offsets,
+    Kind.TARGET_REFUSES: _target_refuses,
+    Kind.LATE_OFFSETS: _late_offsets,
+}
+
+
+def inflict_together(stage: Stage, faults: tuple[Fault, ...], between: float) -> float:
+    """One or two faults at a time.
+
+    Returns:
+        When the last of them was over, by the monotonic clock.
+    """
+    failures: list[BaseException] = []
+
+    def work(fault: Fault) -> None:
+        try:
+            inflict(stage, fault)
+        except BaseException as error:  # noqa: BLE001 - told by the trial
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(fault,)) for fault in faults]
+    for thread in threads:
+        thread.start()
+        time.sleep(between)
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return time.monotonic()

@@ -1,0 +1,219 @@
+"""What the query under test does, and the records it does it to.
+
+Every output record bears the source position in the header ``position``, which the query takes
+from the ``source`` column; every input record bears in the header ``expect`` how many outputs the
+verifier shall expect of it.
+"""
+
+import random
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+POSITION = "position"
+EXPECT = "expect"
+_SLEEP_FILE, _RAISE_FILE = "sleep", "raise"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One input record, before it has an offset."""
+
+    topic: int
+    partition: int
+    key: bytes
+    value: bytes
+    expect: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load.
+
+    Attributes:
+        sources: number of source topics.
+        targets: number of target topics.
+        partitions: of each topic, to begin with.
+        max_offsets: of one trigger.
+        top_up: so many records are produced whenever the query is about to run out of them.
+        options: of ExactlyOnceSink.
+        record: makes the n-th record, given the partitions of a source topic.
+        transform: from the source's frame to the columns to write, headers excepted.
+    """
+
+    sources: int
+    targets: int
+    partitions: int
+    max_offsets: int
+    top_up: int
+    options: dict[str, Any]
+    record: Callable[[random.Random, int, int], Record]
+    transform: Callable[[DataFrame, list[str]], DataFrame]
+
+
+def _relay_record(chosen: random.Random, number: int, partitions: int) -> Record:
+    value = b"%012d" % number + b"x" * 88
+    return Record(0, chosen.randrange(partitions), b"%06d" % (number % 100_000), value, 1)
+
+
+def _relay(frame: DataFrame, targets: list[str]) -> DataFrame:
+    return frame.select("source", "key", "value", F.lit(targets[0]).alias("topic"))
+
+
+# Partition 1 of the first topic is filtered out as a whole, elsewhere one record in three is.
+_ENRICH_DROPS = "(topic_no = 0 and source.partition = 1) or crc32(value) % 3 = 0"
+
+
+def _enrich_record(chosen: random.Random, number: int, partitions: int) -> Record:
+    topic, partition = chosen.randrange(2), chosen.randrange(partitions)
+    value = b"%012d" % number
+    dropped = (topic == 0 and partition == 1) or zlib.crc32(value) % 3 == 0
+    return Record(topic, partition, b"k%d" % (number % 1_000), value, 0 if dropped else 1)
+
+
+def _enrich(frame: DataFrame, targets: list[str]) -> DataFrame:
+    numbered = frame.withColumn("topic_no", F.expr("cast(right(source.topic, 1) as int)"))
+    return numbered.filter(f"not ({_ENRICH_DROPS})").select(
+        "source",
+        "key",
+        F.concat(F.col("value"), F.lit(b" enriched")).alias("value"),
+        F.when(F.expr("source.offset % 2 = 0"), targets[0]).otherwise(targets[1]).alias("topic"),
+    )
+
+
+def _skewed_record(chosen: random.Random, number: int, partitions: int) -> Record:
+    partition = 0 if chosen.random() < 0.8 else chosen.randrange(partitions)
+    size = 200_000 if number % 40 == 0 else chosen.randrange(500, 6_000)
+    return Record(0, partition, b"%d" % number, chosen.randbytes(64) * (size // 64), 2)
+
+
+def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
+    # Two outputs of each record, which must stay in one transaction.
+    return frame.select(
+        "source",
+        "key",
+        F.explode(F.array(F.col("value"), F.reverse("value"))).alias("value"),
+        F.lit(targets[0]).alias("topic"),
+    )
+
+
+LOADS = {
+    "relay": Load(1, 1, 4, 60_000, 250_000, {"chunk_records": 10_000}, _relay_record, _relay),
+    "enrich": Load(2, 2, 3, 60_000, 250_000, {}, _enrich_record, _enrich),
+    "skewed": Load(
+        1, 1, 3, 1_500, 6_000, {"chunk_records": 300, "chunk_bytes": 4 << 20}, _skewed_record,
+        _skewed,
+    ),
+}  # fmt: skip
+
+
+def transformed(load: Load, frame: DataFrame, targets: list[str], control: Path) -> DataFrame:
+    """The whole transformation, with its position header, and a hand in its tasks."""
+    rows = load.transform(_disturbed(frame, control), targets)
+    position = F.expr(
+        "encode(concat(source.topic, ':', source.partition, ':', source.offset), 'UTF-8')"
+    )
+    header = F.struct(F.lit(POSITION).alias("key"), position.alias("value"))
+    return rows.withColumn("headers", F.array(header))
+
+
+def _disturbed(frame: DataFrame, control: Path) -> DataFrame:
+    """Tasks that sleep, or raise, when a file asks them to; the first to take it away obeys."""
+    directory = str(control)
+
+    def obey(directory: str) -> None:
+        seconds = _taken(directory, _SLEEP_FILE)
+        if seconds is not None:
+            time.sleep(float(seconds))
+        if _taken(directory, _RAISE_FILE) is not None:
+            raise ValueError("the user's function fails, as it was told to")
+
+    def disturb(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        obey(directory)
+        for batch in batches:
+            yield batch
+            obey(directory)
+
+    return frame.mapInArrow(disturb, frame.schema)
+
+
+def _taken(directory: str, name: str) -> str | None:
+    file = Path(directory, name)
+    try:
+        found = file.read_text()
+        file.unlink()
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def ask_a_task_to_sleep(control: Path, seconds: float) -> None:
+    """The next task that begins, or finishes an Arrow batch, sleeps."""
+    _put(control / _SLEEP_FILE, str(seconds))
+
+
+def ask_a_task_to_raise(control: Path) -> None:
+    """The next task that begins, or finishes an Arrow batch, raises."""
+    _put(control / _RAISE_FILE, "now")
+
+
+def _put(file: Path, text: str) -> None:
+    draft = file.with_suffix(f".{uuid.uuid4().hex}")
+    draft.write_text(text)
+    draft.rename(file)
+
+
+class Source:
+    """Produces a load's records, in any number of helpings; deterministic but for their timing.
+
+    Args:
+        load: the load.
+        topics: its source topics.
+        bootstrap_servers: where, without any proxy between.
+        seed: decides what is in the records.
+    """
+
+    def __init__(self, load: Load, topics: list[str], bootstrap_servers: str, seed: int) -> None:
+        self._load = load
+        self._topics = topics
+        self._chosen = random.Random(seed)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 50,
+                "topic.metadata.refresh.interval.ms": 1_000,
+                "log_level": 0,
+            }
+        )
+        self.produced = 0
+
+    def top_up(self, partitions: int) -> None:
+        """Produces one helping, and waits for it; ``partitions`` as the topics have now."""
+        for _ in range(self._load.top_up):
+            record = self._load.record(self._chosen, self.produced, partitions)
+            headers: list[tuple[str, str | bytes | None]] = [(EXPECT, b"%d" % record.expect)]
+            while True:
+                try:
+                    self._producer.produce(
+                        self._topics[record.topic],
+                        record.value,
+                        record.key,
+                        record.partition,
+                        headers=headers,
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.05)
+            self.produced += 1
+        if self._producer.flush(120):
+            raise TimeoutError("input could not be produced")

@@ -1,0 +1,69 @@
+"""What passes the proxy, against one rule: offsets come after the records they stand for.
+
+A producer's TxnOffsetCommit must find all its records acknowledged, and none may follow before the
+transaction's end: else an abort that the client leaves out, or a lost record, commits offsets
+without output.
+"""
+
+import struct
+from collections import defaultdict
+from typing import Any
+
+from kafka.protocol.producer import EndTxnRequest, ProduceRequest
+
+from spark_eos.protocol import TxnOffsetCommitRequest
+from support.proxy_faults import Link, Request
+
+# In a record batch: after base offset, length, leader epoch, magic, checksum, attributes, last
+# offset delta and two timestamps.
+_PRODUCER_AT = 8 + 4 + 4 + 1 + 4 + 2 + 4 + 8 + 8
+_Producer = tuple[int, int]
+
+
+class OrderCheck:
+    """Watches a proxy; a producer is known by its id and epoch."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self._waiting: dict[_Producer, set[tuple[int, int]]] = defaultdict(set)
+        self._committing: set[_Producer] = set()
+
+    def request(self, link: Link, request: Request) -> None:
+        """A request goes to the broker."""
+        if request.api_key == ProduceRequest.API_KEY:
+            producer = _producer(request.message())
+            if producer is None:
+                return
+            if producer in self._committing:
+                self.violations.append(f"{producer}: records after the transaction's offsets")
+            self._waiting[producer].add((id(link), request.correlation_id))
+        elif request.api_key == TxnOffsetCommitRequest.API_KEY:
+            message = request.message()
+            producer = (message.producer_id, message.producer_epoch)
+            if self._waiting[producer]:
+                self.violations.append(f"{producer}: offsets before all records were acknowledged")
+            self._committing.add(producer)
+        elif request.api_key == EndTxnRequest.API_KEY:
+            message = request.message()
+            self._committing.discard((message.producer_id, message.producer_epoch))
+
+    def answer(self, link: Link, request: Request) -> None:
+        """The broker's answer goes to the client."""
+        if request.api_key == ProduceRequest.API_KEY:
+            for waiting in self._waiting.values():
+                waiting.discard((id(link), request.correlation_id))
+
+    def gone(self, link: Link) -> None:
+        """A connection has ended: what it waited for is sent again on another."""
+        for producer, waiting in self._waiting.items():
+            self._waiting[producer] = {key for key in waiting if key[0] != id(link)}
+
+
+def _producer(message: Any) -> _Producer | None:
+    if message.transactional_id is None:
+        return None
+    for topic in message.topic_data:
+        for partition in topic.partition_data:
+            found: _Producer = struct.unpack_from(">qh", partition.records, _PRODUCER_AT)
+            return found
+    return None

@@ -1,0 +1,172 @@
+"""What will be done to a query, from a seed; pure, so that a seed tells everything again."""
+
+import enum
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+class Kind(enum.Enum):
+    """A kind of fault. Names are what the command line and the reports call them."""
+
+    WORKER_KILL = "worker-kill"
+    WORKER_PAUSE = "worker-pause"
+    EXECUTOR_KILL = "executor-kill"
+    EXECUTOR_PAUSE = "executor-pause"
+    DRIVER_KILL = "driver-kill"
+    DRIVER_PAUSE = "driver-pause"
+    JVM_KILL = "jvm-kill"
+    JVM_PAUSE = "jvm-pause"
+    SESSION_EXPIRY = "session-expiry"
+    BROKER_KILL = "broker-kill"
+    BROKER_RESTART = "broker-restart"
+    BROKER_PAUSE = "broker-pause"
+    NETWORK_CUT = "network-cut"
+    NETWORK_DELAY = "network-delay"
+    NETWORK_NO_ANSWERS = "network-no-answers"
+    NETWORK_NO_REQUESTS = "network-no-requests"
+    TASK_SLEEP = "task-sleep"
+    USER_EXCEPTION = "user-exception"
+    QUICK_RESTART = "quick-restart"
+    TWO_DRIVERS = "two-drivers"
+    FROZEN_QUERY = "frozen-query"
+    CHECKPOINT_DELETED = "checkpoint-deleted"
+    CHECKPOINT_ROLLED_BACK = "checkpoint-rolled-back"
+    COMMIT_LOG_ENTRY_DELETED = "commit-log-entry-deleted"
+    PARTITIONS_ADDED = "partitions-added"
+    OFFSETS_DELETED = "offsets-deleted"
+    TARGET_REFUSES = "target-refuses"
+    LATE_OFFSETS = "late-offsets"
+
+
+CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
+# The query is stopped for them, and started again by them: they can't be half of a pair.
+ALONE = frozenset(
+    {
+        Kind.TWO_DRIVERS,
+        Kind.FROZEN_QUERY,
+        Kind.CHECKPOINT_DELETED,
+        Kind.CHECKPOINT_ROLLED_BACK,
+        Kind.COMMIT_LOG_ENTRY_DELETED,
+        Kind.OFFSETS_DELETED,
+    }
+)
+# Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
+DEADLY = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, *ALONE}) - {
+    Kind.TWO_DRIVERS,
+    Kind.FROZEN_QUERY,
+}
+# Nothing can be committed while they last.
+DOWNTIME = frozenset(
+    {Kind.BROKER_KILL, Kind.BROKER_RESTART, Kind.BROKER_PAUSE, Kind.SESSION_EXPIRY}
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        kind: what is done.
+        seconds: how long it lasts, where it lasts; how far it goes else.
+        choice: between 0 and 1; which worker, how many batches, and the like.
+    """
+
+    kind: Kind
+    seconds: float
+    choice: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """Faults done together, some time after the query has recovered from the last step.
+
+    Attributes:
+        pause: seconds of quiet before.
+        faults: one, or two.
+        between: seconds from the first to the second.
+    """
+
+    pause: float
+    faults: tuple[Fault, ...]
+    between: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All that a seed decides.
+
+    Attributes:
+        seed: the seed.
+        load: the load's name.
+        cluster: executors in processes of their own, instead of threads of the driver's JVM.
+        speculation: whether Spark starts second copies of slow tasks.
+        steps: the faults.
+    """
+
+    seed: int
+    load: str
+    cluster: bool
+    speculation: bool
+    steps: tuple[Step, ...]
+
+    @property
+    def faults(self) -> list[Fault]:
+        """All of them, in order."""
+        return [fault for step in self.steps for fault in step.faults]
+
+
+def schedule(
+    seed: int,
+    *,
+    steps: int,
+    loads: Sequence[str],
+    kinds: Collection[Kind] = (),
+    cluster: bool | None = None,
+) -> Schedule:
+    """The schedule of a seed.
+
+    Args:
+        seed: any number; the same one gives the same schedule.
+        steps: number of steps.
+        loads: names of the loads to choose from.
+        kinds: to choose from; all, if empty. Each comes before any comes twice.
+        cluster: whether executors have processes of their own; by default the seed decides.
+    """
+    chosen = random.Random(seed)
+    on_cluster = chosen.random() < 0.4 if cluster is None else cluster
+    pool = [k for k in Kind if (not kinds or k in kinds) and (on_cluster or k not in CLUSTER_ONLY)]
+    bag: list[Kind] = []
+
+    def draw() -> Kind:
+        if not bag:
+            bag.extend(pool)
+            chosen.shuffle(bag)
+        return bag.pop()
+
+    def fault(kind: Kind) -> Fault:
+        return Fault(kind, round(chosen.uniform(0.5, 3.0), 2), round(chosen.random(), 3))
+
+    made = []
+    for _ in range(steps):
+        kinds_of_step = [draw()]
+        if chosen.random() < 0.35:
+            kinds_of_step.append(draw())
+        if len(set(kinds_of_step)) < len(kinds_of_step) or (
+            len(kinds_of_step) > 1 and ALONE & set(kinds_of_step)
+        ):
+            bag.append(kinds_of_step.pop())
+        made.append(
+            Step(
+                round(chosen.uniform(0.0, 1.5), 2),
+                tuple(fault(kind) for kind in kinds_of_step),
+                round(chosen.choice((0.0, chosen.uniform(0.0, 1.0))), 2),
+            )
+        )
+    return Schedule(
+        seed,
+        chosen.choice(list(loads)),
+        on_cluster,
+        on_cluster and chosen.random() < 0.5,
+        tuple(made),
+    )

@@ -1,0 +1,302 @@
+"""A broker behind a proxy, a query in processes of its own, and eyes on both.
+
+The harness itself connects to the broker directly, so that it sees through network faults.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from chaos.loads import LOADS, Source
+from chaos.order import OrderCheck
+from chaos.processes import children, send
+from chaos.schedule import Schedule
+from spark_eos.config import ClientSettings
+from spark_eos.deadline import Deadline
+from spark_eos.errors import SparkEosError
+from spark_eos.lingering import lingering
+from spark_eos.offset_calls import all_committed_offsets
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.wire import Wire
+from support.proxy import KafkaProxy
+
+TRANSACTION_TIMEOUT_MS = 12_000
+SESSION_TIMEOUT_MS = 5_000
+_TESTS = Path(__file__).parents[1]
+
+
+class TrialError(Exception):
+    """The query does not recover, or ends for no reason that a fault gives."""
+
+
+class Stage:
+    """Everything one trial needs; a context manager.
+
+    Args:
+        plan: the trial's schedule.
+        directory: for data, checkpoints and logs.
+        project: directory that holds the ``spark_eos`` under test, if not the one installed.
+    """
+
+    def __init__(self, plan: Schedule, directory: Path, project: Path | None) -> None:
+        self.plan = plan
+        self.directory = directory
+        self.load = LOADS[plan.load]
+        self.name = f"chaos-{plan.seed}"
+        self.sources = [f"in-{self.name}-{n}" for n in range(self.load.sources)]
+        self.targets = [f"out-{self.name}-{n}" for n in range(self.load.targets)]
+        self.partitions = self.load.partitions
+        self.checkpoint = directory / "checkpoint"
+        self.control = directory / "control"
+        self.starts = 0
+        self.proxy = KafkaProxy(record=False)
+        self.order = OrderCheck()
+        self.proxy.observer = self.order
+        self._project = project
+        self._stack = ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._others: list[subprocess.Popen[bytes]] = []
+        self._another_log = directory / "another.log"
+
+    def __enter__(self) -> "Stage":
+        self.control.mkdir()
+        try:
+            self._stack.enter_context(self.proxy)
+            self.broker = EmbeddedKafka(
+                advertised_port=self.proxy.port,
+                heap="768m",
+                properties={
+                    "group.consumer.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+                    "group.consumer.heartbeat.interval.ms": "500",
+                    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+                },
+            )
+            self._stack.enter_context(self.broker)
+            self.proxy.upstream_port = int(self.broker.bootstrap_servers.rpartition(":")[2])
+            for topic in (*self.sources, *self.targets):
+                self.broker.create_topic(topic, self.partitions)
+            self.servers = self.broker.direct_servers
+            self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+            # Not librdkafka's: asked while its broker is away, its administration can crash.
+            self.wire = Wire(
+                ClientSettings({"bootstrap.servers": self.servers}), request_timeout=1.0
+            )
+            self._stack.callback(self.wire.close)
+            self.source = Source(self.load, self.sources, self.servers, self.plan.seed)
+            self.top_up()
+            self.watcher = _Watcher(self)
+            self._stack.callback(self.watcher.stop)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [self._process, *self._others]:
+            if process is not None:
+                _kill_all(process)
+        self._stack.close()
+
+    # The query --------------------------------------------------------------------------------
+
+    def settings(self, *, checkpoint: Path, drain: bool) -> dict[str, Any]:
+        """For ``chaos.query``."""
+        config = {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+            # The zombies of a stopped query live long enough to do harm.
+            "spark.python.task.killTimeout": "6s",
+        }
+        if self.plan.speculation:
+            config |= {
+                "spark.speculation": "true",
+                "spark.speculation.interval": "100ms",
+                "spark.speculation.multiplier": "1.1",
+                "spark.speculation.quantile": "0.5",
+                "spark.speculation.minTaskRuntime": "100ms",
+            }
+        return {
+            "load": self.plan.load,
+            "control": str(self.control),
+            "master": "local-cluster[2,1,1024]" if self.plan.cluster else "local[2,3]",
+            "config": config,
+            "sources": self.sources,
+            "targets": self.targets,
+            "max_offsets": self.load.max_offsets,
+            "drain": drain,
+            "sink": {
+                "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
+                "group_id": self.name,
+                "checkpoint_location": str(checkpoint),
+                "worker_directory": str(self.directory / "workers"),
+                "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+                "chunk_ms": 3_000,
+            },
+        }
+
+    def _launch(self, settings: Mapping[str, Any], log: Path) -> "subprocess.Popen[bytes]":
+        paths = [str(p) for p in (self._project, _TESTS) if p is not None]
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "chaos.query", json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(paths),
+                    "PYTHONUNBUFFERED": "1",
+                    "TMPDIR": str(self.directory),
+                },
+            )
+
+    def start(self, *, drain: bool = False) -> None:
+        """Starts the query, after the last one has ended."""
+        self.starts += 1
+        settings = self.settings(checkpoint=self.checkpoint, drain=drain)
+        self._process = self._launch(settings, self.log)
+
+    def start_another(self) -> "subprocess.Popen[bytes]":
+        """Starts a second driver with the same group and no checkpoint of the first's."""
+        checkpoint = self.directory / f"checkpoint-of-another-{len(self._others)}"
+        settings = self.settings(checkpoint=checkpoint, drain=False)
+        self._another_log = self.directory / f"another-{len(self._others)}.log"
+        process = self._launch(settings, self._another_log)
+        self._others.append(process)
+        return process
+
+    def log_of_another(self) -> str:
+        """What the newest second driver has printed."""
+        return self._another_log.read_text(errors="replace")
+
+    @property
+    def log(self) -> Path:
+        """Where the current query prints."""
+        return self.directory / f"query-{self.starts}.log"
+
+    @property
+    def driver(self) -> int:
+        """Process id of the driver's Python."""
+        assert self._process is not None
+        return self._process.pid
+
+    def exit_status(self) -> int | None:
+        """The query's exit status, or None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def kill_query(self) -> None:
+        """SIGKILL for the driver, its JVM and whatever they have started."""
+        if self._process is not None:
+            _kill_all(self._process)
+
+    def kill(self, process: "subprocess.Popen[bytes]") -> None:
+        """The same for another driver."""
+        _kill_all(process)
+
+    def keep_going(self) -> bool:
+        """Starts the query again if it has ended, as whoever runs it would; whether it did."""
+        if self.exit_status() is None:
+            return False
+        self.kill_query()
+        self.start()
+        return True
+
+    # Input and progress -----------------------------------------------------------------------
+
+    def top_up(self) -> None:
+        """More input."""
+        self.source.top_up(self.partitions)
+
+    def committed(self) -> dict[tuple[str, int], int] | None:
+        """The group's committed offsets; None while the broker does not tell."""
+        try:
+            return all_committed_offsets(self.wire, self.name, Deadline(1.0, "harness"))
+        except SparkEosError:
+            return None
+
+    def abandoned(self, since: float) -> list[str]:
+        """Transactional ids whose open transaction began before a moment, in seconds since 1970."""
+        found = lingering(self.wire, "spark-eos", self.name, Deadline(10, "harness"))
+        return [t.transactional_id for t in found if (t.started_ms or 0) < since * 1000]
+
+
+class _Watcher:
+    """Looks at the committed offsets all the time, and keeps the input ahead of the query."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.progress: list[tuple[float, int]] = [(time.monotonic(), 0)]
+        self._stopped = threading.Event()
+        self._fed = threading.Event()
+        self._fed.set()
+        self._threads = [
+            threading.Thread(target=work, name=work.__name__, daemon=True)
+            for work in (self._watch, self._feed)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(0.03):
+            found = self._stage.committed()
+            total = sum((found or {}).values())
+            # Offsets that were deleted and put back are no progress.
+            if total > self.total:
+                self.progress.append((time.monotonic(), total))
+
+    def _feed(self) -> None:
+        stage = self._stage
+        while not self._stopped.wait(0.1):
+            if self._fed.is_set() and stage.source.produced - self.total < stage.load.top_up // 2:
+                with suppress(TimeoutError):
+                    stage.top_up()
+
+    @property
+    def total(self) -> int:
+        """The greatest sum of committed offsets that was seen."""
+        return self.progress[-1][1]
+
+    def stop_feeding(self) -> None:
+        """No more input from now on; what is being produced is produced."""
+        self._fed.clear()
+        self._stopped.wait(0.2)
+        self._threads[1].join(0.0)
+
+    def next_commit(self, after: float) -> float | None:
+        """When offsets went on for the first time after a moment; None if they have not yet."""
+        return next((at for at, _ in list(self.progress) if at > after), None)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(130)
+
+
+def _kill_all(process: "subprocess.Popen[bytes]") -> None:
+    # Twice: the first pass may miss what is being forked meanwhile.
+    for _ in range(2):
+        members = [process.pid] if process.poll() is None else []
+        send([*children(process.pid), *members, *_session(process.pid)], signal.SIGKILL)
+    process.wait(20)
+
+
+def _session(session: int) -> list[int]:
+    """Processes of a session: those whose parents have died are among them."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            stat = (directory / "stat").read_text(errors="replace")
+            if int(stat.rpartition(")")[2].split()[3]) == session:
+                found.append(int(directory.name))
+    return found

@@ -1,0 +1,170 @@
+"""One seed's trial: faults one step after another, recovery after each, then the verdict."""
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.faults import inflict_together
+from chaos.loads import EXPECT, POSITION
+from chaos.schedule import DEADLY, Schedule, Step
+from chaos.stage import Stage, TrialError
+from spark_eos.verify import Kind as FindingKind
+from spark_eos.verify import Verdict, verify
+
+_PATIENCE = 150.0
+_DRAIN_PATIENCE = 240.0
+_DRAINS = 3
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """From the end of a step's faults to the next committed transaction.
+
+    Attributes:
+        kinds: of the faults, joined by "+" where there were two.
+        seconds: how long it took.
+    """
+
+    kinds: str
+    seconds: float
+
+
+@dataclass
+class Outcome:
+    """What became of a trial.
+
+    Attributes:
+        seed: the schedule's seed.
+        load: the load's name.
+        faults: number of faults by kind.
+        recoveries: of each step.
+        records: input records.
+        transactions: as far as batches were reported.
+        starts: of the query's processes.
+        problem: why the trial failed; None if it did not.
+        findings: the verifier's counts.
+        seconds: how long it took.
+    """
+
+    seed: int
+    load: str
+    faults: dict[str, int] = field(default_factory=dict)
+    recoveries: list[Recovery] = field(default_factory=list)
+    records: int = 0
+    transactions: int = 0
+    starts: int = 0
+    problem: str | None = None
+    findings: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def run_trial(plan: Schedule, directory: Path, tell: Tell, project: Path | None = None) -> Outcome:
+    """Runs a schedule to its end and judges the output.
+
+    Args:
+        plan: the schedule.
+        directory: for data and logs; they are left there.
+        tell: called with what happens.
+        project: directory of the ``spark_eos`` under test, if not the one installed.
+    """
+    outcome = Outcome(plan.seed, plan.load)
+    began = time.monotonic()
+    with Stage(plan, directory, project) as stage:
+        try:
+            stage.start()
+            _recovered(stage, time.monotonic())
+            for step in plan.steps:
+                _step(stage, step, outcome, tell)
+            tell("reading the rest")
+            _drain(stage)
+            outcome.records = stage.source.produced
+            tell(f"verifying {outcome.records:,} records")
+            outcome.findings, outcome.problem = judge(stage)
+        except TrialError as error:
+            outcome.problem = str(error)
+        except Exception:  # noqa: BLE001 - a seed that breaks the harness must be told like others
+            outcome.problem = traceback.format_exc()
+        outcome.starts = stage.starts
+        outcome.transactions = _transactions(directory)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
+    time.sleep(step.pause)
+    kinds = "+".join(fault.kind.value for fault in step.faults)
+    over = inflict_together(stage, step.faults, step.between)
+    over_by_the_clock = time.time()
+    for fault in step.faults:
+        outcome.faults[fault.kind.value] = outcome.faults.get(fault.kind.value, 0) + 1
+    seconds = _recovered(stage, over) - over
+    outcome.recoveries.append(Recovery(kinds, seconds))
+    if DEADLY & {fault.kind for fault in step.faults}:
+        left = stage.abandoned(over_by_the_clock)
+        if left:
+            raise TrialError(f"{kinds}: transactions are open after recovery: {', '.join(left)}")
+    tell(f"{kinds}: recovered in {seconds:.1f} s")
+
+
+def _recovered(stage: Stage, since: float) -> float:
+    """When offsets moved again, with a query alive that may go on moving them."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        if stage.keep_going():
+            since = time.monotonic()
+        moved = stage.watcher.next_commit(since)
+        if moved is not None and stage.exit_status() is None:
+            return moved
+        time.sleep(0.02)
+    raise TrialError(f"nothing was committed for {_PATIENCE:g} s; see {stage.log}")
+
+
+def _drain(stage: Stage) -> None:
+    stage.watcher.stop_feeding()
+    for _ in range(_DRAINS):
+        stage.kill_query()
+        stage.start(drain=True)
+        end = time.monotonic() + _DRAIN_PATIENCE
+        while stage.exit_status() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        if stage.exit_status() == 0:
+            return
+    raise TrialError(f"without any fault the query does not get to the end; see {stage.log}")
+
+
+def _transactions(directory: Path) -> int:
+    total = 0
+    for log in directory.glob("query-*.log"):
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith("REPORT "):
+                total += int(line.partition('"transactions": ')[2].partition(",")[0])
+    return total
+
+
+def judge(stage: Stage) -> tuple[dict[str, int], str | None]:
+    """The verifier's counts, and what is wrong, if anything is."""
+    found = verify(
+        kafka={"bootstrap.servers": stage.servers},
+        inputs=stage.sources,
+        outputs=stage.targets,
+        position_header=POSITION,
+        expect_header=EXPECT,
+        group_id=stage.name,
+        prefix=f"spark-eos/{stage.name}/",
+        complete=True,
+    )
+    counts = {kind.value: found.count(kind) for kind in FindingKind}
+    counts["records_in"], counts["records_out"] = found.records_in, found.records_out
+    counts["order_violations"] = len(stage.order.violations)
+    problems = stage.order.violations[:1]
+    if found.verdict is Verdict.SOUND and found.records_in == stage.source.produced:
+        return counts, "; ".join(problems) or None
+    problems += [
+        f"{finding.count} {kind.value}, such as {finding.examples[:1]}"
+        for kind, finding in found.anomalies.items()
+    ]
+    return counts, "; ".join(problems) or f"can't be judged: {found.unjudged}, {found.notes}"

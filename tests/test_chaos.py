@@ -1,0 +1,57 @@
+"""Faults from a fixed seed against a running query; ``make chaos`` does it with others."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.breakages import MUTATIONS, mutated
+from chaos.loads import LOADS
+from chaos.schedule import ALONE, CLUSTER_ONLY, Kind, schedule
+
+_TESTS = Path(__file__).parent
+
+
+def test_a_seed_tells_the_whole_schedule() -> None:
+    one, again = (schedule(5, steps=40, loads=tuple(LOADS)) for _ in range(2))
+    assert one == again
+    assert one != schedule(6, steps=40, loads=tuple(LOADS))
+
+
+def test_every_kind_has_its_turn_before_any_comes_twice() -> None:
+    found = schedule(5, steps=60, loads=["relay"], cluster=True)
+    kinds = [fault.kind for fault in found.faults]
+    assert set(kinds[: len(Kind)]) == set(Kind)
+    assert any(len(step.faults) == 2 for step in found.steps)
+    assert not any(
+        len(step.faults) == 2 and ALONE & {fault.kind for fault in step.faults}
+        for step in found.steps
+    )
+    local = schedule(5, steps=60, loads=["relay"], cluster=False)
+    assert not CLUSTER_ONLY & {fault.kind for fault in local.faults}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_has_its_place_in_the_code(name: str, tmp_path: Path) -> None:
+    project = mutated(name, tmp_path)
+    assert list(project.glob("spark_eos/*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_nothing_is_lost_or_doubled_under_faults(tmp_path: Path) -> None:
+    """A few faults that need no new JVM; the suite's own run has them all."""
+    kinds = ["worker-kill", "user-exception", "network-cut", "late-offsets", "broker-kill"]
+    arguments = [part for kind in kinds for part in ("--kind", kind)]
+    run = subprocess.run(
+        [sys.executable, "-m", "chaos", "--seed", "11", "--seeds", "1", "--steps", "6",
+         "--load", "enrich", "--local", *arguments],
+        env={**os.environ, "PYTHONPATH": str(_TESTS), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=260,
+        check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
