@@ -197,7 +197,7 @@ class EmbeddedKafka:
 
     def pause(self) -> None:
         """Freeze the broker with SIGSTOP: its connections stay open, but nothing answers."""
-        self._running().signal(signal.SIGSTOP)
+        self._running().pause()
 
     def resume(self) -> None:
         """Let a paused broker go on."""

@@ -1,5 +1,6 @@
 """One JVM that runs a broker, and what must happen to it when its owner goes away."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -56,6 +57,13 @@ class BrokerProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the JVM, if it still runs."""
         self._jvm.send_signal(number)
+
+    def pause(self) -> None:
+        """Freeze the JVM with SIGSTOP; returns once all of its threads stand still."""
+        self._jvm.send_signal(signal.SIGSTOP)
+        _pid, status = os.waitpid(self._jvm.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):  # it has ended meanwhile
+            self._jvm.returncode = os.waitstatus_to_exitcode(status)
 
     def stop(self, grace: float) -> None:
         """End the JVM with SIGTERM and, after `grace` seconds, with SIGKILL."""
