@@ -36,7 +36,7 @@ jars: $(VENV)/.stamp ## Download the jars of the embedded brokers and of Spark's
 test: jars ## Run the tests on a real broker and a real Spark
 	@$(BIN)/python -m pytest -m "not slow"
 
-test-slow: jars ## Run the tests that take a minute or more each
+test-slow: jars ## Run the tests that take longest: the demo, the jobs and a session as users start them
 	@$(BIN)/python -m pytest -m slow
 
 chaos: jars ## Disturb running queries for a quarter of an hour, from a random seed; SEED=n for a chosen one

@@ -71,6 +71,7 @@ def arguments(flow: Flow) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_enrich_orders_job(flow: Flow) -> None:
     orders = [value for _key, value in make_orders(1_000, seed=3)]
     flow.produce([*orders[:500], b"{", *orders[500:], None])
@@ -94,6 +95,7 @@ def test_enrich_orders_job(flow: Flow) -> None:
     assert not flow.members()
 
 
+@pytest.mark.slow
 def test_relay_job_copies_all_of_a_record_until_sigterm(flow: Flow) -> None:
     # Not too long ago, or the broker's retention has it deleted.
     timestamp = int(time.time() * 1000) - 3_600_000

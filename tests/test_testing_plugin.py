@@ -52,6 +52,7 @@ def test_a_users_suite_gets_kafka_and_spark(
     assert "Log of the embedded Kafka" not in without
 
 
+@pytest.mark.slow
 def test_the_spark_session_is_set_up_as_documented() -> None:
     script = """
 from spark_eos.testing import spark_session
