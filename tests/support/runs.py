@@ -84,7 +84,7 @@ class Runs:
         ) -> JobOutcome:
             if next(rounds) == in_round:
                 while_planned()
-            work = task.write_task(settings, batch_plan)
+            work = task.write_task(settings, batch_plan, afresh=only is not None)
             reports = []
             # A task for each source partition, as Spark has it.
             for topic, partition in batch.ends if only is None else only:
