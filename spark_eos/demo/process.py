@@ -72,7 +72,7 @@ class KillableProcess:
             # The session's id is the process's until it is waited for, so nobody else is hit.
             # Looked through twice: the first pass may miss what is being forked meanwhile.
             for _ in range(2):
-                for pid in (process.pid, *_session_members(process.pid)):
+                for pid in (process.pid, *session_members(process.pid)):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             process.wait(_PATIENCE)
@@ -102,7 +102,8 @@ def _interrupts_deferred() -> Iterator[None]:
             interrupt(received_number, frame)
 
 
-def _session_members(session: int) -> Iterator[int]:
+def session_members(session: int) -> Iterator[int]:
+    """Process ids of a session; those whose parents have died are among them."""
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             stat = (directory / "stat").read_text(encoding="utf-8", errors="replace")

@@ -19,6 +19,7 @@ from chaos import loads, processes
 from chaos.schedule import Fault, Kind
 from chaos.stage import SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Stage, TrialError
 from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos.testing import EmbeddedKafka
 from support.proxy_faults import CutBefore
 
 _PATIENCE = 90.0
@@ -64,16 +65,13 @@ def _session_expiry(stage: Stage, fault: Fault) -> None:
     _paused([stage.driver], SESSION_TIMEOUT_MS / 1000 + fault.seconds)
 
 
-def _broker_kill(stage: Stage, fault: Fault) -> None:
-    stage.broker.kill()
-    time.sleep(fault.seconds / 2)
-    stage.broker.start()
+def _broker_away(end: Callable[[EmbeddedKafka], None]) -> Callable[[Stage, Fault], None]:
+    def away(stage: Stage, fault: Fault) -> None:
+        end(stage.broker)
+        time.sleep(fault.seconds / 2)
+        stage.broker.start()
 
-
-def _broker_restart(stage: Stage, fault: Fault) -> None:
-    stage.broker.stop()
-    time.sleep(fault.seconds / 2)
-    stage.broker.start()
+    return away
 
 
 def _broker_pause(stage: Stage, fault: Fault) -> None:
@@ -280,8 +278,8 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.JVM_KILL: _killing(processes.jvm_of),
     Kind.JVM_PAUSE: _pausing(processes.jvm_of),
     Kind.SESSION_EXPIRY: _session_expiry,
-    Kind.BROKER_KILL: _broker_kill,
-    Kind.BROKER_RESTART: _broker_restart,
+    Kind.BROKER_KILL: _broker_away(EmbeddedKafka.kill),
+    Kind.BROKER_RESTART: _broker_away(EmbeddedKafka.stop),
     Kind.BROKER_PAUSE: _broker_pause,
     Kind.NETWORK_CUT: _network_cut,
     Kind.NETWORK_DELAY: _network_delay,

@@ -23,6 +23,7 @@ from chaos.processes import children, send
 from chaos.schedule import Schedule
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
+from spark_eos.demo.process import session_members
 from spark_eos.errors import SparkEosError
 from spark_eos.lingering import lingering
 from spark_eos.offset_calls import all_committed_offsets
@@ -238,8 +239,8 @@ class _Watcher:
         self._stage = stage
         self.progress: list[tuple[float, int]] = [(time.monotonic(), 0)]
         self._stopped = threading.Event()
-        self._fed = threading.Event()
-        self._fed.set()
+        self._fed = True
+        self._feeding = threading.Lock()
         self._threads = [
             threading.Thread(target=work, name=work.__name__, daemon=True)
             for work in (self._watch, self._feed)
@@ -258,9 +259,11 @@ class _Watcher:
     def _feed(self) -> None:
         stage = self._stage
         while not self._stopped.wait(0.1):
-            if self._fed.is_set() and stage.source.produced - self.total < stage.load.top_up // 2:
-                with suppress(TimeoutError):
-                    stage.top_up()
+            with self._feeding:
+                low = stage.source.produced - self.total < stage.load.top_up // 2
+                if self._fed and low:
+                    with suppress(TimeoutError):
+                        stage.top_up()
 
     @property
     def total(self) -> int:
@@ -268,10 +271,9 @@ class _Watcher:
         return self.progress[-1][1]
 
     def stop_feeding(self) -> None:
-        """No more input from now on; what is being produced is produced."""
-        self._fed.clear()
-        self._stopped.wait(0.2)
-        self._threads[1].join(0.0)
+        """No more input from now on; returns when what is being produced is there."""
+        with self._feeding:
+            self._fed = False
 
     def next_commit(self, after: float) -> float | None:
         """When offsets went on for the first time after a moment; None if they have not yet."""
@@ -287,16 +289,5 @@ def _kill_all(process: "subprocess.Popen[bytes]") -> None:
     # Twice: the first pass may miss what is being forked meanwhile.
     for _ in range(2):
         members = [process.pid] if process.poll() is None else []
-        send([*children(process.pid), *members, *_session(process.pid)], signal.SIGKILL)
+        send([*children(process.pid), *members, *session_members(process.pid)], signal.SIGKILL)
     process.wait(20)
-
-
-def _session(session: int) -> list[int]:
-    """Processes of a session: those whose parents have died are among them."""
-    found = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):
-            stat = (directory / "stat").read_text(errors="replace")
-            if int(stat.rpartition(")")[2].split()[3]) == session:
-                found.append(int(directory.name))
-    return found
