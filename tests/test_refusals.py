@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.testing import EmbeddedKafka
+from support import groups
 from support.flow import Flow
 from support.queries import relay, run_available
 
@@ -200,7 +201,7 @@ def test_options(options: dict[str, Any], words: str) -> None:
 def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(20))
     run_available(spark_eos_session, flow)
-    _set_offset(flow, 0, 5)
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 5})
     flow.produce(["new"], partition=0)
     with pytest.raises(StreamingQueryException) as failure:
         run_available(spark_eos_session, flow)
@@ -216,7 +217,7 @@ def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: Spa
 def test_group_offsets_that_were_deleted(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     run_available(spark_eos_session, flow)
-    _delete_group(flow)
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
     flow.produce(["new"])
     with pytest.raises(StreamingQueryException, match="has no committed offset for"):
         run_available(spark_eos_session, flow)
@@ -237,25 +238,6 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
     flow.produce(["new"])
     with pytest.raises(StreamingQueryException, match="belongs to query"):
         query.awaitTermination()
-
-
-def _set_offset(flow: Flow, partition: int, offset: int) -> None:
-    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-    from confluent_kafka.admin import AdminClient
-
-    place = TopicPartition(flow.source, partition, offset)
-    request = [ConsumerGroupTopicPartitions(flow.group_id, [place])]
-    admin = AdminClient(flow.kafka)
-    for future in admin.alter_consumer_group_offsets(request).values():
-        future.result(20)
-
-
-def _delete_group(flow: Flow) -> None:
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient(flow.kafka)
-    for future in admin.delete_consumer_groups([flow.group_id]).values():
-        future.result(20)
 
 
 def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSession) -> None:

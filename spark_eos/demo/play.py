@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from spark_eos.config import ClientSettings
@@ -245,10 +245,10 @@ class Play:
         """Asked of the broker with another client than the one that committed."""
         admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
         partitions = [TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
-        wanted = ConsumerGroupTopicPartitions(self._group_id, partitions)
-        group = admin.list_consumer_group_offsets([wanted], require_stable=True)[self._group_id]
-        committed: int = sum(max(0, p.offset) for p in group.result().topic_partitions)
-        return sum(end_offsets(admin, partitions)) - committed
+        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": self._group_id})
+        with closing(consumer):
+            found = consumer.committed(partitions, timeout=_TIMEOUT)
+        return sum(end_offsets(admin, partitions)) - sum(max(0, p.offset) for p in found)
 
 
 class _Patience:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -119,54 +118,6 @@ class Cluster:
             ).offset
             for at, future in asked.items()
         }
-
-    def committed(
-        self, places: Places, numbers: Iterable[int], group_id: str, *, stable: bool
-    ) -> tuple[dict[int, int], set[int]]:
-        """The group's committed offsets.
-
-        Args:
-            places: the partitions.
-            numbers: those of them to ask for.
-            group_id: the group.
-            stable: waits until no transaction is about to change an offset, for each partition
-                by itself and for the timeout at most: a running query always has some pending.
-
-        Returns:
-            Offsets by place, of places that have one; and the places whose offset is not stable.
-        """
-        missing = set(numbers)
-        found: dict[int, int] = {}
-        until = time.monotonic() + self._timeout
-        while missing:
-            unstable = set()
-            for at in self._group_offsets(places, missing, group_id, stable=stable):
-                place = places.numbers[at.topic, at.partition]
-                if at.error is not None:
-                    if at.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
-                        raise VerificationError(f"offsets of group {group_id!r}: {at.error.str()}")
-                    unstable.add(place)
-                elif at.offset >= 0:
-                    found[place] = at.offset
-            missing = unstable
-            if missing and time.monotonic() > until:
-                old, _ = self.committed(places, missing, group_id, stable=False)
-                return {**found, **old}, missing
-            if missing:
-                time.sleep(_PAUSE)
-        return found, set()
-
-    def _group_offsets(
-        self, places: Places, numbers: Iterable[int], group_id: str, *, stable: bool
-    ) -> list[Any]:
-        asked = [TopicPartition(*places.partition(place)) for place in sorted(numbers)]
-        answer = self._admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group_id, asked)],
-            require_stable=stable,
-            request_timeout=self._timeout,
-        )
-        found = self._result(f"offsets of group {group_id!r}", answer[group_id])
-        return list(found.topic_partitions)
 
     def _result(self, what: str, future: "Future[Any]") -> Any:
         try:

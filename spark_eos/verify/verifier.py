@@ -12,6 +12,7 @@ from spark_eos.options import check_positive, check_text
 from spark_eos.verify.cluster import COMMITTED, UNCOMMITTED, Cluster, open_transactions, settle
 from spark_eos.verify.connections import Connections
 from spark_eos.verify.findings import Findings
+from spark_eos.verify.group_offsets import GroupOffsets
 from spark_eos.verify.judging import Evidence, judge
 from spark_eos.verify.ledger import Ledger
 from spark_eos.verify.markers import Markers
@@ -191,7 +192,8 @@ class _Verification:
     def _committed(self, group_id: str | None, *, stable: bool) -> tuple[dict[int, int], set[int]]:
         if group_id is None:
             return {}, set()
-        return self._cluster.committed(self._places, self._places.inputs, group_id, stable=stable)
+        offsets = GroupOffsets(self._connections, self._places, group_id, self._timeout)
+        return offsets.committed(self._places.inputs, stable=stable)
 
     def _refuse_unknown(self, group_id: str | None, committed: Mapping[int, int]) -> None:
         if group_id is not None and not committed:

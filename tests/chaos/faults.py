@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -20,6 +19,7 @@ from chaos.schedule import Fault, Kind
 from chaos.stage import SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Stage, TrialError
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
+from support import groups
 from support.proxy_faults import CutBefore
 
 _PATIENCE = 90.0
@@ -220,7 +220,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
     _end_members()
     known = stage.committed()
     assert known is not None
-    stage.admin.delete_consumer_groups([stage.name])[stage.name].result(20)
+    groups.delete_group(stage.servers, stage.name)
     stage.start()
     end = time.monotonic() + _PATIENCE
     while stage.exit_status() is None:
@@ -231,9 +231,8 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
     stage.kill_query()
     _end_members()
-    back = [TopicPartition(t, p, offset) for (t, p), offset in known.items() if offset]
-    wanted = ConsumerGroupTopicPartitions(stage.name, back)
-    stage.admin.alter_consumer_group_offsets([wanted])[stage.name].result(20)
+    back = {place: offset for place, offset in known.items() if offset}
+    groups.set_offsets(stage.servers, stage.name, back)
     stage.start()
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
 
 from spark_eos.verify import Findings, Kind, verify
+from support import groups
 from support.flow import Flow
 
 Source = tuple[int, int]  # partition, offset
@@ -99,10 +99,8 @@ class Writer:
 
 def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
     """The group's offsets, by no transaction."""
-    at = [TopicPartition(flow.source, p, offset) for p, offset in offsets.items()]
-    admin = AdminClient(flow.kafka)
-    asked = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(flow.group_id, at)])
-    asked[flow.group_id].result(20)
+    at = {(flow.source, partition): offset for partition, offset in offsets.items()}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, at)
 
 
 def remove(flow: Flow, topic: str, partition: int, before: int) -> None:

@@ -1,0 +1,138 @@
+"""A group's committed offsets, asked of its coordinator.
+
+librdkafka's admin client is not used for it: its requests to coordinators abort the process if the
+connection is lost at the wrong moment (librdkafka's issue 4605).
+"""
+
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+
+from spark_eos.errors import Code, DeadlineExceededError, VerificationError, code_names
+from spark_eos.verify.connections import Connections
+from spark_eos.verify.places import Places, by_topic
+
+_PAUSE: Final = 0.02
+_BY_NAME: Final = 9  # versions from 10 on name topics by id
+_MOVING: Final = (
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+)
+
+
+class GroupOffsets:
+    """What one group has committed.
+
+    Args:
+        connections: the way to the cluster.
+        places: the partitions.
+        group_id: the group.
+        timeout: seconds that an answer may take.
+    """
+
+    def __init__(
+        self, connections: Connections, places: Places, group_id: str, timeout: float
+    ) -> None:
+        self._connections = connections
+        self._places = places
+        self._group_id = group_id
+        self._timeout = timeout
+
+    def committed(self, numbers: Iterable[int], *, stable: bool) -> tuple[dict[int, int], set[int]]:
+        """The group's committed offsets.
+
+        Args:
+            numbers: the places to ask for.
+            stable: waits until no transaction is about to change an offset, for each partition
+                by itself and for the timeout at most: a running query always has some pending.
+
+        Returns:
+            Offsets by place, of places that have one; and the places whose offset is not stable.
+
+        Raises:
+            DeadlineExceededError: the coordinator does not answer in time.
+            VerificationError: the offsets can't be read.
+        """
+        missing = set(numbers)
+        found: dict[int, int] = {}
+        until = time.monotonic() + self._timeout
+        while missing:
+            unstable = set()
+            for place, offset, code in self._fetch(missing, until, stable=stable):
+                if code == Code.UNSTABLE_OFFSET_COMMIT:
+                    unstable.add(place)
+                elif code:
+                    raise self._refused(code)
+                elif offset >= 0:
+                    found[place] = offset
+            missing = unstable
+            if missing and time.monotonic() > until:
+                old, _ = self.committed(missing, stable=False)
+                return {**found, **old}, missing
+            if missing:
+                time.sleep(_PAUSE)
+        return found, set()
+
+    def _fetch(
+        self, numbers: Iterable[int], until: float, *, stable: bool
+    ) -> list[tuple[int, int, int]]:
+        """Place, offset and error code of each."""
+        group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+        asked = by_topic(self._places.partition(place) for place in numbers)
+        request = OffsetFetchRequest(
+            groups=[
+                group_class(
+                    group_id=self._group_id,
+                    member_id=None,
+                    member_epoch=-1,
+                    topics=[
+                        group_class.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
+                        for topic, indexes in asked.items()
+                    ],
+                )
+            ],
+            require_stable=stable,
+            min_version=8,
+            max_version=_BY_NAME,
+        )
+        while True:
+            code, answer = self._ask(request)
+            if not code:
+                return [
+                    (
+                        self._places.numbers[topic.name, one.partition_index],
+                        one.committed_offset,
+                        one.error_code,
+                    )
+                    for topic in answer.topics
+                    for one in topic.partitions
+                ]
+            if code not in _MOVING:
+                raise self._refused(code)
+            if time.monotonic() > until:
+                raise DeadlineExceededError(
+                    f"{self._refused(code)}, for {self._timeout:g} s (--timeout)"
+                )
+            time.sleep(_PAUSE)
+
+    def _ask(self, request: OffsetFetchRequest) -> tuple[int, Any]:
+        """The coordinator's answer, or the code that keeps it from us."""
+        where = self._connections.send(
+            FindCoordinatorRequest(
+                key_type=CoordinatorType.GROUP.value,
+                coordinator_keys=[self._group_id],
+                min_version=4,
+            ),
+            self._connections.brokers()[0],
+        ).coordinators[0]
+        if where.error_code:
+            return where.error_code, None
+        answer = self._connections.send(request, where.node_id).groups[0]
+        return answer.error_code, answer
+
+    def _refused(self, code: int) -> VerificationError:
+        return VerificationError(f"offsets of group {self._group_id!r}: {code_names([code])}")

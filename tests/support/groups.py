@@ -1,0 +1,30 @@
+"""Changes to a consumer group that somebody else than its query makes.
+
+With kafka-python: librdkafka's requests of this kind abort the process if a connection is lost at
+the wrong moment (librdkafka's issue 4605).
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+
+
+def set_offsets(
+    bootstrap_servers: str, group_id: str, offsets: Mapping[tuple[str, int], int]
+) -> None:
+    """Sets offsets of a group without members, by topic and partition."""
+    wanted = {
+        TopicPartition(*place): OffsetAndMetadata(offset, "", -1)
+        for place, offset in offsets.items()
+    }
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
+        answer = admin.alter_group_offsets(group_id, wanted)
+    assert not any(error.errno for error in answer.values()), answer
+
+
+def delete_group(bootstrap_servers: str, group_id: str) -> None:
+    """Deletes a group without members, and its offsets."""
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
+        answer = admin.delete_groups([group_id])
+    assert answer == {group_id: "OK"}, answer

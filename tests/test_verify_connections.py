@@ -1,0 +1,78 @@
+"""The verifier, when the cluster is slow to answer or does not answer at all."""
+
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from spark_eos.errors import Code, DeadlineExceededError, VerificationError
+from spark_eos.verify import Verdict
+from support.flow import Flow
+from support.planting import Writer, fill, look, sources
+from support.proxy import KafkaProxy
+from support.proxy_faults import CutAfter, CutBefore, Fault, Rewrite
+
+ALL = sources(range(5), range(5))
+
+
+@pytest.fixture
+def sound(proxied_flow: Flow) -> Flow:
+    fill(proxied_flow)
+    Writer(proxied_flow).write(ALL, {0: 5, 1: 5})
+    return proxied_flow
+
+
+def _coordinator(code: int) -> Fault:
+    def change(_request: Any, answer: Any) -> None:
+        answer.coordinators[0].error_code = code
+
+    return Rewrite(change)
+
+
+def _group(code: int) -> Fault:
+    def change(_request: Any, answer: Any) -> None:
+        answer.groups[0].error_code = code
+
+    return Rewrite(change)
+
+
+def _partition(code: int) -> Fault:
+    def change(_request: Any, answer: Any) -> None:
+        answer.groups[0].topics[0].partitions[0].error_code = code
+
+    return Rewrite(change)
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        (OffsetFetchRequest, CutBefore()),
+        (OffsetFetchRequest, CutAfter()),
+        (OffsetFetchRequest, _group(Code.NOT_COORDINATOR)),
+        (OffsetFetchRequest, _group(Code.COORDINATOR_LOAD_IN_PROGRESS)),
+        (OffsetFetchRequest, _partition(Code.UNSTABLE_OFFSET_COMMIT)),
+        (FindCoordinatorRequest, _coordinator(Code.COORDINATOR_NOT_AVAILABLE)),
+    ],
+)
+def test_answers_about_the_group_that_come_later(
+    sound: Flow, proxy: KafkaProxy, message: Any, fault: Fault
+) -> None:
+    rule = proxy.on(message, fault, times=3)
+    findings = look(sound)
+    assert findings.verdict is Verdict.SOUND
+    assert [(one.committed, one.end) for one in findings.group] == [(5, 5), (5, 5)]
+    assert len(rule.hits) == 3
+
+
+def test_a_group_that_nobody_coordinates(sound: Flow, proxy: KafkaProxy) -> None:
+    proxy.on(FindCoordinatorRequest, _coordinator(Code.COORDINATOR_NOT_AVAILABLE), times=None)
+    with pytest.raises(DeadlineExceededError, match=r"COORDINATOR_NOT_AVAILABLE.*--timeout"):
+        look(sound, timeout=1)
+
+
+@pytest.mark.parametrize("refused", [_group, _partition])
+def test_a_group_whose_offsets_are_refused(sound: Flow, proxy: KafkaProxy, refused: Any) -> None:
+    proxy.on(OffsetFetchRequest, refused(Code.GROUP_AUTHORIZATION_FAILED))
+    with pytest.raises(VerificationError, match=f"{sound.group_id}.*GROUP_AUTHORIZATION_FAILED"):
+        look(sound)
