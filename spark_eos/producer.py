@@ -76,6 +76,7 @@ class SlotProducer:
         self._failed: _FailedRecord | None = None
         self._disturbance: str | None = None
         self._lost_connection: str | None = None
+        self._in_transaction = False
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -95,6 +96,7 @@ class SlotProducer:
             self._open()
         self._failed = None
         self._guarded("begin_transaction", self._producer.begin_transaction)
+        self._in_transaction = True
 
     def clean(self) -> bool:
         """Whether nothing has happened, as far as librdkafka knows, that a request may outlive.
@@ -168,6 +170,7 @@ class SlotProducer:
         self.topics.clear()
         producer, self._producer = self._producer, None
         identity, self._identity = self._identity, None
+        self._in_transaction = False
         if producer is None or identity is None:
             return
         try:
@@ -188,8 +191,14 @@ class SlotProducer:
             logger.debug("%s: while closing: %s", identity.transactional_id, error)
 
     def close(self) -> None:
-        """Drops the producer and gives its slot and connections back."""
-        self.drop()
+        """Gives producer, slot and connections back.
+
+        Between transactions nothing has to be fenced, which might wait for a cluster that is gone:
+        whoever takes the slot next does it by taking its transactional id.
+        """
+        if self._in_transaction:
+            self.drop()
+        self._producer = self._identity = None
         self.wire.close()
         if self._slot is not None:
             self._slot.release()
@@ -329,3 +338,4 @@ class SlotProducer:
             deadline.attempts("commit_transaction")(attempt)
 
         self._guarded("commit_transaction", committing)
+        self._in_transaction = False

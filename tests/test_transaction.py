@@ -1,10 +1,12 @@
 """One worker's transactions on the real broker, without Spark."""
 
+import time
+
 import pytest
 
 from spark_eos.librdkafka import TransactionError
 from support.flow import Flow
-from support.members import started
+from support.members import deadline, started
 from support.writing import refused, rows, take_over, transactions
 
 
@@ -67,4 +69,31 @@ def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
         assert failure is None or failure.again
         assert sorted(flow.values()) == ([] if failure else ["0/0", "0/1"])
         assert flow.committed() == ({} if failure else {0: 2})
+        assert flow.open_transactions() == []
+
+
+def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow: Flow) -> None:
+    """A worker that serves another query next does not wait for brokers that are gone."""
+    with started(flow) as coordinator:
+        with transactions(flow, coordinator) as writing:
+            writing.add(rows(flow, 0, 0, 1))
+            writing.commit()
+            flow.broker.kill()
+            began = time.monotonic()
+        elapsed = time.monotonic() - began
+        flow.broker.start()
+        assert elapsed < 2
+        # Whoever takes its place writes on.
+        with transactions(flow, coordinator) as writing:
+            writing.add(rows(flow, 0, 2))
+            writing.commit()
+    assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]
+
+
+def test_a_producer_in_a_transaction_is_fenced_when_it_is_given_up(flow: Flow) -> None:
+    with started(flow) as coordinator:
+        with transactions(flow, coordinator) as writing:
+            writing.add(rows(flow, 0, 0, 1))
+            writing._producer.flush(deadline())
+            assert flow.open_transactions() != []
         assert flow.open_transactions() == []
