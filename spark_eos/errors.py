@@ -51,6 +51,10 @@ class CheckpointError(SparkEosError):
     """Spark's checkpoint can't be read, or belongs to another query."""
 
 
+class QueryStoppedError(SparkEosError):
+    """The query was stopped while a batch was being written."""
+
+
 class WriteError(SparkEosError):
     """A row, or the transaction that holds it, can't be written."""
 

@@ -31,6 +31,7 @@ from spark_eos.source import (
     source_partitions,
     starting_positions,
 )
+from spark_eos.stopping import told_briefly
 from spark_eos.task import write_task
 from spark_eos.wire import Wire
 
@@ -295,9 +296,12 @@ class ExactlyOnceSink:
 
         try:
             report = run.process(batch_id, job)
-        except BaseException:
+        except BaseException as error:
             # Spark ends the query; whoever writes next takes the members over or joins anew.
             self.close()
+            stopped = told_briefly(error)
+            if stopped is not None:
+                raise stopped from None
             raise
         self._last_batch = batch_id
         logger.info("%s", report)

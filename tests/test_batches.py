@@ -1,14 +1,18 @@
 """Whole batches on the real broker and real Spark: what is written, skipped and committed."""
 
 import datetime
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.errors import QueryStoppedError
 from support.flow import Flow
 from support.queries import run_available, until
 
@@ -236,4 +240,39 @@ def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkS
     query.awaitTermination()
     assert sorted(flow.values()) == ["0", "1", "again"]
     sink.close()
+    assert flow.members() == []
+
+
+def test_a_query_stopped_in_a_batch_says_so_briefly(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    """What Spark's own stream thread must read must not be long: see `spark_eos.stopping`."""
+    errors: list[BaseException] = []
+    sink = ExactlyOnceSink(**flow.options())
+
+    def batch(frame: DataFrame, batch_id: int) -> None:
+        try:
+            sink(frame, batch_id)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            time.sleep(20)
+            yield rows
+
+    flow.produce(range(10))
+    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+    slow = frame.mapInArrow(slowly, frame.schema)
+    query = sink.write(slow).foreachBatch(batch).start()
+    until(lambda: len(flow.members()) == 2, lambda: "the batch's members")
+    jobs = spark_eos_session.sparkContext.statusTracker()
+    until(lambda: jobs.getJobIdsForGroup(str(query.runId)), lambda: "the batch's job")
+    query.stop()
+    assert query.exception() is None
+    (error,) = errors
+    assert isinstance(error, QueryStoppedError)
+    assert len("".join(traceback.format_exception(error))) < 5_000
+    assert flow.open_transactions() == []
     assert flow.members() == []
