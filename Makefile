@@ -34,7 +34,7 @@ jars: $(VENV)/.stamp ## Download the jars of the embedded brokers and of Spark's
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
 
 test: jars ## Run the tests on a real broker and a real Spark
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
 
 test-slow: jars ## Run the tests that take longest: the demo, the jobs and a session as users start them
 	@$(BIN)/python -m pytest -m slow

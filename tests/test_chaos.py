@@ -39,7 +39,6 @@ def test_every_mutation_has_its_place_in_the_code(name: str, tmp_path: Path) -> 
     assert list(project.glob("spark_eos/*.py"))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_nothing_is_lost_or_doubled_under_faults(tmp_path: Path) -> None:
     """A few faults that need no new JVM; the suite's own run has them all."""
