@@ -17,6 +17,7 @@ from rich.table import Table
 from chaos.breakages import MUTATIONS, mutated
 from chaos.loads import LOADS
 from chaos.schedule import Kind, Schedule, schedule
+from chaos.stage import TRANSACTION_TIMEOUT_MS
 from chaos.trial import Outcome, run_trial
 
 _console = Console(stderr=True, highlight=False)
@@ -82,20 +83,22 @@ def main(
         sys.exit(1)
 
 
-def _run(plan: Schedule, *, keep: bool, mutation: str | None = None) -> Outcome:
+def _run(plan: Schedule, *, keep: bool, name: str | None = None) -> Outcome:
+    mutation = None if name is None else MUTATIONS[name]
     directory = Path(tempfile.mkdtemp(prefix=f"spark-eos-chaos-{plan.seed}-"))
     where = "executors of their own" if plan.cluster else "one JVM"
-    broken = f", broken: {mutation}" if mutation is not None else ""
+    broken = f", broken: {name}" if name is not None else ""
     _console.print(f"seed {plan.seed}: {plan.load}, {where}, {len(plan.faults)} faults{broken}")
     outcome = run_trial(
         plan,
         directory,
         lambda text: _console.print(f"  {text}"),
-        mutated(mutation, directory) if mutation is not None else None,
+        mutated(name, directory) if name is not None else None,
+        TRANSACTION_TIMEOUT_MS if mutation is None else mutation.transaction_timeout_ms,
     )
     if outcome.problem is not None:
         _console.print(f"  [bold]seed {plan.seed} failed[/]: {outcome.problem}", soft_wrap=True)
-    if keep or (outcome.problem is not None and mutation is None):
+    if keep or (outcome.problem is not None and name is None):
         _console.print(f"  data and logs: {directory}", soft_wrap=True)
     else:
         shutil.rmtree(directory, ignore_errors=True)
@@ -112,7 +115,7 @@ def _find_out(names: tuple[str, ...], seed: int, *, keep: bool) -> int:
         plan = schedule(
             seed, steps=mutation.steps, loads=[mutation.load], kinds=mutation.kinds, cluster=False
         )
-        outcome = _run(plan, keep=keep, mutation=name)
+        outcome = _run(plan, keep=keep, name=name)
         missed += outcome.problem is None
         table.add_row(name, ", ".join(outcome.faults), outcome.problem or "[bold]nothing[/]")
     Console().print(table)

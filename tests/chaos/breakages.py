@@ -10,6 +10,7 @@ from pathlib import Path
 
 import spark_eos
 from chaos.schedule import Kind
+from chaos.stage import TRANSACTION_TIMEOUT_MS
 
 _PATCHES = Path(__file__).parent / "mutations"
 
@@ -22,11 +23,13 @@ class Mutation:
         kinds: faults that show it.
         steps: so many steps of them show it.
         load: a load that shows it.
+        transaction_timeout_ms: the query's; long, where the brokers' own abort would hide it.
     """
 
     kinds: tuple[Kind, ...]
     steps: int = 6
     load: str = "relay"
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
 
 
 MUTATIONS = {
@@ -34,12 +37,14 @@ MUTATIONS = {
     "rejoin-with-the-same-member-id": Mutation((Kind.FROZEN_QUERY, Kind.TWO_DRIVERS), steps=4),
     "v6-answer-ignored": Mutation((Kind.SESSION_EXPIRY, Kind.FROZEN_QUERY), steps=4),
     "v6-sent-before-flush": Mutation((Kind.WORKER_PAUSE,), steps=1),
-    "offsets-read-before-fencing": Mutation((Kind.FROZEN_QUERY, Kind.TWO_DRIVERS), steps=4),
-    "retries-not-deferred": Mutation((Kind.USER_EXCEPTION, Kind.WORKER_KILL)),
+    "offsets-read-before-fencing": Mutation((Kind.TWO_DRIVERS,), steps=3),
+    "retries-not-deferred": Mutation((Kind.USER_EXCEPTION, Kind.WORKER_KILL), load="skewed"),
     "delivery-errors-ignored": Mutation((Kind.TARGET_REFUSES,), steps=2),
-    "producer-kept-after-an-unclean-end": Mutation((Kind.LATE_OFFSETS,), steps=10),
+    "producer-kept-after-an-unclean-end": Mutation((Kind.LATE_OFFSETS,)),
     "end-committed-before-the-rows": Mutation((Kind.DRIVER_KILL,), steps=2),
-    "lingering-transactions-left": Mutation((Kind.DRIVER_KILL, Kind.JVM_KILL), steps=3),
+    "lingering-transactions-left": Mutation(
+        (Kind.DRIVER_KILL, Kind.JVM_KILL), steps=4, transaction_timeout_ms=120_000
+    ),
 }
 
 

@@ -1,10 +1,12 @@
 """Doing to a running query what its schedule says."""
 
+import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -16,14 +18,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from chaos import loads, processes
 from chaos.schedule import Fault, Kind
-from chaos.stage import SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Stage, TrialError
+from chaos.stage import SESSION_TIMEOUT_MS, Stage, TrialError
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from support import groups
-from support.proxy_faults import CutBefore
+from support.proxy import KafkaProxy, everybody
+from support.proxy_faults import Fault as ProxyFault
+from support.proxy_faults import Link, Request
 
 _PATIENCE = 90.0
 _MOST_PARTITIONS = 7
+_REFUSED = re.compile("Message size too large|failed delivery")
+_ROW_TO_BLAME = re.compile(r"source in-\S+-\d+ offset \d+, for topic 'out-")
 
 
 def inflict(stage: Stage, fault: Fault) -> None:
@@ -111,8 +117,24 @@ def _blocking(direction: str) -> Callable[[Stage, Fault], None]:
     return block
 
 
+def _workers_cut_off(stage: Stage, fault: Fault) -> None:
+    """One of the network's faults, between executors and broker only: the driver stays a member."""
+    deeds = (_network_cut, _network_delay, _blocking("answers"), _blocking("requests"))
+    driver = f"-{stage.driver}"
+    chosen = fault.choice * len(deeds)
+
+    def concerned(client_id: str) -> bool:
+        return client_id.startswith("spark-eos-") and not client_id.endswith(driver)
+
+    stage.proxy.concerns = concerned
+    try:
+        deeds[int(chosen)](stage, replace(fault, choice=round(chosen % 1, 3)))
+    finally:
+        stage.proxy.concerns = everybody
+
+
 def _task_sleep(stage: Stage, fault: Fault) -> None:
-    seconds = TRANSACTION_TIMEOUT_MS / 1000 + fault.seconds
+    seconds = stage.transaction_timeout_ms / 1000 + fault.seconds
     loads.ask_a_task_to_sleep(stage.control, seconds)
     time.sleep(seconds)
 
@@ -217,7 +239,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         # With batch 0 alone, a lost offset can't be told from one that never was.
         stage.start()
         return
-    _end_members()
+    _end_members(stage)
     known = stage.committed()
     assert known is not None
     groups.delete_group(stage.servers, stage.name)
@@ -230,7 +252,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
     if "OffsetsLostError" not in stage.log.read_text(errors="replace"):
         raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
     stage.kill_query()
-    _end_members()
+    _end_members(stage)
     back = {place: offset for place, offset in known.items() if offset}
     groups.set_offsets(stage.servers, stage.name, back)
     stage.start()
@@ -244,6 +266,9 @@ def _target_refuses(stage: Stage, fault: Fault) -> None:
         time.sleep(fault.seconds)
     finally:
         _set_largest_message(stage, topic, 10_000_000)
+    ended = stage.exit_status() is not None and stage.log.read_text(errors="replace")
+    if ended and _REFUSED.search(ended) and not _ROW_TO_BLAME.search(ended):
+        raise TrialError(f"the query ended without naming the row to blame: {stage.log}")
 
 
 def _set_largest_message(stage: Stage, topic: str, size: int) -> None:
@@ -253,18 +278,49 @@ def _set_largest_message(stage: Stage, topic: str, size: int) -> None:
 
 
 def _late_offsets(stage: Stage, fault: Fault) -> None:
-    """Offset commits whose connections are cut reach the broker later, out of all order."""
-    rule = stage.proxy.on(TxnOffsetCommitRequest, CutBefore(), times=1 + int(fault.choice * 3))
-    time.sleep(fault.seconds)
+    """An offset commit whose connection is cut reaches the broker in the producer's next one."""
+    late = _Late(stage.proxy)
+    rule = stage.proxy.on(TxnOffsetCommitRequest, late, times=None)
+    delivered = late.delivered.wait(_PATIENCE / 4)
     rule.times = 0
-    for request in list(rule.hits):
-        stage.proxy.deliver(request)
+    if delivered and fault.choice < 0.7:
+        # Before the next transaction hides what this one has done.
         time.sleep(0.05)
+        stage.kill_query()
 
 
-def _end_members() -> None:
+class _Late(ProxyFault):
+    """Holds one request back, cuts its connection, and delivers it in the next transaction."""
+
+    def __init__(self, proxy: KafkaProxy) -> None:
+        self.delivered = threading.Event()
+        self._proxy = proxy
+        self._held: Request | None = None
+
+    async def request(self, link: Link, request: Request) -> None:
+        if self._held is None and not self.delivered.is_set():
+            self._held = request
+            link.cut()
+        else:
+            await super().request(link, request)
+
+    async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        if self._held is not None and self._follows(request):
+            held, self._held = self._held, None
+            await self._proxy.deliver_late(held)
+            self.delivered.set()
+        await super().answer(link, request, content)
+
+    def _follows(self, request: Request) -> bool:
+        assert self._held is not None
+        held, later = self._held.message(), request.message()
+        # Its own repetition is still the same transaction.
+        return bool(later.transactional_id == held.transactional_id and later.topics != held.topics)
+
+
+def _end_members(stage: Stage) -> None:
     """Waits until a killed query's members are gone, and its open transactions with them."""
-    time.sleep(max(SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS) / 1000 + 1.5)
+    time.sleep(max(SESSION_TIMEOUT_MS, stage.transaction_timeout_ms) / 1000 + 1.5)
 
 
 _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
@@ -284,6 +340,7 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.NETWORK_DELAY: _network_delay,
     Kind.NETWORK_NO_ANSWERS: _blocking("answers"),
     Kind.NETWORK_NO_REQUESTS: _blocking("requests"),
+    Kind.WORKERS_CUT_OFF: _workers_cut_off,
     Kind.TASK_SLEEP: _task_sleep,
     Kind.USER_EXCEPTION: _user_exception,
     Kind.QUICK_RESTART: _quick_restart,

@@ -25,6 +25,7 @@ class Kind(enum.Enum):
     NETWORK_DELAY = "network-delay"
     NETWORK_NO_ANSWERS = "network-no-answers"
     NETWORK_NO_REQUESTS = "network-no-requests"
+    WORKERS_CUT_OFF = "workers-cut-off"
     TASK_SLEEP = "task-sleep"
     USER_EXCEPTION = "user-exception"
     QUICK_RESTART = "quick-restart"

@@ -47,10 +47,18 @@ class Stage:
         plan: the trial's schedule.
         directory: for data, checkpoints and logs.
         project: directory that holds the ``spark_eos`` under test, if not the one installed.
+        transaction_timeout_ms: the query's.
     """
 
-    def __init__(self, plan: Schedule, directory: Path, project: Path | None) -> None:
+    def __init__(
+        self,
+        plan: Schedule,
+        directory: Path,
+        project: Path | None,
+        transaction_timeout_ms: int,
+    ) -> None:
         self.plan = plan
+        self.transaction_timeout_ms = transaction_timeout_ms
         self.directory = directory
         self.load = LOADS[plan.load]
         self.name = f"chaos-{plan.seed}"
@@ -139,8 +147,10 @@ class Stage:
                 "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
                 "group_id": self.name,
                 "checkpoint_location": str(checkpoint),
-                "worker_directory": str(self.directory / "workers"),
-                "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+                # Every other start is as on another host: no worker happens to take the
+                # transactional ids that the last run has left.
+                "worker_directory": str(self.directory / f"workers-{self.starts % 2}"),
+                "transaction_timeout_ms": self.transaction_timeout_ms,
                 "chunk_ms": 3_000,
             },
         }

@@ -9,7 +9,7 @@ from pathlib import Path
 from chaos.faults import inflict_together
 from chaos.loads import EXPECT, POSITION
 from chaos.schedule import DEADLY, Schedule, Step
-from chaos.stage import Stage, TrialError
+from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError
 from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
 
@@ -62,7 +62,13 @@ class Outcome:
     seconds: float = 0.0
 
 
-def run_trial(plan: Schedule, directory: Path, tell: Tell, project: Path | None = None) -> Outcome:
+def run_trial(
+    plan: Schedule,
+    directory: Path,
+    tell: Tell,
+    project: Path | None = None,
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+) -> Outcome:
     """Runs a schedule to its end and judges the output.
 
     Args:
@@ -70,10 +76,11 @@ def run_trial(plan: Schedule, directory: Path, tell: Tell, project: Path | None 
         directory: for data and logs; they are left there.
         tell: called with what happens.
         project: directory of the ``spark_eos`` under test, if not the one installed.
+        transaction_timeout_ms: the query's.
     """
     outcome = Outcome(plan.seed, plan.load)
     began = time.monotonic()
-    with Stage(plan, directory, project) as stage:
+    with Stage(plan, directory, project, transaction_timeout_ms) as stage:
         try:
             stage.start()
             _recovered(stage, time.monotonic())

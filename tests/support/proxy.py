@@ -82,12 +82,14 @@ class KafkaProxy:
     Attributes:
         latency: seconds that every request and every answer takes longer.
         blocked: nothing passes in these directions, ``requests`` or ``answers``.
+        concerns: by client id, which connections are held up and cut; all by default.
     """
 
     def __init__(self, upstream_port: int | None = None, *, record: bool = True) -> None:
         self.upstream_port = upstream_port
         self.latency = 0.0
         self.blocked: frozenset[str] = frozenset()
+        self.concerns: Callable[[str], bool] = everybody
         self.port = 0
         # Told of every request that passes, every answer, and the end of every connection.
         self.observer: Observer | None = None
@@ -143,11 +145,12 @@ class KafkaProxy:
             raise failures[0]
 
     def cut(self) -> None:
-        """Cuts all connections that are open now."""
+        """Cuts the connections that are open now, of those whom it concerns."""
 
         async def cut() -> None:
             for link in list(self._links):
-                link.cut()
+                if self.concerns(link.client_id):
+                    link.cut()
 
         self._run(cut())
 
@@ -165,15 +168,15 @@ class KafkaProxy:
         Returns:
             The broker's answer, decoded.
         """
+        return self._run(self.deliver_late(request))
 
-        async def deliver() -> bytes:
-            reader, writer = await asyncio.open_connection(HOST, self.upstream_port)
-            writer.write(_framed(request.content))
-            content = await _read_frame(reader)
-            writer.close()
-            return content
-
-        return request.answer(self._run(deliver()))
+    async def deliver_late(self, request: Request) -> Any:
+        """The same, for faults."""
+        reader, writer = await asyncio.open_connection(HOST, self.upstream_port)
+        writer.write(_framed(request.content))
+        content = await _read_frame(reader)
+        writer.close()
+        return request.answer(content)
 
     # Passing on ---------------------------------------------------------------------------------
 
@@ -217,16 +220,18 @@ class KafkaProxy:
                 self.observer.gone(link)
             link.cut()
 
-    async def _hold(self, direction: str) -> None:
-        if self.latency:
+    async def _hold(self, direction: str, link: Link) -> None:
+        if self.latency and self.concerns(link.client_id):
             await asyncio.sleep(self.latency)
-        while direction in self.blocked:  # noqa: ASYNC110 - set by another thread
+        # Set by another thread.
+        while direction in self.blocked and self.concerns(link.client_id):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def _pump_requests(self, reader: asyncio.StreamReader, link: Link) -> None:
         async for content in _frames(reader):
-            await self._hold("requests")
             request = Request(content, time.monotonic())
+            link.client_id = request.client_id
+            await self._hold("requests", link)
             if self._record:
                 self.requests.append(request)
             if self.observer is not None:
@@ -241,13 +246,18 @@ class KafkaProxy:
 
     async def _pump_answers(self, reader: asyncio.StreamReader, link: Link) -> None:
         async for content in _frames(reader):
-            await self._hold("answers")
+            await self._hold("answers", link)
             expected = link.take(int.from_bytes(content[:4], "big"))
             if expected is not None:
                 request, fault = expected
                 if self.observer is not None:
                     self.observer.answer(link, request)
                 await fault.answer(link, request, content)
+
+
+def everybody(_client_id: str) -> bool:
+    """Concerns all clients."""
+    return True
 
 
 async def _read_frame(reader: asyncio.StreamReader) -> bytes:

@@ -75,9 +75,14 @@ def _request_class(api_key: int) -> Any:
 
 
 class Link:
-    """One client's connection, and the proxy's own to the broker for it."""
+    """One client's connection, and the proxy's own to the broker for it.
+
+    Attributes:
+        client_id: of its last request; empty before the first.
+    """
 
     def __init__(self, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
+        self.client_id = ""
         self._client = client
         self._broker = broker
         self._expected: dict[int, tuple[Request, Fault]] = {}
