@@ -16,7 +16,7 @@ from rich.table import Table
 
 from chaos.breakages import MUTATIONS, mutated
 from chaos.loads import LOADS
-from chaos.schedule import Kind, Schedule, schedule
+from chaos.schedule import DOWNTIME, Kind, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
 from chaos.trial import Outcome, run_trial
 
@@ -140,6 +140,21 @@ def summary(outcomes: list[Outcome]) -> Table:
             table.add_row(kind.value, str(times), str(len(alone)), *_percentiles(alone))
     pairs = sorted(r.seconds for o in outcomes for r in o.recoveries if "+" in r.kinds)
     table.add_row("in pairs", str(2 * len(pairs)), "", *_percentiles(pairs))
+    recoveries = [recovery for outcome in outcomes for recovery in outcome.recoveries]
+    after = sorted(r.query_seconds for r in recoveries if r.query_seconds is not None)
+    restarted = sorted(r.seconds for r in recoveries if r.query_seconds is not None)
+    same = sorted(r.seconds for r in recoveries if r.query_seconds is None)
+    table.add_section()
+    down = {kind.value for kind in DOWNTIME}
+    up = sorted(r.seconds for r in recoveries if not down & set(r.kinds.split("+")))
+    for name, seconds in (
+        ("all steps", sorted(r.seconds for r in recoveries)),
+        ("but broker downtime and session expiry", up),
+        ("the same driver went on", same),
+        ("a driver was started again", restarted),
+        ("of that, since its query started", after),
+    ):
+        table.add_row(name, "", str(len(seconds)), *_percentiles(seconds))
     return table
 
 

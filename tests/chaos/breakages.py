@@ -43,7 +43,7 @@ MUTATIONS = {
     "producer-kept-after-an-unclean-end": Mutation((Kind.LATE_OFFSETS,)),
     "end-committed-before-the-rows": Mutation((Kind.DRIVER_KILL,), steps=2),
     "lingering-transactions-left": Mutation(
-        (Kind.DRIVER_KILL, Kind.JVM_KILL), steps=4, transaction_timeout_ms=120_000
+        (Kind.QUERY_KILL,), steps=4, transaction_timeout_ms=120_000
     ),
 }
 

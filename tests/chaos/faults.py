@@ -67,6 +67,11 @@ def _driver(driver: int) -> list[int]:
     return [driver]
 
 
+def _query_kill(stage: Stage, _fault: Fault) -> None:
+    """As if its host had gone: workers too, so that nobody ends their transactions."""
+    stage.kill_query()
+
+
 def _session_expiry(stage: Stage, fault: Fault) -> None:
     _paused([stage.driver], SESSION_TIMEOUT_MS / 1000 + fault.seconds)
 
@@ -155,11 +160,16 @@ def _quick_restart(stage: Stage, fault: Fault) -> None:
 def _two_drivers(stage: Stage, fault: Fault) -> None:
     other = stage.start_another()
     end = time.monotonic() + _PATIENCE
-    # Until one of them has given up; then the other is ended, and the harness starts the first.
+    # Until one of them has given up and the other has written; then the other is ended, and the
+    # harness starts the first.
     while other.poll() is None and stage.exit_status() is None:
         if time.monotonic() > end:
             raise TrialError("of two drivers of one group neither has given up")
         time.sleep(0.1)
+    while other.poll() is None and "REPORT" not in stage.log_of_another():
+        if time.monotonic() > end:
+            raise TrialError("of two drivers the one that is left does not write")
+        time.sleep(0.05)
     time.sleep(fault.seconds)
     stage.kill(other)
 
@@ -331,6 +341,7 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.DRIVER_KILL: _killing(_driver),
     Kind.DRIVER_PAUSE: _pausing(_driver),
     Kind.JVM_KILL: _killing(processes.jvm_of),
+    Kind.QUERY_KILL: _query_kill,
     Kind.JVM_PAUSE: _pausing(processes.jvm_of),
     Kind.SESSION_EXPIRY: _session_expiry,
     Kind.BROKER_KILL: _broker_away(EmbeddedKafka.kill),

@@ -1,7 +1,8 @@
 """The query under test, in a process of its own; its settings are JSON in the first argument.
 
 Runs until it fails, until it has read everything (``drain``), or is killed. A file ``restart``
-in the control directory makes it stop the query and start it again at once.
+in the control directory makes it stop the query and start it again at once. Prints when a query
+has started, by the monotonic clock, which all processes of a machine share.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ def main() -> None:
     parent = os.getppid()
     while True:
         query = writer.start()
-        print("STARTED", flush=True)
+        print(f"STARTED {time.monotonic():.3f}", flush=True)
         while query.isActive and not restart.exists():
             time.sleep(0.02)
             if os.getppid() != parent:

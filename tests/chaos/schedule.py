@@ -17,6 +17,7 @@ class Kind(enum.Enum):
     DRIVER_PAUSE = "driver-pause"
     JVM_KILL = "jvm-kill"
     JVM_PAUSE = "jvm-pause"
+    QUERY_KILL = "query-kill"
     SESSION_EXPIRY = "session-expiry"
     BROKER_KILL = "broker-kill"
     BROKER_RESTART = "broker-restart"
@@ -52,11 +53,10 @@ ALONE = frozenset(
         Kind.OFFSETS_DELETED,
     }
 )
+# The driver ends, and whoever runs the query must start it again.
+FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL})
 # Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
-DEADLY = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, *ALONE}) - {
-    Kind.TWO_DRIVERS,
-    Kind.FROZEN_QUERY,
-}
+DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY}
 # Nothing can be committed while they last.
 DOWNTIME = frozenset(
     {Kind.BROKER_KILL, Kind.BROKER_RESTART, Kind.BROKER_PAUSE, Kind.SESSION_EXPIRY}

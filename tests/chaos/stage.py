@@ -196,6 +196,12 @@ class Stage:
         """Where the current query prints."""
         return self.directory / f"query-{self.starts}.log"
 
+    def started(self) -> float | None:
+        """When the current driver last started a query, by the monotonic clock."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        found = [line.split()[1] for line in lines if line.startswith("STARTED ")]
+        return float(found[-1]) if found else None
+
     @property
     def driver(self) -> int:
         """Process id of the driver's Python."""
@@ -296,8 +302,12 @@ class _Watcher:
 
 
 def _kill_all(process: "subprocess.Popen[bytes]") -> None:
-    # Twice: the first pass may miss what is being forked meanwhile.
+    # Workers first, so that none can end what it has begun. Twice: the first pass may miss what is
+    # being forked meanwhile.
     for _ in range(2):
         members = [process.pid] if process.poll() is None else []
-        send([*children(process.pid), *members, *session_members(process.pid)], signal.SIGKILL)
+        send(
+            [*reversed(children(process.pid)), *members, *session_members(process.pid)],
+            signal.SIGKILL,
+        )
     process.wait(20)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chaos.faults import inflict_together
 from chaos.loads import EXPECT, POSITION
-from chaos.schedule import DEADLY, Schedule, Step
+from chaos.schedule import DEADLY, FATAL, Schedule, Step
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError
 from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
@@ -27,10 +27,13 @@ class Recovery:
     Attributes:
         kinds: of the faults, joined by "+" where there were two.
         seconds: how long it took.
+        query_seconds: where a driver had to be started again, how much of it came after the
+            start of its query; the rest is Spark's own start.
     """
 
     kinds: str
     seconds: float
+    query_seconds: float | None
 
 
 @dataclass
@@ -104,17 +107,31 @@ def run_trial(
 def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     time.sleep(step.pause)
     kinds = "+".join(fault.kind.value for fault in step.faults)
+    starts = stage.starts
     over = inflict_together(stage, step.faults, step.between)
     over_by_the_clock = time.time()
     for fault in step.faults:
         outcome.faults[fault.kind.value] = outcome.faults.get(fault.kind.value, 0) + 1
-    seconds = _recovered(stage, over) - over
-    outcome.recoveries.append(Recovery(kinds, seconds))
+    if FATAL & {fault.kind for fault in step.faults}:
+        _await_end(stage)
+    moved = _recovered(stage, over)
+    started = stage.started() if stage.starts > starts else None
+    after = moved - started if started is not None and over < started < moved else None
+    outcome.recoveries.append(Recovery(kinds, moved - over, after))
     if DEADLY & {fault.kind for fault in step.faults}:
         left = stage.abandoned(over_by_the_clock)
         if left:
             raise TrialError(f"{kinds}: transactions are open after recovery: {', '.join(left)}")
-    tell(f"{kinds}: recovered in {seconds:.1f} s")
+    tell(f"{kinds}: recovered in {moved - over:.1f} s")
+
+
+def _await_end(stage: Stage) -> None:
+    """Until the driver is gone: what its tasks may still commit is no recovery."""
+    end = time.monotonic() + _PATIENCE
+    while stage.exit_status() is None:
+        if time.monotonic() > end:
+            raise TrialError(f"the driver goes on although it, or its JVM, was killed: {stage.log}")
+        time.sleep(0.01)
 
 
 def _recovered(stage: Stage, since: float) -> float:
