@@ -32,9 +32,9 @@ def spark_session(
     Args:
         app_name: Name of the application.
         master: Where Spark runs; the default is two threads of this machine.
-        config: Settings on top. ``spark.jars`` and ``spark.driver.extraJavaOptions`` add to what
-            is set here, others replace it.
-        quick_start: Let the JVM compile less: it starts sooner and is slower on much data.
+        config: Settings on top. ``spark.jars``, ``spark.driver.extraJavaOptions`` and
+            ``spark.executor.extraJavaOptions`` add to what is set here, others replace it.
+        quick_start: Let the JVMs compile less: they start sooner and are slower on much data.
 
     Raises:
         spark_eos.jars.JarError: No Kafka source fits the installed pyspark.
@@ -60,10 +60,9 @@ def spark_session(
     jars = ",".join(map(str, spark_kafka_jars()))
     logging = f"-Dlog4j2.configurationFile={_log_configuration()}"
     settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
-    options = "spark.driver.extraJavaOptions"
-    if quick_start:
-        logging = f"{logging} {_QUICK_START}"
-    settings[options] = _joined(" ", logging, given.get(options))
+    for options in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+        ours = f"{logging} {_QUICK_START}" if quick_start else logging
+        settings[options] = _joined(" ", ours, given.get(options))
     builder = SparkSession.builder.appName(app_name).master(master)
     return builder.config(map=dict(settings)).getOrCreate()
 
