@@ -95,8 +95,8 @@ class SlotProducer:
         if self._producer is None:
             self._open()
         self._failed = None
-        self._guarded("begin_transaction", self._producer.begin_transaction)
         self._in_transaction = True
+        self._guarded("begin_transaction", self._producer.begin_transaction)
 
     def clean(self) -> bool:
         """Whether nothing has happened, as far as librdkafka knows, that a request may outlive.
@@ -193,8 +193,8 @@ class SlotProducer:
     def close(self) -> None:
         """Gives producer, slot and connections back.
 
-        Between transactions nothing has to be fenced, which might wait for a cluster that is gone:
-        whoever takes the slot next does it by taking its transactional id.
+        Between transactions nothing is fenced, which might wait for a cluster that is gone: what a
+        late request could open, nobody commits, and the driver or the brokers' timeout ends it.
         """
         if self._in_transaction:
             self.drop()

@@ -17,7 +17,7 @@ from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
 from spark_eos.hadoop_files import HadoopFiles
-from spark_eos.lifetime import activity, leave_at_exit
+from spark_eos.lifetime import activity, leave_at_exit, stopping
 from spark_eos.members import own_group
 from spark_eos.options import check_positive, check_text
 from spark_eos.pipeline import check_batch, check_narrow
@@ -298,9 +298,10 @@ class ExactlyOnceSink:
             report = run.process(batch_id, job)
         except BaseException as error:
             # Spark ends the query; whoever writes next takes the members over or joins anew.
+            stopped = told_briefly(error) if stopping(frame.sparkSession, query_id) else None
             self.close()
-            stopped = told_briefly(error)
             if stopped is not None:
+                logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
             raise
         self._last_batch = batch_id

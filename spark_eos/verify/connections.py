@@ -65,28 +65,34 @@ class Connections:
         """Ids of all brokers."""
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
-    def send(self, request: Any, node: int) -> Any:
+    def send(self, request: Any, node: int, timeout: float | None = None) -> Any:
         """Sends a request that only reads to a broker, again if its answer is lost.
+
+        Args:
+            request: the request.
+            node: the broker's id.
+            timeout: seconds, retries included, if other than what all answers may take.
 
         Raises:
             DeadlineExceededError: no answer in time.
             VerificationError: the broker does not know such a request.
         """
+        seconds = self._timeout if timeout is None else timeout
 
         async def exchange() -> Any:
-            timeout_ms = int(self._timeout * 1000)
+            timeout_ms = max(1, int(seconds * 1000))
             return await self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
 
         try:
             return Retrying(
                 retry=retry_if_exception_type(_PASSING),
                 wait=wait_fixed(0.1),
-                stop=stop_after_delay(self._timeout),
+                stop=stop_after_delay(seconds),
                 reraise=True,
             )(self._net.run, exchange)
         except _PASSING as error:
             raise DeadlineExceededError(
-                f"{request.name}: no answer of broker {node} within {self._timeout:g} s: {error!r}"
+                f"{request.name}: no answer of broker {node} within {seconds:g} s: {error!r}"
             ) from error
         except kafka_errors.KafkaError as error:
             raise VerificationError(f"{request.name}, broker {node}: {error!r}") from error

@@ -16,6 +16,8 @@ from spark_eos.verify.connections import Connections
 from spark_eos.verify.places import Places, by_topic
 
 _PAUSE: Final = 0.02
+# Seconds for one broker's answer, after which another is asked who coordinates.
+_ATTEMPT: Final = 2.0
 _BY_NAME: Final = 9  # versions from 10 on name topics by id
 _MOVING: Final = (
     Code.COORDINATOR_LOAD_IN_PROGRESS,
@@ -41,6 +43,7 @@ class GroupOffsets:
         self._places = places
         self._group_id = group_id
         self._timeout = timeout
+        self._asked = 0
 
     def committed(self, numbers: Iterable[int], *, stable: bool) -> tuple[dict[int, int], set[int]]:
         """The group's committed offsets.
@@ -100,7 +103,7 @@ class GroupOffsets:
             max_version=_BY_NAME,
         )
         while True:
-            code, answer = self._ask(request)
+            code, answer = self._ask(request, until)
             if not code:
                 return [
                     (
@@ -119,20 +122,28 @@ class GroupOffsets:
                 )
             time.sleep(_PAUSE)
 
-    def _ask(self, request: OffsetFetchRequest) -> tuple[int, Any]:
+    def _ask(self, request: OffsetFetchRequest, until: float) -> tuple[int, Any]:
         """The coordinator's answer, or the code that keeps it from us."""
-        where = self._connections.send(
-            FindCoordinatorRequest(
-                key_type=CoordinatorType.GROUP.value,
-                coordinator_keys=[self._group_id],
-                min_version=4,
-            ),
-            self._connections.brokers()[0],
-        ).coordinators[0]
-        if where.error_code:
-            return where.error_code, None
-        answer = self._connections.send(request, where.node_id).groups[0]
+        brokers = self._connections.brokers()
+        self._asked = (self._asked + 1) % len(brokers)
+        find = FindCoordinatorRequest(
+            key_type=CoordinatorType.GROUP.value, coordinator_keys=[self._group_id], min_version=4
+        )
+        try:
+            where = self._send(find, brokers[self._asked], until).coordinators[0]
+            if where.error_code:
+                return where.error_code, None
+            answer = self._send(request, where.node_id, until).groups[0]
+        except DeadlineExceededError:
+            if time.monotonic() >= until:
+                raise
+            # The broker is gone; another one may coordinate, or know who does.
+            return Code.COORDINATOR_NOT_AVAILABLE, None
         return answer.error_code, answer
+
+    def _send(self, request: Any, node: int, until: float) -> Any:
+        left = until - time.monotonic()
+        return self._connections.send(request, node, max(0.1, min(_ATTEMPT, left)))
 
     def _refused(self, code: int) -> VerificationError:
         return VerificationError(f"offsets of group {self._group_id!r}: {code_names([code])}")

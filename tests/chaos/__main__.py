@@ -149,9 +149,9 @@ def summary(outcomes: list[Outcome]) -> Table:
     up = sorted(r.seconds for r in recoveries if not down & set(r.kinds.split("+")))
     for name, seconds in (
         ("all steps", sorted(r.seconds for r in recoveries)),
-        ("but broker downtime and session expiry", up),
-        ("the same driver went on", same),
-        ("a driver was started again", restarted),
+        ("steps without broker downtime and session expiry", up),
+        ("steps after which the same driver went on", same),
+        ("steps after which a driver was started again", restarted),
         ("of that, since its query started", after),
     ):
         table.add_row(name, "", str(len(seconds)), *_percentiles(seconds))

@@ -42,7 +42,17 @@ class Kind(enum.Enum):
 
 
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
-# The query is stopped for them, and started again by them: they can't be half of a pair.
+# The proxy does one of them at a time.
+NETWORK = frozenset(
+    {
+        Kind.NETWORK_CUT,
+        Kind.NETWORK_DELAY,
+        Kind.NETWORK_NO_ANSWERS,
+        Kind.NETWORK_NO_REQUESTS,
+        Kind.WORKERS_CUT_OFF,
+    }
+)
+# They start the query again, or another one, themselves: they can't be half of a pair.
 ALONE = frozenset(
     {
         Kind.TWO_DRIVERS,
@@ -70,7 +80,7 @@ class Fault:
     Attributes:
         kind: what is done.
         seconds: how long it lasts, where it lasts; how far it goes else.
-        choice: between 0 and 1; which worker, how many batches, and the like.
+        choice: from 0 to below 1; which worker, how many batches, and the like.
     """
 
     kind: Kind
@@ -117,6 +127,11 @@ class Schedule:
         return [fault for step in self.steps for fault in step.faults]
 
 
+def _go_together(one: Kind, other: Kind) -> bool:
+    pair = {one, other}
+    return one is not other and not ALONE & pair and not pair <= NETWORK
+
+
 def schedule(
     seed: int,
     *,
@@ -146,16 +161,14 @@ def schedule(
         return bag.pop()
 
     def fault(kind: Kind) -> Fault:
-        return Fault(kind, round(chosen.uniform(0.5, 3.0), 2), round(chosen.random(), 3))
+        return Fault(kind, round(chosen.uniform(0.5, 3.0), 2), chosen.randrange(1_000) / 1_000)
 
     made = []
     for _ in range(steps):
         kinds_of_step = [draw()]
-        if chosen.random() < 0.35:
+        if chosen.random() < 0.6:
             kinds_of_step.append(draw())
-        if len(set(kinds_of_step)) < len(kinds_of_step) or (
-            len(kinds_of_step) > 1 and ALONE & set(kinds_of_step)
-        ):
+        if len(kinds_of_step) > 1 and not _go_together(*kinds_of_step):
             bag.append(kinds_of_step.pop())
         made.append(
             Step(

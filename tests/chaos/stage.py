@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,9 @@ class Stage:
                 "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
                 "group_id": self.name,
                 "checkpoint_location": str(checkpoint),
-                # Every other start is as on another host: no worker happens to take the
+                # Every other restart is as on another host: no worker happens to take the
                 # transactional ids that the last run has left.
-                "worker_directory": str(self.directory / f"workers-{self.starts % 2}"),
+                "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
                 "transaction_timeout_ms": self.transaction_timeout_ms,
                 "chunk_ms": 3_000,
             },
@@ -196,11 +197,10 @@ class Stage:
         """Where the current query prints."""
         return self.directory / f"query-{self.starts}.log"
 
-    def started(self) -> float | None:
-        """When the current driver last started a query, by the monotonic clock."""
+    def queries(self) -> list[float]:
+        """When the current driver has started a query, by the monotonic clock."""
         lines = self.log.read_text(errors="replace").splitlines()
-        found = [line.split()[1] for line in lines if line.startswith("STARTED ")]
-        return float(found[-1]) if found else None
+        return [float(line.split()[1]) for line in lines if line.startswith("STARTED ")]
 
     @property
     def driver(self) -> int:
@@ -248,12 +248,23 @@ class Stage:
         return [t.transactional_id for t in found if (t.started_ms or 0) < since * 1000]
 
 
+class NotInflictedError(Exception):
+    """A fault found no occasion."""
+
+
+@dataclass(frozen=True)
+class _Reading:
+    asked: float
+    seen: float
+    total: int
+
+
 class _Watcher:
     """Looks at the committed offsets all the time, and keeps the input ahead of the query."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self.progress: list[tuple[float, int]] = [(time.monotonic(), 0)]
+        self._readings = [_Reading(0.0, time.monotonic(), 0)]
         self._stopped = threading.Event()
         self._fed = True
         self._feeding = threading.Lock()
@@ -266,11 +277,12 @@ class _Watcher:
 
     def _watch(self) -> None:
         while not self._stopped.wait(0.03):
+            asked = time.monotonic()
             found = self._stage.committed()
-            total = sum((found or {}).values())
-            # Offsets that were deleted and put back are no progress.
-            if total > self.total:
-                self.progress.append((time.monotonic(), total))
+            if found is not None:
+                # Offsets that were deleted and put back are no progress.
+                total = max(self.total, sum(found.values()))
+                self._readings.append(_Reading(asked, time.monotonic(), total))
 
     def _feed(self) -> None:
         stage = self._stage
@@ -284,7 +296,7 @@ class _Watcher:
     @property
     def total(self) -> int:
         """The greatest sum of committed offsets that was seen."""
-        return self.progress[-1][1]
+        return self._readings[-1].total
 
     def stop_feeding(self) -> None:
         """No more input from now on; returns when what is being produced is there."""
@@ -292,8 +304,12 @@ class _Watcher:
             self._fed = False
 
     def next_commit(self, after: float) -> float | None:
-        """When offsets went on for the first time after a moment; None if they have not yet."""
-        return next((at for at, _ in list(self.progress) if at > after), None)
+        """When offsets were first seen to go on after a moment; None if they have not yet.
+
+        What was committed before, and is only seen afterwards, does not count.
+        """
+        since = [reading for reading in list(self._readings) if reading.asked > after]
+        return next((r.seen for r in since if r.total > since[0].total), None)
 
     def stop(self) -> None:
         self._stopped.set()

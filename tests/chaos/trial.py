@@ -1,5 +1,6 @@
 """One seed's trial: faults one step after another, recovery after each, then the verdict."""
 
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from spark_eos.verify import Verdict, verify
 _PATIENCE = 150.0
 _DRAIN_PATIENCE = 240.0
 _DRAINS = 3
+_REFUSED = "Message size too large"
+_ROW_TO_BLAME = re.compile(r"source in-\S+-\d+ offset \d+, for topic 'out-")
 
 Tell = Callable[[str], None]
 
@@ -86,7 +89,7 @@ def run_trial(
     with Stage(plan, directory, project, transaction_timeout_ms) as stage:
         try:
             stage.start()
-            _recovered(stage, time.monotonic())
+            _recovered(stage, time.monotonic(), starts=0)
             for step in plan.steps:
                 _step(stage, step, outcome, tell)
             tell("reading the rest")
@@ -94,6 +97,7 @@ def run_trial(
             outcome.records = stage.source.produced
             tell(f"verifying {outcome.records:,} records")
             outcome.findings, outcome.problem = judge(stage)
+            outcome.problem = outcome.problem or _row_not_named(directory)
         except TrialError as error:
             outcome.problem = str(error)
         except Exception:  # noqa: BLE001 - a seed that breaks the harness must be told like others
@@ -108,15 +112,15 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     time.sleep(step.pause)
     kinds = "+".join(fault.kind.value for fault in step.faults)
     starts = stage.starts
-    over = inflict_together(stage, step.faults, step.between)
+    over, missed = inflict_together(stage, step.faults, step.between)
     over_by_the_clock = time.time()
     for fault in step.faults:
-        outcome.faults[fault.kind.value] = outcome.faults.get(fault.kind.value, 0) + 1
+        if fault not in missed:
+            outcome.faults[fault.kind.value] = outcome.faults.get(fault.kind.value, 0) + 1
     if FATAL & {fault.kind for fault in step.faults}:
         _await_end(stage)
-    moved = _recovered(stage, over)
-    started = stage.started() if stage.starts > starts else None
-    after = moved - started if started is not None and over < started < moved else None
+    moved = _recovered(stage, over, starts)
+    after = moved - max(over, stage.queries()[-1]) if stage.starts > starts else None
     outcome.recoveries.append(Recovery(kinds, moved - over, after))
     if DEADLY & {fault.kind for fault in step.faults}:
         left = stage.abandoned(over_by_the_clock)
@@ -134,16 +138,24 @@ def _await_end(stage: Stage) -> None:
         time.sleep(0.01)
 
 
-def _recovered(stage: Stage, since: float) -> float:
-    """When offsets moved again, with a query alive that may go on moving them."""
+def _recovered(stage: Stage, since: float, starts: int) -> float:
+    """When offsets moved again, with a query alive that may go on moving them.
+
+    Args:
+        stage: the stage.
+        since: the end of the faults.
+        starts: drivers started before the faults; with a new one only its query counts.
+    """
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
-        if stage.keep_going():
-            since = time.monotonic()
-        moved = stage.watcher.next_commit(since)
+        time.sleep(0.02)
+        stage.keep_going()
+        queries = stage.queries() if stage.starts > starts else [since]
+        if not queries:
+            continue
+        moved = stage.watcher.next_commit(max(since, queries[-1]))
         if moved is not None and stage.exit_status() is None:
             return moved
-        time.sleep(0.02)
     raise TrialError(f"nothing was committed for {_PATIENCE:g} s; see {stage.log}")
 
 
@@ -167,6 +179,15 @@ def _transactions(directory: Path) -> int:
             if line.startswith("REPORT "):
                 total += int(line.partition('"transactions": ')[2].partition(",")[0])
     return total
+
+
+def _row_not_named(directory: Path) -> str | None:
+    """What is wrong if a query ended over a record and did not say which row it came from."""
+    for log in directory.glob("query-*.log"):
+        text = log.read_text(errors="replace")
+        if _REFUSED in text and not _ROW_TO_BLAME.search(text):
+            return f"a query ended without naming the row to blame: {log}"
+    return None
 
 
 def judge(stage: Stage) -> tuple[dict[str, int], str | None]:

@@ -1,0 +1,58 @@
+"""What is left of an error when its query is stopped; `test_batches.py` has it on a real query."""
+
+import re
+
+import pytest
+
+from spark_eos.stopping import told_briefly
+
+# As Spark 4.2 looks for it in the error's text, with a simpler loop.
+_SPARK_LOOKS_FOR = re.compile(
+    r"py4j\.protocol\.Py4JJavaError: An error occurred while calling(?s:.*)"
+    r"(java\.lang\.InterruptedException|java\.io\.InterruptedIOException"
+    r"|java\.nio\.channels\.ClosedByInterruptException)"
+)
+_FRAMES = "\n\tat java.base/java.lang.Thread.run(Thread.java:840)" * 200
+_CALLING = "An error occurred while calling o70.collectToPython.\n: "
+
+
+class Py4JJavaError(Exception):
+    """By its name py4j's; that one can be made by a JVM only."""
+
+    __module__ = "py4j.protocol"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"java.lang.InterruptedException{_FRAMES}",
+        (
+            f"java.lang.RuntimeException: of a job{_FRAMES}\nCaused by: "
+            f"java.nio.channels.ClosedByInterruptException{_FRAMES}"
+        ),
+    ],
+)
+def test_an_interruption_is_found_in_what_is_left(text: str) -> None:
+    found = told_briefly(Py4JJavaError(_CALLING + text))
+    assert found is not None
+    assert _SPARK_LOOKS_FOR.search(str(found))
+    assert len(str(found)) < 500
+
+
+def test_a_cancelled_job_group_is_found_in_what_is_left() -> None:
+    why = "org.apache.spark.SparkException: Job 3 cancelled part of cancelled job group 6b2a"
+    found = told_briefly(Py4JJavaError(f"{_CALLING}{why}{_FRAMES}"))
+    assert found is not None
+    assert why in str(found)
+    assert len(str(found)) < 500
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("java.lang.InterruptedException"),
+        Py4JJavaError(f"{_CALLING}org.apache.spark.SparkException: Job aborted{_FRAMES}"),
+    ],
+)
+def test_other_errors_are_left_alone(error: Exception) -> None:
+    assert told_briefly(error) is None
