@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     ResourceType,
 )
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from chaos import loads, processes
 from chaos.schedule import Fault, Kind
@@ -253,8 +255,19 @@ def _add_partitions(stage: Stage, _fault: Fault) -> None:
         return
     total = stage.partitions + 1
     for topic in stage.sources:
-        stage.broker.add_partitions(topic, total)
+        # The broker may be away, by another fault.
+        Retrying(
+            retry=retry_if_exception_type((RuntimeError, KafkaException)),
+            wait=wait_fixed(0.2),
+            stop=stop_after_delay(_PATIENCE),
+            reraise=True,
+        )(_add_partition, stage, topic, total)
     stage.partitions = total
+
+
+def _add_partition(stage: Stage, topic: str, total: int) -> None:
+    if len(stage.admin.list_topics(topic, timeout=5).topics[topic].partitions) < total:
+        stage.broker.add_partitions(topic, total)
 
 
 def _delete_offsets(stage: Stage, _fault: Fault) -> None:
