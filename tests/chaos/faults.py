@@ -291,8 +291,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
     stage.kill_query()
     _end_members(stage)
-    back = {place: offset for place, offset in known.items() if offset}
-    groups.set_offsets(stage.servers, stage.name, back)
+    groups.set_offsets(stage.servers, stage.name, known)
     stage.start()
 
 
