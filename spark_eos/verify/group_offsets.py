@@ -17,7 +17,7 @@ from spark_eos.verify.places import Places, by_topic
 
 _PAUSE: Final = 0.02
 # Seconds for one broker's answer, after which another is asked who coordinates.
-_ATTEMPT: Final = 2.0
+_ATTEMPT: Final = 5.0
 _BY_NAME: Final = 9  # versions from 10 on name topics by id
 _MOVING: Final = (
     Code.COORDINATOR_LOAD_IN_PROGRESS,
@@ -134,9 +134,12 @@ class GroupOffsets:
             if where.error_code:
                 return where.error_code, None
             answer = self._send(request, where.node_id, until).groups[0]
-        except DeadlineExceededError:
+        except DeadlineExceededError as error:
             if time.monotonic() >= until:
-                raise
+                raise DeadlineExceededError(
+                    f"offsets of group {self._group_id!r}: no answer within {self._timeout:g} s "
+                    f"(--timeout): {error}"
+                ) from error
             # The broker is gone; another one may coordinate, or know who does.
             return Code.COORDINATOR_NOT_AVAILABLE, None
         return answer.error_code, answer

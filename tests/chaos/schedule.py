@@ -42,7 +42,7 @@ class Kind(enum.Enum):
 
 
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
-# The proxy does one of them at a time.
+# The proxy does one of these at a time, the broker one of those.
 NETWORK = frozenset(
     {
         Kind.NETWORK_CUT,
@@ -52,6 +52,7 @@ NETWORK = frozenset(
         Kind.WORKERS_CUT_OFF,
     }
 )
+BROKER = frozenset({Kind.BROKER_KILL, Kind.BROKER_RESTART, Kind.BROKER_PAUSE})
 # They start the query again, or another one, themselves: they can't be half of a pair.
 ALONE = frozenset(
     {
@@ -68,9 +69,7 @@ FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL})
 # Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
 DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY}
 # Nothing can be committed while they last.
-DOWNTIME = frozenset(
-    {Kind.BROKER_KILL, Kind.BROKER_RESTART, Kind.BROKER_PAUSE, Kind.SESSION_EXPIRY}
-)
+DOWNTIME = BROKER | {Kind.SESSION_EXPIRY}
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,9 @@ class Schedule:
 
 def _go_together(one: Kind, other: Kind) -> bool:
     pair = {one, other}
-    return one is not other and not ALONE & pair and not pair <= NETWORK
+    if one is other or ALONE & pair:
+        return False
+    return not (pair <= NETWORK or pair <= BROKER)
 
 
 def schedule(
