@@ -127,7 +127,7 @@ class EmbeddedKafka:
         if self.is_running:
             raise RuntimeError("The broker is running already")
         image = broker_image(self._jar_set)
-        image.train(lambda options: _train(self._jar_set, image, options))
+        image.archive.train(lambda options: _train(self._jar_set, image, options))
         self._start(image)
 
     def _start(self, image: BrokerImage, options: Sequence[str] = ()) -> None:

@@ -1,16 +1,15 @@
 """What makes a broker start in a second: prepared once, kept in the cache directory.
 
-- A class data archive (AppCDS): the JVM maps classes that are loaded and verified already.
+- A class data archive.
 - A formatted data directory for each choice of features: copied instead of run through Kafka's
   storage tool, which is a JVM of its own.
 """
 
 import hashlib
-import logging
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,10 +20,10 @@ from spark_eos.cache import cache_directory
 from spark_eos.jars import jar_set
 from spark_eos.java import Java, find_java
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
+from spark_eos.testing.class_archive import ClassArchive
 
 CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
 _JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-_logger = logging.getLogger(__name__)
 
 
 class BrokerStartError(RuntimeError):
@@ -40,9 +39,9 @@ class BrokerImage:
     directory: Path
 
     @property
-    def archive(self) -> Path:
-        """The class data archive, which may not exist."""
-        return self.directory / "classes.jsa"
+    def archive(self) -> ClassArchive:
+        """The class data archive."""
+        return ClassArchive(self.directory, "Brokers")
 
     def command(
         self, main: str, *arguments: str, heap: str, options: Sequence[str] = ()
@@ -53,8 +52,6 @@ class BrokerImage:
             f"-Xmx{heap}",
             *_JVM_FLAGS,
             *options,
-            # A JVM that refuses the archive just starts without it.
-            "-Xlog:cds=off,cds+dynamic=off",
             f"-Dlog4j2.configurationFile={_log_configuration()}",
             *("-cp", ":".join(map(str, self.jars))),
             main,
@@ -63,8 +60,7 @@ class BrokerImage:
 
     def kafka(self, properties: Path, *, heap: str, options: Sequence[str] = ()) -> list[str]:
         """Return the command line that runs the broker."""
-        if self.archive.exists():
-            options = [*options, f"-XX:SharedArchiveFile={self.archive}"]
+        options = [*self.archive.options, *options]
         return self.command("kafka.Kafka", str(properties), heap=heap, options=options)
 
     def create_data(
@@ -116,26 +112,6 @@ class BrokerImage:
                     f"{dict(features)}:\n{(result.stdout + result.stderr).strip()}"
                 )
             data.rename(template)
-
-    def train(self, exercise: Callable[[list[str]], None]) -> None:
-        """Make the class data archive unless it exists or could not be made before.
-
-        Args:
-            exercise: Runs a broker with the additional JVM options it gets, and ends it regularly.
-        """
-        failed = self.archive.with_suffix(".failed")
-        if self.archive.exists() or failed.exists():
-            return
-        with FileLock(self.archive.with_suffix(".lock")):
-            if self.archive.exists() or failed.exists():
-                return
-            new = self.archive.with_suffix(".new")
-            try:
-                exercise([f"-XX:ArchiveClassesAtExit={new}"])
-                new.rename(self.archive)
-            except (OSError, BrokerStartError) as error:
-                _logger.warning("Brokers will start slowly: no class data archive: %s", error)
-                failed.write_text(str(error), encoding="utf-8")
 
 
 def broker_image(jar_set_name: str) -> BrokerImage:

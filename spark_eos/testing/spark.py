@@ -10,9 +10,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_eos.jars import spark_kafka_jars
+from spark_eos.testing.spark_image import quick_start_options
 
 _LOOPBACK = "127.0.0.1"
-_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def spark_session(
@@ -34,7 +34,8 @@ def spark_session(
         master: Where Spark runs; the default is two threads of this machine.
         config: Settings on top. ``spark.jars``, ``spark.driver.extraJavaOptions`` and
             ``spark.executor.extraJavaOptions`` add to what is set here, others replace it.
-        quick_start: Let the JVMs compile less: they start sooner and are slower on much data.
+        quick_start: Let the JVMs compile less, and take classes from an archive that is made when
+            it is first needed: they start sooner and are slower on much data.
 
     Raises:
         spark_eos.jars.JarError: No Kafka source fits the installed pyspark.
@@ -60,8 +61,9 @@ def spark_session(
     jars = ",".join(map(str, spark_kafka_jars()))
     logging = f"-Dlog4j2.configurationFile={_log_configuration()}"
     settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
+    quick = quick_start_options() if quick_start else []
     for options in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        ours = f"{logging} {_QUICK_START}" if quick_start else logging
+        ours = " ".join([logging, *quick])
         settings[options] = _joined(" ", ours, given.get(options))
     builder = SparkSession.builder.appName(app_name).master(master)
     return builder.config(map=dict(settings)).getOrCreate()

@@ -1,0 +1,53 @@
+"""What makes a local Spark start sooner: a class data archive, made once, kept in the cache."""
+
+import hashlib
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+from spark_eos.cache import cache_directory
+from spark_eos.java import find_java
+from spark_eos.testing.class_archive import ClassArchive
+
+JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_PATIENCE = 300
+
+
+def quick_start_options() -> list[str]:
+    """JVM options for a Spark that starts soon; the first call may take half a minute.
+
+    Raises:
+        spark_eos.java.JavaError: There is no usable Java.
+    """
+    archive = _archive()
+    archive.train(_exercise)
+    return [*JVM_FLAGS, *archive.options]
+
+
+def _archive() -> ClassArchive:
+    # An archive is good for one build of the JVM, the same flags, and unchanged jars in order.
+    jars = sorted(Path(str(resources.files("pyspark"))).glob("jars/*.jar"))
+    marks = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
+    parts = [find_java().banner, *JVM_FLAGS, *marks]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    directory = cache_directory() / "spark" / key
+    directory.mkdir(parents=True, exist_ok=True)
+    return ClassArchive(directory, "Spark sessions")
+
+
+def _exercise(options: list[str]) -> None:
+    command = [sys.executable, "-m", "spark_eos.testing.spark_training", *JVM_FLAGS, *options]
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(str(error)) from error
+    if ended.returncode:
+        raise RuntimeError((ended.stdout + ended.stderr).strip()[-2_000:])
