@@ -63,7 +63,8 @@ def spark_session(
     settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
     quick = quick_start_options() if quick_start else []
     for options in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        ours = " ".join([logging, *quick])
+        # Quoted, as Spark splits them: the paths in them may have spaces.
+        ours = " ".join(f'"{option}"' for option in (logging, *quick))
         settings[options] = _joined(" ", ours, given.get(options))
     builder = SparkSession.builder.appName(app_name).master(master)
     return builder.config(map=dict(settings)).getOrCreate()
