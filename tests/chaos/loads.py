@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -214,6 +214,11 @@ class Source:
                     break
                 except BufferError:
                     self._producer.poll(0.05)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                        raise
+                    # Added a moment ago, and asked about by name librdkafka looks it up.
+                    self._producer.list_topics(self._topics[record.topic], timeout=10)
             self.produced += 1
         if self._producer.flush(120):
             raise TimeoutError("input could not be produced")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,12 +268,19 @@ class _Watcher:
         self._stopped = threading.Event()
         self._fed = True
         self._feeding = threading.Lock()
+        self._failure: Exception | None = None
         self._threads = [
-            threading.Thread(target=work, name=work.__name__, daemon=True)
+            threading.Thread(target=self._work, args=(work,), name=work.__name__, daemon=True)
             for work in (self._watch, self._feed)
         ]
         for thread in self._threads:
             thread.start()
+
+    def _work(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - raised where the trial asks
+            self._failure = error
 
     def _watch(self) -> None:
         while not self._stopped.wait(0.03):
@@ -308,6 +315,8 @@ class _Watcher:
 
         What was committed before, and is only seen afterwards, does not count.
         """
+        if self._failure is not None:
+            raise self._failure
         since = [reading for reading in list(self._readings) if reading.asked > after]
         return next((r.seen for r in since if r.total > since[0].total), None)
 
