@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -255,14 +256,18 @@ def _add_partitions(stage: Stage, _fault: Fault) -> None:
         return
     total = stage.partitions + 1
     for topic in stage.sources:
-        # The broker may be away, by another fault.
-        Retrying(
-            retry=retry_if_exception_type((RuntimeError, KafkaException)),
-            wait=wait_fixed(0.2),
-            stop=stop_after_delay(_PATIENCE),
-            reraise=True,
-        )(_add_partition, stage, topic, total)
+        _once_the_broker_is_back(_add_partition, stage, topic, total)
     stage.partitions = total
+
+
+def _once_the_broker_is_back(act: Callable[..., None], *arguments: Any) -> None:
+    """Another fault may have taken it away."""
+    Retrying(
+        retry=retry_if_exception_type((RuntimeError, KafkaException)),
+        wait=wait_fixed(0.2),
+        stop=stop_after_delay(_PATIENCE),
+        reraise=True,
+    )(act, *arguments)
 
 
 def _add_partition(stage: Stage, topic: str, total: int) -> None:
@@ -298,11 +303,11 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
 def _target_refuses(stage: Stage, fault: Fault) -> None:
     """The brokers refuse record batches that were small enough a moment ago."""
     topic = stage.targets[int(fault.choice * len(stage.targets))]
-    _set_largest_message(stage, topic, 2_000)
+    _once_the_broker_is_back(_set_largest_message, stage, topic, 2_000)
     try:
         time.sleep(fault.seconds)
     finally:
-        _set_largest_message(stage, topic, 10_000_000)
+        _once_the_broker_is_back(_set_largest_message, stage, topic, 10_000_000)
 
 
 def _set_largest_message(stage: Stage, topic: str, size: int) -> None:
