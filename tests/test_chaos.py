@@ -40,6 +40,13 @@ def test_every_mutation_has_its_place_in_the_code(name: str, tmp_path: Path) -> 
     assert list(project.glob("spark_eos/*.py"))
 
 
+def test_the_documentation_names_every_kind_and_every_mutation() -> None:
+    text = (_TESTS.parent / "docs" / "reliability.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    named = {name.strip() for row in rows for name in row.split("|")[1].split(",")}
+    assert {kind.value for kind in Kind} | set(MUTATIONS) <= named
+
+
 @pytest.mark.timeout(280)
 def test_nothing_is_lost_or_doubled_under_faults(tmp_path: Path) -> None:
     """A few faults, few of which need a new JVM; ``make chaos`` has them all."""

@@ -5,7 +5,6 @@
   storage tool, which is a JVM of its own.
 """
 
-import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -20,10 +19,9 @@ from spark_eos.cache import cache_directory
 from spark_eos.jars import jar_set
 from spark_eos.java import Java, find_java
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
-from spark_eos.testing.class_archive import ClassArchive
+from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
 CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
-_JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class BrokerStartError(RuntimeError):
@@ -50,7 +48,7 @@ class BrokerImage:
         return [
             str(self.java.executable),
             f"-Xmx{heap}",
-            *_JVM_FLAGS,
+            *JVM_FLAGS,
             *options,
             f"-Dlog4j2.configurationFile={_log_configuration()}",
             *("-cp", ":".join(map(str, self.jars))),
@@ -78,7 +76,7 @@ class BrokerImage:
         """
         # Which features exist is all that formatting takes from the settings.
         relevant = {key: properties[key] for key in properties if key.startswith("unstable.")}
-        key = _digest(*map(str, sorted(features.items())), *map(str, sorted(relevant.items())))
+        key = digest(*map(str, sorted(features.items())), *map(str, sorted(relevant.items())))
         template = self.directory / f"data-{key}"
         if not template.exists():
             with FileLock(self.directory / f"data-{key}.lock"):
@@ -124,9 +122,7 @@ def broker_image(jar_set_name: str) -> BrokerImage:
     """
     java = find_java()
     jars = jar_set(jar_set_name)
-    # An archive is good for one build of the JVM, the same flags, and unchanged jars in order.
-    marks = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
-    key = _digest(java.banner, *_JVM_FLAGS, *marks)
+    key = fingerprint(java, jars)
     directory = cache_directory() / "brokers" / f"{jar_set_name}-{key}"
     directory.mkdir(parents=True, exist_ok=True)
     return BrokerImage(java, tuple(jars), directory)
@@ -134,7 +130,3 @@ def broker_image(jar_set_name: str) -> BrokerImage:
 
 def _log_configuration() -> Path:
     return Path(str(resources.files(__package__) / "conf" / "broker-log4j2.properties"))
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

@@ -1,15 +1,31 @@
 """A class data archive (AppCDS): a JVM maps classes that another one has loaded and verified."""
 
+import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
+from spark_eos.java import Java
+
+JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""What lets a JVM start sooner, at the expense of long work."""
 # A JVM that refuses the archive just starts without it.
 _QUIET = "-Xlog:cds=off,cds+dynamic=off"
 _logger = logging.getLogger(__name__)
+
+
+def fingerprint(java: Java, jars: Iterable[Path]) -> str:
+    """Names what an archive is good for: one JVM, with `JVM_FLAGS`, and unchanged jars in order."""
+    marks = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
+    return digest(java.banner, *JVM_FLAGS, *marks)
+
+
+def digest(*parts: str) -> str:
+    """A short name for what the parts say."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What makes a local Spark start sooner: a class data archive, made once, kept in the cache."""
 
-import hashlib
 import subprocess
 import sys
 from importlib import resources
@@ -8,9 +7,8 @@ from pathlib import Path
 
 from spark_eos.cache import cache_directory
 from spark_eos.java import find_java
-from spark_eos.testing.class_archive import ClassArchive
+from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, fingerprint
 
-JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _PATIENCE = 300
 
 
@@ -26,12 +24,8 @@ def quick_start_options() -> list[str]:
 
 
 def _archive() -> ClassArchive:
-    # An archive is good for one build of the JVM, the same flags, and unchanged jars in order.
     jars = sorted(Path(str(resources.files("pyspark"))).glob("jars/*.jar"))
-    marks = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
-    parts = [find_java().banner, *JVM_FLAGS, *marks]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
-    directory = cache_directory() / "spark" / key
+    directory = cache_directory() / "spark" / fingerprint(find_java(), jars)
     directory.mkdir(parents=True, exist_ok=True)
     return ClassArchive(directory, "Spark sessions")
 

@@ -23,7 +23,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from chaos import loads, processes
 from chaos.schedule import Fault, Kind
-from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError
+from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from support import groups
@@ -41,7 +41,9 @@ def inflict(stage: Stage, fault: Fault) -> None:
 
 
 def _one(pids: list[int], fault: Fault) -> list[int]:
-    return [pids[int(fault.choice * len(pids))]] if pids else []
+    if not pids:
+        raise NotInflictedError("there is no such process now")
+    return [pids[int(fault.choice * len(pids))]]
 
 
 def _paused(pids: list[int], seconds: float) -> None:
@@ -158,11 +160,11 @@ def _quick_restart(stage: Stage, fault: Fault) -> None:
     time.sleep(fault.choice / 2)
     queries = len(stage.queries())
     (stage.control / "restart").touch()
-    end = time.monotonic() + _PATIENCE
-    while stage.exit_status() is None and len(stage.queries()) == queries:
-        if time.monotonic() > end:
-            raise TrialError(f"the query does not stop and start again: {stage.log}")
-        time.sleep(0.02)
+    wait_for(
+        lambda: stage.exit_status() is not None or len(stage.queries()) != queries,
+        time.monotonic() + _PATIENCE,
+        f"the query does not stop and start again: {stage.log}",
+    )
 
 
 def _two_drivers(stage: Stage, fault: Fault) -> None:
@@ -170,25 +172,32 @@ def _two_drivers(stage: Stage, fault: Fault) -> None:
     end = time.monotonic() + _PATIENCE
     # Until one of them has given up and the other has written; then the other is ended, and the
     # harness starts the first.
-    while other.poll() is None and stage.exit_status() is None:
-        if time.monotonic() > end:
-            raise TrialError("of two drivers of one group neither has given up")
-        time.sleep(0.1)
-    while other.poll() is None and "REPORT" not in stage.log_of_another():
-        if time.monotonic() > end:
-            raise TrialError("of two drivers the one that is left does not write")
-        time.sleep(0.05)
-    _one_gave_up(stage, other)
-    time.sleep(fault.seconds)
-    stage.kill(other)
+    _await_one_to_give_up(stage, other, end)
+    wait_for(
+        lambda: other.poll() is not None or "REPORT" in stage.log_of_another(),
+        end,
+        "of two drivers the one that is left does not write",
+    )
+    _end_another(stage, other, fault)
 
 
-def _one_gave_up(stage: Stage, other: "subprocess.Popen[bytes]") -> None:
+def _await_one_to_give_up(stage: Stage, other: "subprocess.Popen[bytes]", end: float) -> None:
+    wait_for(
+        lambda: other.poll() is not None or stage.exit_status() is not None,
+        end,
+        "of two drivers of one group neither has given up",
+    )
+
+
+def _end_another(stage: Stage, other: "subprocess.Popen[bytes]", fault: Fault) -> None:
+    """Ends the second driver a while after one of the two has given up for good reason."""
     log = stage.log_of_another()
     if other.poll() is not None and stage.exit_status() is not None:
         raise TrialError("both drivers have given up")
     if other.poll() is not None and "FencedByNewerRunError" not in log:
         raise TrialError(f"the second driver ended for another reason: {log[-2_000:]}")
+    time.sleep(fault.seconds)
+    stage.kill(other)
 
 
 def _frozen_query(stage: Stage, fault: Fault) -> None:
@@ -204,13 +213,8 @@ def _frozen_query(stage: Stage, fault: Fault) -> None:
             time.sleep(0.05)
     finally:
         processes.send(pids, signal.SIGCONT)
-    while stage.exit_status() is None and other.poll() is None:
-        if time.monotonic() > end:
-            raise TrialError("neither of two drivers has given up")
-        time.sleep(0.05)
-    _one_gave_up(stage, other)
-    time.sleep(fault.seconds)
-    stage.kill(other)
+    _await_one_to_give_up(stage, other, end)
+    _end_another(stage, other, fault)
 
 
 def _while_stopped(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault], None]:
@@ -253,7 +257,7 @@ def _delete_commit_log_entry(stage: Stage, _fault: Fault) -> None:
 
 def _add_partitions(stage: Stage, _fault: Fault) -> None:
     if stage.partitions >= _MOST_PARTITIONS:
-        return
+        raise NotInflictedError("there are enough partitions")
     total = stage.partitions + 1
     for topic in stage.sources:
         _once_the_broker_is_back(_add_partition, stage, topic, total)
@@ -277,11 +281,9 @@ def _add_partition(stage: Stage, topic: str, total: int) -> None:
 
 def _delete_offsets(stage: Stage, _fault: Fault) -> None:
     """The query must refuse to go on; who knows the offsets puts them back."""
-    stage.kill_query()
     if len(_batches(stage.checkpoint / "offsets")) < 3:
-        # With batch 0 alone, a lost offset can't be told from one that never was.
-        stage.start()
-        return
+        raise NotInflictedError("with batch 0 alone, lost offsets can't be told from a new group's")
+    stage.kill_query()
     _end_members(stage)
     known = stage.committed()
     assert known is not None

@@ -41,6 +41,22 @@ class TrialError(Exception):
     """The query does not recover, or ends for no reason that a fault gives."""
 
 
+class NotInflictedError(Exception):
+    """A fault found no occasion."""
+
+
+def wait_for(condition: Callable[[], object], end: float, problem: str) -> None:
+    """Waits until a condition holds.
+
+    Raises:
+        TrialError: it does not by ``end``, by the monotonic clock; the text is ``problem``.
+    """
+    while not condition():
+        if time.monotonic() > end:
+            raise TrialError(problem)
+        time.sleep(0.02)
+
+
 class Stage:
     """Everything one trial needs; a context manager.
 
@@ -221,13 +237,11 @@ class Stage:
         """The same for another driver."""
         _kill_all(process)
 
-    def keep_going(self) -> bool:
-        """Starts the query again if it has ended, as whoever runs it would; whether it did."""
-        if self.exit_status() is None:
-            return False
-        self.kill_query()
-        self.start()
-        return True
+    def keep_going(self) -> None:
+        """Starts the query again if it has ended, as whoever runs it would."""
+        if self.exit_status() is not None:
+            self.kill_query()
+            self.start()
 
     # Input and progress -----------------------------------------------------------------------
 
@@ -246,10 +260,6 @@ class Stage:
         """Transactional ids whose open transaction began before a moment, in seconds since 1970."""
         found = lingering(self.wire, "spark-eos", self.name, Deadline(10, "harness"))
         return [t.transactional_id for t in found if (t.started_ms or 0) < since * 1000]
-
-
-class NotInflictedError(Exception):
-    """A fault found no occasion."""
 
 
 @dataclass(frozen=True)

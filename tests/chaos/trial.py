@@ -10,7 +10,7 @@ from pathlib import Path
 from chaos.faults import inflict_together
 from chaos.loads import EXPECT, POSITION
 from chaos.schedule import DEADLY, FATAL, Schedule, Step
-from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError
+from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
 from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
 
@@ -114,15 +114,15 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     starts = stage.starts
     over, missed = inflict_together(stage, step.faults, step.between)
     over_by_the_clock = time.time()
-    for fault in step.faults:
-        if fault not in missed:
-            outcome.faults[fault.kind.value] = outcome.faults.get(fault.kind.value, 0) + 1
-    if FATAL & {fault.kind for fault in step.faults}:
+    done = {fault.kind for fault in step.faults if fault not in missed}
+    for kind in done:
+        outcome.faults[kind.value] = outcome.faults.get(kind.value, 0) + 1
+    if FATAL & done:
         _await_end(stage)
     moved = _recovered(stage, over, starts)
     after = moved - max(over, stage.queries()[-1]) if stage.starts > starts else None
     outcome.recoveries.append(Recovery(kinds, moved - over, after))
-    if DEADLY & {fault.kind for fault in step.faults}:
+    if DEADLY & done:
         left = stage.abandoned(over_by_the_clock)
         if left:
             raise TrialError(f"{kinds}: transactions are open after recovery: {', '.join(left)}")
@@ -131,11 +131,11 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
 
 def _await_end(stage: Stage) -> None:
     """Until the driver is gone: what its tasks may still commit is no recovery."""
-    end = time.monotonic() + _PATIENCE
-    while stage.exit_status() is None:
-        if time.monotonic() > end:
-            raise TrialError(f"the driver goes on although it, or its JVM, was killed: {stage.log}")
-        time.sleep(0.01)
+    wait_for(
+        lambda: stage.exit_status() is not None,
+        time.monotonic() + _PATIENCE,
+        f"the driver goes on although it, or its JVM, was killed: {stage.log}",
+    )
 
 
 def _recovered(stage: Stage, since: float, starts: int) -> float:
