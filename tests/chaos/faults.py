@@ -281,6 +281,9 @@ def _add_partition(stage: Stage, topic: str, total: int) -> None:
 
 def _delete_offsets(stage: Stage, _fault: Fault) -> None:
     """The query must refuse to go on; who knows the offsets puts them back."""
+    end = time.monotonic() + _PATIENCE / 4
+    while len(_batches(stage.checkpoint / "offsets")) < 3 and time.monotonic() < end:
+        time.sleep(0.1)
     if len(_batches(stage.checkpoint / "offsets")) < 3:
         raise NotInflictedError("with batch 0 alone, lost offsets can't be told from a new group's")
     stage.kill_query()
