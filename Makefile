@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-slow chaos chaos-mutations soak check demo clean
+.PHONY: help venv jars test test-slow chaos chaos-mutations soak bench check demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,22 @@ chaos-mutations: jars ## Break spark-eos in known ways; each must be found out b
 
 soak: jars ## The same as chaos for hours: four, or HOURS=n
 	@cd tests && ../$(BIN)/python -m chaos --minutes $$(( 60 * $(or $(HOURS),4) ))
+
+# Beside the project's own packages: what measures and draws; and a contestant, whose packages may
+# differ from ours.
+$(VENV)/.bench: $(VENV)/.stamp benchmarks/constraints.txt
+	@$(PIP) install --require-hashes --no-deps --requirement benchmarks/constraints.txt
+	@touch $@
+
+$(VENV)/quix/.stamp: $(VENV)/.stamp benchmarks/quix-constraints.txt
+	@echo "Installing Quix Streams into $(VENV)/quix"
+	@$(PYTHON) -m venv $(VENV)/quix
+	@$(VENV)/quix/bin/python -m pip --disable-pip-version-check --quiet --no-input install \
+		--require-hashes --no-deps --requirement benchmarks/quix-constraints.txt
+	@touch $@
+
+bench: jars $(VENV)/.bench $(VENV)/quix/.stamp ## Compare speed with all else there is, into docs/performance; SCALE=0.1 for a tenth
+	@$(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
 
 check: $(VENV)/.stamp ## Check style, types and import contracts
 	@$(BIN)/ruff check

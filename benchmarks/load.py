@@ -1,28 +1,30 @@
 """Records for benchmarks."""
 
+from typing import Any
+
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.progress import track
+from scenarios import Records
 
 from spark_eos.testing import EmbeddedKafka
 
 
-def fill(broker: EmbeddedKafka, topic: str, rows: int, size: int, partitions: int) -> None:
-    """Fills a topic with numbered records of ``size`` bytes, in turn over its partitions."""
+def fill(broker: EmbeddedKafka, topic: str, rows: int, records: Records) -> None:
+    """Fills a topic with numbered records, in turn over its partitions."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50})
-    padding = b"x" * size
+    padding = b"x" * records.size
+    more: dict[str, Any] = {"headers": [("source", b"benchmark")]} if records.header else {}
     for number in track(range(rows), "producing", console=Console(stderr=True)):
+        key = b"%08d" % (number % 100_000) if records.key else None
+        value = (b"%012d" % number) + padding[12:]
         while True:
             try:
-                producer.produce(
-                    topic,
-                    (b"%012d" % number) + padding[12:],
-                    b"%08d" % (number % 100_000),
-                    number % partitions,
-                )
+                producer.produce(topic, value, key, number % records.partitions, **more)
                 break
             except BufferError:
                 producer.poll(0.05)
         if number % 10_000 == 0:
             producer.poll(0)
-    producer.flush()
+    if producer.flush(120):
+        raise TimeoutError(f"{topic} could not be filled")

@@ -13,6 +13,7 @@ import click
 from load import fill
 from rich.console import Console
 from rich.table import Table
+from scenarios import Records
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.testing import EmbeddedKafka, spark_session
@@ -51,7 +52,7 @@ def main(rows: int, size: int) -> None:
             name = uuid.uuid4().hex[:6]
             broker.create_topic(f"in-{name}")
             broker.create_topic(f"out-{name}")
-            fill(broker, f"in-{name}", count, size, 1)
+            fill(broker, f"in-{name}", count, Records(size, 1))
             workers, reports = f"{directory}/workers-{name}", list[BatchReport]()
             sink = ExactlyOnceSink(
                 kafka={"bootstrap.servers": broker.bootstrap_servers},

@@ -1,0 +1,157 @@
+"""Streaming queries that are compared: all in one Spark session, reading the same topic."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_eos import BatchReport, ExactlyOnceSink
+
+_COUNT_DDL = "rows long"
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where a contestant reads and writes.
+
+    Attributes:
+        spark: the session.
+        bootstrap_servers: the broker's.
+        source: topic to read, from its beginning.
+        target: topic to write, empty.
+        directory: for checkpoints.
+        header: whether headers are passed on.
+        most: records of one trigger; None for all in one.
+    """
+
+    spark: SparkSession
+    bootstrap_servers: str
+    source: str
+    target: str
+    directory: Path
+    header: bool
+    most: int | None
+
+    @property
+    def checkpoint(self) -> str:
+        """One for each target."""
+        return str(self.directory / f"checkpoint-{self.target}")
+
+    @property
+    def reading(self) -> dict[str, str]:
+        """Options of the source beside servers and topics."""
+        return {} if self.most is None else {"maxOffsetsPerTrigger": str(self.most)}
+
+    @property
+    def columns(self) -> list[str]:
+        """What is passed on."""
+        return ["key", "value", *(["headers"] if self.header else [])]
+
+    def plain(self) -> DataFrame:
+        """Read as without spark-eos."""
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": self.source,
+            "startingOffsets": "earliest",
+            "includeHeaders": str(self.header).lower(),
+            **self.reading,
+        }
+        frame = self.spark.readStream.format("kafka").options(**options).load()
+        return frame.select(*self.columns)
+
+
+@dataclass
+class Trial:
+    """What one contestant did once.
+
+    Attributes:
+        progress: Spark's progress reports of batches that had rows.
+        reports: those of spark-eos.
+    """
+
+    progress: list[dict[str, Any]]
+    reports: list[BatchReport] = field(default_factory=list)
+
+    @property
+    def trigger_ms(self) -> list[float]:
+        """Milliseconds of each trigger."""
+        return [float(p["durationMs"]["triggerExecution"]) for p in self.progress]
+
+    @property
+    def rows(self) -> int:
+        """Records read."""
+        return sum(int(p["numInputRows"]) for p in self.progress)
+
+
+def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    found = [p for p in query.recentProgress if p["numInputRows"]]
+    if not found:
+        raise RuntimeError(f"no batch for {arena.target} had any row")
+    return Trial([_plain(p) for p in found])
+
+
+def _plain(progress: Any) -> dict[str, Any]:
+    return {"numInputRows": progress["numInputRows"], "durationMs": dict(progress["durationMs"])}
+
+
+def spark_eos(arena: Arena) -> Trial:
+    """The sink that is measured."""
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(
+        kafka={"bootstrap.servers": arena.bootstrap_servers},
+        group_id=arena.target,
+        topic=arena.target,
+        checkpoint_location=arena.checkpoint,
+        on_batch=reports.append,
+    )
+    frame = sink.read(
+        arena.spark,
+        subscribe=arena.source,
+        include_headers=arena.header,
+        options=arena.reading,
+    )
+    trial = _run(sink.write(frame.select("source", *arena.columns)), arena)
+    sink.close()
+    return Trial(trial.progress, reports)
+
+
+def sparks_own(arena: Arena) -> Trial:
+    """Spark's Kafka sink, at-least-once."""
+    writer = arena.plain().writeStream.format("kafka")
+    options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
+    return _run(writer.options(checkpointLocation=arena.checkpoint, **options), arena)
+
+
+def read_only(arena: Arena) -> Trial:
+    """Nothing written: the floor of everything that reads with Spark."""
+    writer = arena.plain().writeStream.format("noop")
+    return _run(writer.option("checkpointLocation", arena.checkpoint), arena)
+
+
+def arrow_only(arena: Arena) -> Trial:
+    """Rows handed to Python and dropped there: the floor of everything that writes from Python."""
+
+    def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+    def batch(frame: DataFrame, _batch_id: int) -> None:
+        frame.mapInArrow(drop, _COUNT_DDL).collect()
+
+    writer = arena.plain().writeStream.foreachBatch(batch)
+    return _run(writer.option("checkpointLocation", arena.checkpoint), arena)
+
+
+BASE = "Spark's own sink"
+CONTESTANTS: dict[str, Callable[[Arena], Trial]] = {
+    BASE: sparks_own,
+    "spark-eos": spark_eos,
+    "Spark, nothing written": read_only,
+    "Arrow, nothing written": arrow_only,
+}

@@ -1,0 +1,74 @@
+"""From a record's append to the source until a read_committed reader sees its output."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from contestants import Arena
+from pyspark.sql.streaming.query import StreamingQuery
+
+_WARM = 5.0
+
+
+def latencies(
+    arena: Arena,
+    start: Callable[[], StreamingQuery],
+    partitions: int,
+    rate: int,
+    seconds: float,
+) -> list[float]:
+    """Milliseconds of each record, the first seconds left out.
+
+    Both ends are on this machine, so one clock tells both times.
+
+    Args:
+        arena: with topics that are empty.
+        start: starts the query, with a trigger that does not wait.
+        partitions: of both topics.
+        rate: records each second.
+        seconds: how long it goes on, after the query is warm.
+    """
+    found: list[float] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        reader = Consumer(
+            {
+                "bootstrap.servers": arena.bootstrap_servers,
+                "group.id": f"latency-{arena.target}",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 10,
+            }
+        )
+        with closing(reader):
+            reader.assign([TopicPartition(arena.target, p, 0) for p in range(partitions)])
+            while not stop.is_set():
+                for message in reader.consume(10_000, timeout=0.05):
+                    now = time.monotonic()
+                    sent = float(message.value() or b"0")
+                    if sent > began + _WARM:
+                        found.append((now - sent) * 1000)
+
+    query = start()
+    producer = Producer({"bootstrap.servers": arena.bootstrap_servers, "linger.ms": 0})
+    began = time.monotonic()
+    reading = threading.Thread(target=watch, daemon=True)
+    reading.start()
+    number = 0
+    while (now := time.monotonic()) < began + _WARM + seconds:
+        while number < (now - began) * rate:
+            producer.produce(
+                arena.source, b"%.6f" % time.monotonic(), partition=number % partitions
+            )
+            number += 1
+        producer.poll(0)
+        time.sleep(0.001)
+    producer.flush(10)
+    time.sleep(2)
+    query.stop()
+    stop.set()
+    reading.join(10)
+    return found

@@ -1,0 +1,39 @@
+"""Quix Streams with exactly-once; runs in a virtual environment of its own.
+
+Takes servers, source, target and rows; prints rows per second.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+from quixstreams import Application
+
+
+def main() -> None:
+    """One process, its defaults but for the guarantee."""
+    servers, source, target, rows = sys.argv[1:]
+    application = Application(
+        broker_address=servers,
+        consumer_group=target,
+        auto_offset_reset="earliest",
+        processing_guarantee="exactly-once",
+        loglevel="ERROR",
+    )
+    began: list[float] = []
+
+    def note(value: Any) -> Any:
+        if not began:
+            began.append(time.monotonic())
+        return value
+
+    read = application.topic(source, value_deserializer="bytes", key_deserializer="bytes")
+    written = application.topic(target, value_serializer="bytes", key_serializer="bytes")
+    application.dataframe(read).apply(note).to_topic(written)
+    application.run(count=int(rows))
+    print(json.dumps({"rows_per_second": int(rows) / (time.monotonic() - began[0])}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""CPU time and peak memory of the processes that take part, by their part."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import psutil
+
+
+@dataclass
+class Usage:
+    """What the processes have used.
+
+    Attributes:
+        cpu_seconds: by part: ``jvm``, ``workers``, ``broker`` and ``driver`` (its Python).
+        peak_mib: peak resident memory of the largest process of a part since it started.
+    """
+
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+    peak_mib: dict[str, float] = field(default_factory=dict)
+
+
+def _parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
+    this = psutil.Process()
+    yield "driver", this
+    yield "broker", psutil.Process(broker)
+    for process in this.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            if any("SparkSubmit" in part for part in command):
+                yield "jvm", process
+            elif "pyspark.daemon" in command:
+                yield "workers", process
+
+
+def _peak_mib(process: psutil.Process) -> float:
+    # psutil tells the peak on Windows only.
+    with open(f"/proc/{process.pid}/status") as status:  # noqa: PTH123
+        line = next((line for line in status if line.startswith("VmHWM:")), "VmHWM: 0 kB")
+    return int(line.split()[1]) / 1024
+
+
+def usage(broker: int) -> Usage:
+    """What has been used so far.
+
+    Args:
+        broker: process id of the broker.
+    """
+    found = Usage()
+    for part, process in _parts(broker):
+        with contextlib.suppress(psutil.Error, OSError):
+            times = process.cpu_times()
+            # Workers that have ended count with the daemon that waited for them.
+            ended = times.children_user + times.children_system if part == "workers" else 0.0
+            seconds = times.user + times.system + ended
+            found.cpu_seconds[part] = found.cpu_seconds.get(part, 0.0) + seconds
+            found.peak_mib[part] = max(found.peak_mib.get(part, 0.0), _peak_mib(process))
+    return found
+
+
+@contextlib.contextmanager
+def used(broker: int) -> Iterator[Usage]:
+    """The CPU time that a block takes, and the peaks at its end."""
+    before = usage(broker)
+    difference = Usage()
+    yield difference
+    after = usage(broker)
+    difference.peak_mib = after.peak_mib
+    difference.cpu_seconds = {
+        part: max(0.0, seconds - before.cpu_seconds.get(part, 0.0))
+        for part, seconds in after.cpu_seconds.items()
+    }

@@ -1,0 +1,83 @@
+"""What was measured, as values, as JSON and as Markdown."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contestants import BASE
+
+
+@dataclass
+class Measured:
+    """One scenario, all contestants in turn, several rounds.
+
+    Attributes:
+        name: the scenario's.
+        unit: of the figures.
+        figures: by contestant, one for each round.
+        details: whatever else was measured, by contestant.
+    """
+
+    name: str
+    unit: str
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, contestant: str, figure: float) -> None:
+        """Notes one round."""
+        self.figures.setdefault(contestant, []).append(figure)
+
+    def ratios(self, contestant: str, base: str = BASE) -> list[float]:
+        """Each round's figure over the base's of the same round."""
+        pairs = zip(self.figures[contestant], self.figures[base], strict=True)
+        return [figure / of_base for figure, of_base in pairs]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that so large a share of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def markdown(measured: Measured) -> str:
+    """A table with medians, ratios and their spread."""
+    rows = [
+        f"### {measured.name}",
+        "",
+        f"| contestant | {measured.unit} | of {BASE} | spread |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for contestant, figures in measured.figures.items():
+        ratios = measured.ratios(contestant) if BASE in measured.figures else []
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
+        ratio = f"{statistics.median(ratios):.2f}" if ratios else ""
+        rows.append(f"| {contestant} | {statistics.median(figures):,.0f} | {ratio} | {spread} |")
+    return "\n".join([*rows, "", *_details(measured.details)])
+
+
+def _details(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    if not details:
+        return []
+    names = list(dict.fromkeys(name for found in details.values() for name in found))
+    return [
+        f"| contestant | {' | '.join(names)} |",
+        f"| --- |{' ---: |' * len(names)}",
+        *(
+            f"| {contestant} | {' | '.join(_text(found.get(name)) for name in names)} |"
+            for contestant, found in details.items()
+        ),
+        "",
+    ]
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:,.1f}" if isinstance(value, float) else str(value)
+
+
+def write_json(file: Path, about: Mapping[str, Any], measured: Sequence[Measured]) -> None:
+    """All figures, with what they were measured on."""
+    content = {**about, "scenarios": [asdict(one) for one in measured]}
+    file.write_text(json.dumps(content, indent=1) + "\n")

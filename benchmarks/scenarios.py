@@ -1,0 +1,110 @@
+"""What is measured: pure values."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Records:
+    """What is in the source topic.
+
+    Attributes:
+        size: bytes of a value.
+        partitions: of source and target.
+        key: whether records have a key, of 8 bytes.
+        header: whether records have a header, of 16 bytes.
+    """
+
+    size: int
+    partitions: int
+    key: bool = True
+    header: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables."""
+        size = f"{self.size // 1024} KiB" if self.size >= 1024 else f"{self.size} B"
+        parts = [size, f"{self.partitions} partition{'s' if self.partitions > 1 else ''}"]
+        if not self.key:
+            parts.append("no key")
+        if self.header:
+            parts.append("header")
+        return ", ".join(parts)
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of one record, roughly."""
+        return self.size + (8 if self.key else 0) + (16 if self.header else 0)
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """One large batch.
+
+    Attributes:
+        records: what is in the source.
+        rows: so many.
+        loops: whether the plain loops and Quix Streams take part.
+    """
+
+    records: Records
+    rows: int
+    loops: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables."""
+        return self.records.name
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """Many batches of one size.
+
+    Attributes:
+        records: what is in the source.
+        rows: of one trigger.
+        count: triggers that count.
+    """
+
+    records: Records
+    rows: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables."""
+        return f"{self.rows:,} rows, {self.records.name}"
+
+
+def throughputs(scale: float) -> list[Throughput]:
+    """Large batches; ``scale`` 1 is about 200 MB each."""
+
+    def rows(records: Records) -> int:
+        most = 2_000_000 if records.size <= 100 else 200_000_000 // records.record_bytes
+        return max(records.partitions * 10, int(most * scale))
+
+    described = [
+        (Records(100, 4), True),
+        (Records(1024, 4), True),
+        (Records(10_240, 4), False),
+        (Records(100, 4, key=False), False),
+        (Records(100, 4, header=True), False),
+        (Records(100, 1), False),
+        (Records(100, 64), False),
+        (Records(100, 500), False),
+    ]
+    return [Throughput(records, rows(records), loops) for records, loops in described]
+
+
+def triggers(scale: float) -> list[Triggers]:
+    """Small, middling and many-partitioned batches."""
+
+    def count(most: int) -> int:
+        return max(3, int(most * scale))
+
+    return [
+        Triggers(Records(100, 4), 100, count(40)),
+        Triggers(Records(100, 4), 10_000, count(40)),
+        Triggers(Records(100, 4), 100_000, count(12)),
+        Triggers(Records(100, 500), 50_000, count(8)),
+    ]
