@@ -18,6 +18,7 @@ _PATIENCE = 150.0
 _DRAIN_PATIENCE = 240.0
 _DRAINS = 3
 _REFUSED = "Message size too large"
+_MARKERS_SKIPPED = "these partitions are likely deleted already and hence can be skipped"
 _ROW_TO_BLAME = re.compile(r"source in-\S+-\d+ offset \d+, for topic 'out-")
 
 Tell = Callable[[str], None]
@@ -102,6 +103,8 @@ def run_trial(
             outcome.problem = str(error)
         except Exception:  # noqa: BLE001 - a seed that breaks the harness must be told like others
             outcome.problem = traceback.format_exc()
+        if outcome.problem and _MARKERS_SKIPPED in stage.broker.log():
+            outcome.problem += " (the broker has left transactions without markers: KAFKA-20734)"
         outcome.starts = stage.starts
         outcome.transactions = _transactions(directory)
     outcome.seconds = time.monotonic() - began
