@@ -1,6 +1,6 @@
 """The columns a query may write, checked and brought into the form that tasks expect."""
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -85,9 +85,13 @@ def _check_source(data_type: T.DataType | None) -> None:
         )
 
 
-def writable(frame: DataFrame) -> DataFrame:
-    """The columns that tasks need, flat, keys and values as bytes, timestamps as milliseconds."""
-    types = {field.name: field.dataType for field in frame.schema}
+def writable(schema: T.StructType) -> list[Column]:
+    """The columns that tasks need, flat, keys and values as bytes, timestamps as milliseconds.
+
+    Args:
+        schema: of the DataFrame to be written, which is to select them.
+    """
+    types = {field.name: field.dataType for field in schema}
     columns: list[Column] = [
         F.col("source.topic").alias(SOURCE_TOPIC),
         F.col("source.partition").alias(SOURCE_PARTITION),
@@ -104,4 +108,4 @@ def writable(frame: DataFrame) -> DataFrame:
     columns += [F.col(name) for name in ("topic", "partition", "headers") if name in types]
     if "timestamp" in types:
         columns.append(F.unix_millis(F.col("timestamp")).alias("timestamp"))
-    return frame.select(*columns)
+    return columns

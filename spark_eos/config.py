@@ -30,6 +30,11 @@ _SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "oauthbearer.", "enable.ssl.")
 _SECRET_WORDS: Final = ("password", "secret", "jaas", "token", "credential", "key.pem")
 _CONSUMER_ONLY: Final = ("isolation.level",)
 
+# Spark asks for a partition's first and last offset after each poll, over the connection on which
+# the next fetch waits at the end of the topic. With Kafka's defaults that is a second for each task
+# that reads up to the end, and otherwise two requests for every 500 records.
+_QUICK_SOURCE: Final = {"kafka.fetch.max.wait.ms": "1", "kafka.max.poll.records": "20000"}
+
 _PRODUCER_DEFAULTS: Final = {
     "linger.ms": 20,
     "batch.size": 1_000_000,
@@ -147,6 +152,7 @@ class ClientSettings:
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "kafka.isolation.level": str(self._settings.get("isolation.level", "read_committed")),
+            **_QUICK_SOURCE,
         }
         if "client.id" in self._settings:
             options["kafka.client.id"] = str(self._settings["client.id"])

@@ -41,6 +41,27 @@ class PartitionPlan:
     member: MemberIdentity
 
 
+# About one Arrow batch. Starting a task in a Python worker takes as long as writing a few thousand.
+_ROWS_OF_A_TASK = 10_000
+
+
+def task_count(batch: BatchRange, cores: int) -> int:
+    """How many Spark tasks the batch's source partitions are worth.
+
+    Args:
+        batch: the batch's range; partitions without a start count as large.
+        cores: tasks that Spark can run at a time.
+
+    Returns:
+        At most one task for each source partition, and no fewer than there are cores to run them.
+    """
+    partitions = len(batch.ends)
+    if batch.starts.keys() != batch.ends.keys():
+        return partitions
+    records = sum(batch.ends.values()) - sum(batch.starts.values())
+    return min(partitions, max(cores, -(-records // _ROWS_OF_A_TASK)))
+
+
 BatchPlan = Mapping[tuple[str, int], PartitionPlan]
 
 

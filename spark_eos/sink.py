@@ -1,18 +1,19 @@
 """`ExactlyOnceSink`: the front of spark-eos for foreachBatch."""
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import preflight
+from spark_eos.batch_job import BatchJobs
 from spark_eos.batch_report import BatchReport
 from spark_eos.checkpoint import OffsetLog
-from spark_eos.columns import check_columns, writable
+from spark_eos.columns import check_columns
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
@@ -20,10 +21,8 @@ from spark_eos.hadoop_files import HadoopFiles
 from spark_eos.lifetime import activity, leave_at_exit, stopping
 from spark_eos.members import own_group
 from spark_eos.options import check_positive, check_text
-from spark_eos.pipeline import check_batch, check_narrow
-from spark_eos.plan import BatchPlan, BatchRange
-from spark_eos.report import REPORT_DDL, JobOutcome, job_outcome
-from spark_eos.run import Partitions, QueryRun
+from spark_eos.pipeline import check_narrow
+from spark_eos.run import QueryRun
 from spark_eos.settings import WriterSettings
 from spark_eos.source import (
     check_source_options,
@@ -32,7 +31,6 @@ from spark_eos.source import (
     starting_positions,
 )
 from spark_eos.stopping import told_briefly
-from spark_eos.task import write_task
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
@@ -149,7 +147,7 @@ class ExactlyOnceSink:
         self._selections: list[dict[str, str]] = []
         self._spark: SparkSession | None = None
         self._run: QueryRun | None = None
-        self._checked_run: QueryRun | None = None
+        self._jobs: BatchJobs | None = None
         self._last_batch = -1
 
     def __repr__(self) -> str:
@@ -267,9 +265,9 @@ class ExactlyOnceSink:
         context = frame.sparkSession.sparkContext
         run_id = context.getLocalProperty(_RUN_ID) or ""
         query_id = context.getLocalProperty(_QUERY_ID) or ""
-        run = self._run
-        if run is None or run.run_id != run_id:
-            check_columns(frame.schema, self._settings.topic)
+        run, jobs = self._run, self._jobs
+        if run is None or jobs is None or run.run_id != run_id:
+            jobs = self._jobs = BatchJobs(frame, self._settings.topic)
             run = self._start_run(frame.sparkSession, run_id, query_id)
         elif batch_id <= self._last_batch:
             raise UnsupportedPipelineError(
@@ -277,25 +275,8 @@ class ExactlyOnceSink:
                 "committed the batch's offsets, and these rows are not written. Call it once, "
                 "with the union of what is to be written"
             )
-        rows = writable(frame)
-
-        def job(
-            settings: WriterSettings,
-            batch: BatchRange,
-            batch_plan: BatchPlan,
-            only: Partitions | None,
-        ) -> JobOutcome:
-            if self._checked_run is not run:
-                check_batch(frame, len(batch.ends))
-                self._checked_run = run
-            chosen = rows if only is None else rows.where(_is_one_of(only))
-            written = chosen.mapInArrow(
-                write_task(settings, batch_plan, afresh=only is not None), REPORT_DDL
-            )
-            return job_outcome(row.asDict() for row in written.collect())
-
         try:
-            report = run.process(batch_id, job)
+            report = run.process(batch_id, functools.partial(jobs.run, frame))
         except BaseException as error:
             # Spark ends the query; whoever writes next takes the members over or joins anew.
             stopped = told_briefly(error) if stopping(frame.sparkSession, query_id) else None
@@ -350,13 +331,7 @@ class ExactlyOnceSink:
         return {
             **self.__dict__,
             "_run": None,
-            "_checked_run": None,
+            "_jobs": None,
             "_spark": None,
             "_last_batch": -1,
         }
-
-
-def _is_one_of(partitions: Partitions) -> Any:
-    chosen = [f"{topic}/{index}" for topic, index in partitions]
-    name = F.concat_ws("/", F.col("source_topic"), F.col("source_partition").cast("string"))
-    return name.isin(chosen)

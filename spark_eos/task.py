@@ -18,6 +18,7 @@ from spark_eos.records import RowError, SourceRows, source_rows
 from spark_eos.report import Counters, PartitionOutcome, report_batch
 from spark_eos.settings import WriterSettings
 from spark_eos.transaction import Transactions
+from spark_eos.worker_process import hasten
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ def write_task(
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
+        if context is not None:
+            hasten()
         if context is not None and context.attemptNumber() > 0:
             yield _deferred(batches)
         else:
