@@ -10,8 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import BatchReport
-from spark_eos import sink as sink_module
+from spark_eos import BatchReport, batch_job
 from spark_eos.task import write_task
 from support.flow import Flow
 from support.queries import relay, run_available
@@ -83,7 +82,7 @@ def test_a_target_topic_with_fewer_partitions_than_before(
         afresh.append(options["afresh"])
         return write_task(*arguments, **options)
 
-    monkeypatch.setattr(sink_module, "write_task", noting)
+    monkeypatch.setattr(batch_job, "write_task", noting)
     (first, second) = _run(
         spark_eos_session, flow, lambda: flow.recreate(flow.target, partitions=1)
     )
