@@ -181,7 +181,7 @@ def _steps(trial: Trial) -> dict[str, float]:
 
 def _own_query(arena: Arena) -> StreamingQuery:
     options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
-    writer = arena.plain().writeStream.format("kafka").options(**options)
+    writer = arena.read(as_we_do=False).writeStream.format("kafka").options(**options)
     return writer.option("checkpointLocation", arena.checkpoint).start()
 
 

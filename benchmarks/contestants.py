@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.config import ClientSettings
 
 _COUNT_DDL = "rows long"
 
@@ -51,10 +53,15 @@ class Arena:
         """What is passed on."""
         return ["key", "value", *(["headers"] if self.header else [])]
 
-    def plain(self) -> DataFrame:
-        """Read as without spark-eos."""
+    def read(self, *, as_we_do: bool) -> DataFrame:
+        """The source, read with Spark's defaults or with the client settings of spark-eos."""
+        servers = {"bootstrap.servers": self.bootstrap_servers}
         options = {
-            "kafka.bootstrap.servers": self.bootstrap_servers,
+            **(
+                ClientSettings(servers).for_spark_source()
+                if as_we_do
+                else {f"kafka.{name}": value for name, value in servers.items()}
+            ),
             "subscribe": self.source,
             "startingOffsets": "earliest",
             "includeHeaders": str(self.header).lower(),
@@ -121,16 +128,16 @@ def spark_eos(arena: Arena) -> Trial:
     return Trial(trial.progress, reports)
 
 
-def sparks_own(arena: Arena) -> Trial:
+def sparks_own(arena: Arena, *, as_we_do: bool = False) -> Trial:
     """Spark's Kafka sink, at-least-once."""
-    writer = arena.plain().writeStream.format("kafka")
+    writer = arena.read(as_we_do=as_we_do).writeStream.format("kafka")
     options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
     return _run(writer.options(checkpointLocation=arena.checkpoint, **options), arena)
 
 
 def read_only(arena: Arena) -> Trial:
     """Nothing written: the floor of everything that reads with Spark."""
-    writer = arena.plain().writeStream.format("noop")
+    writer = arena.read(as_we_do=True).writeStream.format("noop")
     return _run(writer.option("checkpointLocation", arena.checkpoint), arena)
 
 
@@ -144,7 +151,7 @@ def arrow_only(arena: Arena) -> Trial:
     def batch(frame: DataFrame, _batch_id: int) -> None:
         frame.mapInArrow(drop, _COUNT_DDL).collect()
 
-    writer = arena.plain().writeStream.foreachBatch(batch)
+    writer = arena.read(as_we_do=True).writeStream.foreachBatch(batch)
     return _run(writer.option("checkpointLocation", arena.checkpoint), arena)
 
 
@@ -152,6 +159,7 @@ BASE = "Spark's own sink"
 CONTESTANTS: dict[str, Callable[[Arena], Trial]] = {
     BASE: sparks_own,
     "spark-eos": spark_eos,
+    "Spark's own sink, source read as by spark-eos": partial(sparks_own, as_we_do=True),
     "Spark, nothing written": read_only,
     "Arrow, nothing written": arrow_only,
 }

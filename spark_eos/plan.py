@@ -41,8 +41,8 @@ class PartitionPlan:
     member: MemberIdentity
 
 
-# About one Arrow batch. Starting a task in a Python worker takes as long as writing a few thousand.
-_ROWS_OF_A_TASK = 10_000
+# Starting a task in a Python worker takes as long as writing a few thousand.
+_ROWS_OF_A_TASK = 25_000
 
 
 def task_count(batch: BatchRange, cores: int) -> int:
