@@ -20,7 +20,8 @@ class Usage:
     peak_mib: dict[str, float] = field(default_factory=dict)
 
 
-def _parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
+def parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
+    """The processes that take part, each with its part."""
     this = psutil.Process()
     yield "driver", this
     yield "broker", psutil.Process(broker)
@@ -47,7 +48,7 @@ def usage(broker: int) -> Usage:
         broker: process id of the broker.
     """
     found = Usage()
-    for part, process in _parts(broker):
+    for part, process in parts(broker):
         with contextlib.suppress(psutil.Error, OSError):
             times = process.cpu_times()
             # Workers that have ended count with the daemon that waited for them.
