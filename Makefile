@@ -62,7 +62,7 @@ $(VENV)/quix/.stamp: $(VENV)/.stamp benchmarks/quix-constraints.txt
 	@touch $@
 
 bench: jars $(VENV)/.bench $(VENV)/quix/.stamp ## Compare speed with all else there is, into docs/performance; SCALE=0.1 for a tenth
-	@$(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
+	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
 
 check: $(VENV)/.stamp ## Check style, types and import contracts
 	@$(BIN)/ruff check

@@ -1,6 +1,7 @@
 """What is measured: pure values."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Triggers:
-    """Many batches of one size.
+    """Many batches of one size, of which the first do not count.
 
     Attributes:
         records: what is in the source.
@@ -70,10 +71,37 @@ class Triggers:
     rows: int
     count: int
 
+    WARM: ClassVar[int] = 2
+
+    @property
+    def batches(self) -> int:
+        """Triggers to run."""
+        return self.count + self.WARM
+
     @property
     def name(self) -> str:
         """As it stands in tables."""
         return f"{self.rows:,} rows, {self.records.name}"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What becomes of the driver's own part as partitions and members grow.
+
+    Attributes:
+        rows: of each partition in each batch.
+        sizes: numbers of partitions and members.
+        batches: triggers to run.
+        name: as it stands in tables.
+    """
+
+    rows: int
+    sizes: tuple[tuple[int, int], ...]
+    batches: int
+    name: str = "growth"
+
+
+GROWTH = Growth(20, ((4, 4), (64, 64), (250, 64), (500, 64), (500, 200)), 8)
 
 
 def throughputs(scale: float) -> list[Throughput]:

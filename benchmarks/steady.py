@@ -118,9 +118,10 @@ def _fed(broker: EmbeddedKafka, topic: str) -> Iterator[None]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--minutes", default=60.0, show_default=True, help="How long it goes on.")
 @click.option("--every", default=60.0, show_default=True, help="Seconds from sample to sample.")
+@click.option("--trigger", default=0.0, show_default=True, help="Seconds from batch to batch.")
 @click.option("--to", type=click.Path(path_type=Path), default=Path("docs/performance/steady.json"),
               show_default=True, help="Where the samples go.")  # fmt: skip
-def main(*, minutes: float, every: float, to: Path) -> None:
+def main(*, minutes: float, every: float, trigger: float, to: Path) -> None:
     """Runs one query with as many small batches as it can, and tells what it holds."""
     samples: list[Sample] = []
     batches = 0
@@ -144,7 +145,11 @@ def main(*, minutes: float, every: float, to: Path) -> None:
         )
         frame = sink.read(spark, subscribe=source).select("source", "value")
         with _fed(broker, source), contextlib.closing(Wire(ClientSettings(kafka))) as wire:
-            query = sink.write(frame).start()
+            query = (
+                sink.write(frame)
+                .trigger(processingTime=f"{trigger * 1000:.0f} milliseconds")
+                .start()
+            )
             began = time.monotonic()
             while query.isActive and time.monotonic() < began + minutes * 60:
                 time.sleep(every)

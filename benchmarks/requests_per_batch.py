@@ -1,0 +1,54 @@
+"""How many requests a batch sends to the brokers, counted by a proxy in front of them."""
+
+import uuid
+from collections import Counter
+from pathlib import Path
+
+from contestants import BASE, CONTESTANTS, OURS, Arena
+from kafka.protocol.api_key import ApiKey
+from load import fill
+from pyspark.sql import SparkSession
+from results import Measured
+from scenarios import Records
+
+from spark_eos.testing import EmbeddedKafka
+from support.proxy import KafkaProxy
+
+_ROWS = 10_000
+_BATCHES = 12
+_RECORDS = Records(100, 4)
+
+
+def requests_per_batch(spark: SparkSession, directory: Path) -> Measured:
+    """Requests of all clients, start and end of the query included, over its batches.
+
+    Args:
+        spark: the session.
+        directory: for checkpoints.
+    """
+    measured = Measured(f"requests, {_ROWS:,} rows, {_RECORDS.name}", "requests per batch")
+    with KafkaProxy() as proxy, EmbeddedKafka(advertised_port=proxy.port) as broker:
+        proxy.upstream_port = int(broker.bootstrap_servers.rpartition(":")[2])
+        source = f"requests-{uuid.uuid4().hex[:8]}"
+        broker.create_topic(source, _RECORDS.partitions)
+        fill(broker, source, _ROWS * (_BATCHES + 1), _RECORDS)
+        for name in (BASE, OURS):
+            target = f"requests-{uuid.uuid4().hex[:8]}"
+            broker.create_topic(target, _RECORDS.partitions)
+            before = len(proxy.requests)
+            CONTESTANTS[name](
+                Arena(
+                    spark,
+                    proxy.bootstrap_servers,
+                    source,
+                    target,
+                    directory,
+                    header=False,
+                    most=_ROWS,
+                    batches=_BATCHES,
+                )
+            )
+            found = Counter(ApiKey(r.api_key).name for r in proxy.requests[before:])
+            measured.add(name, sum(found.values()) / _BATCHES)
+            measured.details[name] = {api: n / _BATCHES for api, n in found.most_common()}
+    return measured
