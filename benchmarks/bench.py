@@ -22,6 +22,8 @@ from scenarios import Growth, Records, Throughput, Triggers
 from spark_eos import ExactlyOnceSink
 from spark_eos.testing import EmbeddedKafka
 
+# Records left in each partition, more than one poll takes: see `Arena.batches`.
+_SPARE = 1_000
 _PEAKS = ("driver", "workers")
 _console = Console(stderr=True, highlight=False)
 
@@ -87,7 +89,7 @@ class Bench:
         """Rows per second of one large batch."""
         measured = Measured(scenario.name, "rows/s")
         records = scenario.records
-        with self._filled(records, scenario.rows + scenario.rows // 10) as source:
+        with self._filled(records, scenario.rows + _SPARE * records.partitions) as source:
             for number in range(self._rounds + 1):
                 for name, contestant in CONTESTANTS.items():
                     with self._topic(records.partitions) as target, used(self._broker.pid) as usage:
@@ -120,7 +122,7 @@ class Bench:
         """Milliseconds of a trigger."""
         measured = Measured(scenario.name, "ms per trigger")
         records = scenario.records
-        rows = scenario.rows * (scenario.batches + 1)
+        rows = scenario.rows * scenario.batches + _SPARE * records.partitions
         with self._filled(records, rows) as source:
             for number in range(self._rounds + 1):
                 for name, contestant in CONTESTANTS.items():
@@ -156,7 +158,7 @@ class Bench:
                 records = Records(100, partitions)
                 rows = scenario.rows * partitions
                 with (
-                    self._filled(records, rows * (scenario.batches + 1)) as source,
+                    self._filled(records, rows * scenario.batches + _SPARE * partitions) as source,
                     self._topic(4) as target,
                 ):
                     arena = self._arena(records, source, target, rows, scenario.batches)

@@ -31,7 +31,7 @@ def requests_per_batch(spark: SparkSession, directory: Path) -> Measured:
         proxy.upstream_port = int(broker.bootstrap_servers.rpartition(":")[2])
         source = f"requests-{uuid.uuid4().hex[:8]}"
         broker.create_topic(source, _RECORDS.partitions)
-        fill(broker, source, _ROWS * (_BATCHES + 1), _RECORDS)
+        fill(broker, source, _ROWS * _BATCHES + 1_000 * _RECORDS.partitions, _RECORDS)
         for name in (BASE, OURS):
             target = f"requests-{uuid.uuid4().hex[:8]}"
             broker.create_topic(target, _RECORDS.partitions)
