@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import BatchReport, ExactlyOnceSink
@@ -30,8 +31,8 @@ class Arena:
         directory: for checkpoints.
         header: whether headers are passed on.
         most: records of one trigger; None for all there are.
-        batches: triggers to run. None of them should read up to the end of the topic, where
-            Spark's own source waits for a second (`spark_eos.config` tells why).
+        batches: triggers that are looked at. None of them should read up to the end of the
+            topic, where Spark's source waits (`spark_eos.config` tells why).
         members: of the group.
     """
 
@@ -101,20 +102,32 @@ class Trial:
         return sum(int(p["numInputRows"]) for p in self.progress)
 
 
+def _ready(writer: DataStreamWriter, arena: Arena) -> DataStreamWriter:
+    arena.spark.sparkContext.setLogLevel("WARN")
+    return writer.option("checkpointLocation", arena.checkpoint)
+
+
 def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
-    query = writer.option("checkpointLocation", arena.checkpoint).start()
-    try:
-        while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
-            time.sleep(0.2)
-        if (error := query.exception()) is not None:
-            raise error
-        found = [_plain(p) for p in query.recentProgress if p["numInputRows"]]
-    finally:
-        # The batch after the last one is cancelled half-way, which Spark would tell at length.
-        arena.spark.sparkContext.setLogLevel("OFF")
-        query.stop()
-        arena.spark.sparkContext.setLogLevel("WARN")
-    return Trial(found[: arena.batches])
+    query = _ready(writer, arena).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return _trial(query, arena)
+
+
+def _run_and_stop(writer: DataStreamWriter, arena: Arena) -> Trial:
+    """Without the last batch: with Kafka's defaults it would wait for a second a partition."""
+    query = _ready(writer, arena).start()
+    while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
+        time.sleep(0.2)
+    if (error := query.exception()) is not None:
+        raise error
+    # What is cancelled half-way Spark would tell at length.
+    arena.spark.sparkContext.setLogLevel("OFF")
+    query.stop()
+    return _trial(query, arena)
+
+
+def _trial(query: StreamingQuery, arena: Arena) -> Trial:
+    return Trial([_plain(p) for p in query.recentProgress if p["numInputRows"]][: arena.batches])
 
 
 def _plain(progress: Any) -> dict[str, Any]:
@@ -147,7 +160,7 @@ def sparks_own(arena: Arena, *, as_we_do: bool = False) -> Trial:
     """Spark's Kafka sink, at-least-once."""
     writer = arena.read(as_we_do=as_we_do).writeStream.format("kafka")
     options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
-    return _run(writer.options(**options), arena)
+    return (_run if as_we_do else _run_and_stop)(writer.options(**options), arena)
 
 
 def read_only(arena: Arena) -> Trial:

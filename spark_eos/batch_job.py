@@ -28,12 +28,12 @@ class BatchJobs:
     """
 
     def __init__(self, frame: DataFrame, default_topic: str | None) -> None:
-        schema = frame.schema
-        check_columns(schema, default_topic)
-        self._columns = writable(schema)
+        self._default_topic = default_topic
+        self._schema = frame.schema
+        check_columns(self._schema, default_topic)
+        self._columns = writable(self._schema)
         # Parsed here, it need not be for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
-        self._cores = frame.sparkSession.sparkContext.defaultParallelism
         self._checked = False
 
     def run(
@@ -47,20 +47,31 @@ class BatchJobs:
         """Writes a batch's rows, or ``only`` those of some source partitions.
 
         Raises:
-            UnsupportedPipelineError: rows have left their source partitions on the way.
+            UnsupportedPipelineError: rows have left their source partitions on the way, or a
+                column stands in the way.
         """
         if not self._checked:
             check_batch(frame, len(batch.ends))
             self._checked = True
+        schema = frame.schema
+        if schema != self._schema:
+            # Whoever calls the sink from a function of their own may select other columns.
+            check_columns(schema, self._default_topic)
+            self._schema, self._columns = schema, writable(schema)
         rows = frame.select(*self._columns)
         if only is not None:
+            # A task for each of them: what was too much for one task may be too much again.
             rows = rows.where(_is_one_of(only))
-        tasks = plan.task_count(batch, self._cores)
-        if tasks < len(batch.ends):
+        elif (tasks := plan.task_count(batch, _cores(frame))) < len(batch.ends):
             rows = rows.coalesce(tasks)
         task = write_task(settings, batch_plan, afresh=only is not None)
         written = rows.mapInArrow(task, self._report)
         return job_outcome(row.asDict() for row in written.collect())
+
+
+def _cores(frame: DataFrame) -> int:
+    # Executors come and go.
+    return frame.sparkSession.sparkContext.defaultParallelism
 
 
 def _is_one_of(partitions: Partitions) -> Any:

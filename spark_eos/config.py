@@ -32,8 +32,9 @@ _CONSUMER_ONLY: Final = ("isolation.level",)
 
 # Spark asks for a partition's first and last offset after each poll, over the connection on which
 # the next fetch waits at the end of the topic. With Kafka's defaults that is a second for each task
-# that reads up to the end, and otherwise two requests for every 500 records.
-_QUICK_SOURCE: Final = {"kafka.fetch.max.wait.ms": "1", "kafka.max.poll.records": "20000"}
+# that reads up to the end, and otherwise two requests for every 500 records. Spark keeps what a
+# poll has brought, of each partition.
+QUICK_SOURCE: Final = {"kafka.fetch.max.wait.ms": "1", "kafka.max.poll.records": "5000"}
 
 _PRODUCER_DEFAULTS: Final = {
     "linger.ms": 20,
@@ -152,7 +153,7 @@ class ClientSettings:
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "kafka.isolation.level": str(self._settings.get("isolation.level", "read_committed")),
-            **_QUICK_SOURCE,
+            **QUICK_SOURCE,
         }
         if "client.id" in self._settings:
             options["kafka.client.id"] = str(self._settings["client.id"])

@@ -43,14 +43,17 @@ class PartitionPlan:
 
 # Starting a task in a Python worker takes as long as writing a few thousand.
 _ROWS_OF_A_TASK = 25_000
+# As many consumers as an executor keeps (spark.kafka.consumer.cache.capacity). Before Spark 4.2 a
+# task holds those of all its partitions until it ends.
+_PARTITIONS_OF_A_TASK = 64
 
 
 def task_count(batch: BatchRange, cores: int) -> int:
     """How many Spark tasks the batch's source partitions are worth.
 
     Args:
-        batch: the batch's range; partitions without a start count as large.
-        cores: tasks that Spark can run at a time.
+        batch: the batch's range; if a partition has no start, it counts as large.
+        cores: tasks that can run at a time, Spark's default parallelism.
 
     Returns:
         At most one task for each source partition, and no fewer than there are cores to run them.
@@ -59,7 +62,8 @@ def task_count(batch: BatchRange, cores: int) -> int:
     if batch.starts.keys() != batch.ends.keys():
         return partitions
     records = sum(batch.ends.values()) - sum(batch.starts.values())
-    return min(partitions, max(cores, -(-records // _ROWS_OF_A_TASK)))
+    wanted = max(cores, -(-records // _ROWS_OF_A_TASK), -(-partitions // _PARTITIONS_OF_A_TASK))
+    return min(partitions, wanted)
 
 
 BatchPlan = Mapping[tuple[str, int], PartitionPlan]

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import calls
-from spark_eos.config import ClientSettings
+from spark_eos.config import QUICK_SOURCE, ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
 from spark_eos.offset_calls import committed_offsets
@@ -44,7 +44,7 @@ def check_source_options(starting_offsets: str, options: Mapping[str, str]) -> N
         reason = _REFUSED.get(name.lower())
         if reason is not None:
             raise UnsupportedPipelineError(f"source option {name!r} can't be used: {reason}")
-        if name.lower().startswith("kafka."):
+        if name.lower().startswith("kafka.") and name.lower() not in QUICK_SOURCE:
             raise ConfigurationError(
                 f"source option {name!r}: client settings go into kafka= of the sink, once"
             )
@@ -136,7 +136,7 @@ def read_source(
 ) -> DataFrame:
     """Spark's Kafka source with the struct ``source`` beside its own columns."""
     reader = spark.readStream.format("kafka").options(
-        **{**options, **client.for_spark_source(), **selection, "startingOffsets": starting}
+        **{**client.for_spark_source(), **options, **selection, "startingOffsets": starting}
     )
     if include_headers:
         reader = reader.option("includeHeaders", "true")

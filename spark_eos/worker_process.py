@@ -1,16 +1,19 @@
 """What makes one of Spark's Python worker processes quick from task to task."""
 
+import contextlib
 import gc
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 _OPEN_FILES: Final = Path("/proc/self/fd")
 
 _quick = False
-_sparks_sockets: list[int] = []
+# Descriptors with their inodes: a number may name another file later.
+_sparks_sockets: list[tuple[int, int]] = []
 
 
 def hasten() -> None:
@@ -18,40 +21,40 @@ def hasten() -> None:
 
     To be called at the start of a task, before its first row is read. Between tasks Spark's
     daemon runs a full garbage collection, which takes tens of milliseconds once pyarrow and pandas
-    are loaded: what is loaded by the first task is taken out of it. And Spark writes to its
-    workers in small pieces, each of which waits until the one before it is acknowledged (RFC 896),
-    which Linux does 40 ms later unless asked to do so at once (RFC 1122, 4.2.3.2). On Unix domain
-    sockets (``spark.python.unix.domain.socket.enabled``) there is nothing to acknowledge.
+    are loaded: what lives when the first task begins is left out of it from then on, so that
+    cycles among those objects are never freed. And Spark writes to its workers in small pieces,
+    each of which waits until the one before it is acknowledged (RFC 896), which Linux does 40 ms
+    later unless asked to do so at once (RFC 1122, 4.2.3.2). On Unix domain sockets
+    (``spark.python.unix.domain.socket.enabled``) there is nothing to acknowledge.
     """
     global _quick  # noqa: PLW0603 - of the process, as what it tells of
     if not _quick:
         _quick = True
-        gc.collect()
-        gc.freeze()
+        if os.environ.get("SPARK_REUSE_WORKER"):
+            gc.collect()
+            gc.freeze()
         # Later there would be those of Kafka's clients among them.
         _sparks_sockets.extend(_open_sockets())
-    for descriptor in _sparks_sockets:
-        _acknowledge(descriptor)
+    # Else a socket object would take the default timeout, and leave Spark's own without waiting.
+    if socket.getdefaulttimeout() is None:
+        for descriptor, inode in _sparks_sockets:
+            _acknowledge(descriptor, inode)
 
 
-def _open_sockets() -> list[int]:
+def _open_sockets() -> Iterator[tuple[int, int]]:
     # Only Linux tells which there are, and only Linux can be asked to acknowledge.
-    if not _OPEN_FILES.is_dir():
-        return []
-    return [number for number in (int(f.name) for f in _OPEN_FILES.iterdir()) if _is_socket(number)]
+    with contextlib.suppress(OSError):
+        for file in list(_OPEN_FILES.iterdir()):
+            with contextlib.suppress(OSError):
+                status = os.fstat(int(file.name))
+                if stat.S_ISSOCK(status.st_mode):
+                    yield int(file.name), status.st_ino
 
 
-def _is_socket(descriptor: int) -> bool:
-    try:
-        return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
-    except OSError:
-        return False
-
-
-def _acknowledge(descriptor: int) -> None:
-    try:
+def _acknowledge(descriptor: int, inode: int) -> None:
+    with contextlib.suppress(OSError):
+        if os.fstat(descriptor).st_ino != inode:
+            return
         with socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-    except OSError:
-        pass  # closed, or of another kind by now

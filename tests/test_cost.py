@@ -1,15 +1,17 @@
 """What a batch must not cost: requests, tasks and waits that Spark has in store for it."""
 
 import gc
+import os
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import worker_process
+from spark_eos import ExactlyOnceSink, worker_process
 from spark_eos.plan import BatchRange, task_count
 from support.flow import Flow
 from support.proxy import KafkaProxy
@@ -23,11 +25,10 @@ def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
     proxied_flow.produce(range(10_000))
     run_available(spark_eos_session, proxied_flow)
     assert len(proxied_flow.values()) == 10_000
-    fetches = [r.message() for r in proxy.requests if r.api_key == FetchRequest.API_KEY]
-    from_spark = [f for f in fetches if f.max_wait_ms != 20]
-    assert from_spark
+    of_spark = [r for r in proxy.requests if r.client_id.startswith("consumer-")]
+    fetches = [r.message() for r in of_spark if r.api_key == FetchRequest.API_KEY]
     # It asks while the next fetch waits at the end of the topic.
-    assert {f.max_wait_ms for f in from_spark} == {1}
+    assert {f.max_wait_ms for f in fetches} == {1}
     assert proxy.count(ListOffsetsRequest, "consumer-") < 20
 
 
@@ -36,25 +37,40 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
 ) -> None:
     flow = new_flow(partitions=6)
     for partition in range(6):
-        flow.produce(range(10), partition=partition)
+        numbers = range(10 * partition, 10 * partition + 10)
+        flow.produce(numbers, partition=partition, key=b"%d" % partition)
     cores = spark_eos_session.sparkContext.defaultParallelism
     assert cores < 6
     reports = run_available(
         spark_eos_session, flow, relay, read={"options": {"maxOffsetsPerTrigger": "12"}}
     )
     assert [r.transactions for r in reports] == [cores] * 5
-    assert sorted(flow.values()) == sorted(str(n) for n in range(10) for _ in range(6))
+    assert sorted(map(int, flow.values())) == list(range(60))
+    for partition in range(6):
+        written = [int(m.value() or b"") for m in flow.written() if m.key() == b"%d" % partition]
+        assert written == list(range(10 * partition, 10 * partition + 10))
 
 
 @pytest.mark.parametrize(
     ("records", "cores", "tasks"),
-    [(0, 2, 2), (100, 2, 2), (20_001, 2, 3), (20_001, 8, 8), (10**9, 2, 10), (100, 64, 10)],
+    [
+        (0, 2, 2),
+        (100, 2, 2),
+        (50_000, 2, 2),
+        (50_001, 2, 3),
+        (75_001, 3, 4),
+        (50_001, 8, 8),
+        (10**9, 2, 10),
+        (100, 64, 10),
+    ],
 )
 def test_task_count(records: int, cores: int, tasks: int) -> None:
     starts = {("a", index): 5 for index in range(10)}
     ends = {**starts, ("a", 3): 5 + records}
     assert task_count(BatchRange(1, starts, ends), cores) == tasks
     assert task_count(BatchRange(1, {("a", 0): 0}, ends), cores) == 10
+    many = {("a", index): 5 for index in range(500)}
+    assert task_count(BatchRange(1, many, many), cores) == max(cores, 8)
 
 
 def test_what_workers_have_loaded_is_not_searched_for_garbage_after_every_task(
@@ -88,16 +104,66 @@ def connection() -> Iterator[socket.socket]:
         yield here
 
 
-def test_workers_acknowledge_what_spark_sends_at_once(
-    connection: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a worker that has yet to run its first task."""
+    monkeypatch.setattr(worker_process, "_quick", False)
+    monkeypatch.setattr(worker_process, "_sparks_sockets", [])
+
+
+@pytest.mark.usefixtures("first_task")
+def test_workers_acknowledge_what_spark_sends_at_once(connection: socket.socket) -> None:
     assert _acknowledges_at_once(connection) == 0
-    monkeypatch.setattr(worker_process, "_quick", True)
-    monkeypatch.setattr(worker_process, "_sparks_sockets", worker_process._open_sockets())
     worker_process.hasten()
     assert _acknowledges_at_once(connection) == 1
-    connection.close()
+
+
+@pytest.mark.usefixtures("first_task")
+def test_a_number_that_names_another_file_by_now_is_left_alone(
+    connection: socket.socket, tmp_path: Path
+) -> None:
     worker_process.hasten()
+    number = connection.detach()
+    with (tmp_path / "another").open("w") as another:
+        os.dup2(another.fileno(), number)
+        before = _open_files()
+        worker_process.hasten()
+        assert _open_files() == before
+    os.close(number)
+
+
+@pytest.mark.usefixtures("first_task")
+def test_a_default_timeout_does_not_reach_sparks_connection(connection: socket.socket) -> None:
+    socket.setdefaulttimeout(5)
+    try:
+        worker_process.hasten()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert os.get_blocking(connection.fileno())
+
+
+def test_columns_may_change_from_batch_to_batch(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    """In a function of the user's own that calls the sink."""
+    flow.produce(range(4), key=b"key")
+    sink = ExactlyOnceSink(**flow.options())
+
+    def batch(frame: DataFrame, batch_id: int) -> None:
+        sink(frame.select("source", "value", *(["key"] if batch_id else [])), batch_id)
+
+    frame = sink.read(
+        spark_eos_session, subscribe=flow.source, options={"maxOffsetsPerTrigger": "2"}
+    )
+    writer = frame.writeStream.foreachBatch(batch).trigger(availableNow=True)
+    writer.option("checkpointLocation", flow.checkpoint).start().awaitTermination()
+    sink.close()
+    keys = [m.key() for m in flow.written()]
+    assert sorted(key or b"" for key in keys) == [b"", b"", b"key", b"key"]
+
+
+def _open_files() -> set[str]:
+    return {file.name for file in Path("/proc/self/fd").iterdir()}
 
 
 def _acknowledges_at_once(connection: socket.socket) -> int:
