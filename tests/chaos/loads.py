@@ -44,6 +44,8 @@ class Load:
         targets: number of target topics.
         partitions: of each topic, to begin with.
         max_offsets: of one trigger.
+        arrow_rows: rows of an Arrow batch; fewer than a partition has, so that the user's function
+            can fail after a transaction of the same task has committed.
         top_up: so many records are produced whenever the query is about to run out of them.
         options: of ExactlyOnceSink.
         record: makes the n-th record, given the partitions of a source topic.
@@ -54,6 +56,7 @@ class Load:
     targets: int
     partitions: int
     max_offsets: int
+    arrow_rows: int
     top_up: int
     options: dict[str, Any]
     record: Callable[[random.Random, int, int], Record]
@@ -107,10 +110,12 @@ def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
 
 
 LOADS = {
-    "relay": Load(1, 1, 4, 60_000, 250_000, {"chunk_records": 10_000}, _relay_record, _relay),
-    "enrich": Load(2, 2, 3, 60_000, 250_000, {}, _enrich_record, _enrich),
+    "relay": Load(
+        1, 1, 4, 60_000, 5_000, 250_000, {"chunk_records": 10_000}, _relay_record, _relay,
+    ),
+    "enrich": Load(2, 2, 3, 60_000, 5_000, 250_000, {}, _enrich_record, _enrich),
     "skewed": Load(
-        1, 1, 3, 1_500, 6_000, {"chunk_records": 300, "chunk_bytes": 4 << 20}, _skewed_record,
+        1, 1, 3, 1_500, 200, 6_000, {"chunk_records": 300, "chunk_bytes": 4 << 20}, _skewed_record,
         _skewed,
     ),
 }  # fmt: skip

@@ -139,7 +139,7 @@ class Stage:
         """For ``chaos.query``."""
         config = {
             "spark.sql.shuffle.partitions": "2",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(self.load.arrow_rows),
             # The zombies of a stopped query live long enough to do harm.
             "spark.python.task.killTimeout": "6s",
         }
