@@ -9,7 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import outsiders
-from contestants import BASE, CONTESTANTS, OURS, Arena, Trial, spark_eos
+from contestants import (
+    BASE,
+    CONTESTANTS,
+    OURS,
+    Arena,
+    Trial,
+    our_sink,
+    our_writer,
+    own_writer,
+    spark_eos,
+)
 from latency import latencies
 from load import fill
 from processes import Usage, used
@@ -17,13 +27,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from results import Measured, percentile
 from rich.console import Console
-from scenarios import Growth, Records, Throughput, Triggers
+from scenarios import SPARE, Growth, Records, Throughput, Triggers
 
-from spark_eos import ExactlyOnceSink
 from spark_eos.testing import EmbeddedKafka
 
-# Records left in each partition, more than one poll takes: see `Arena.batches`.
-_SPARE = 1_000
 _PEAKS = ("driver", "workers")
 _console = Console(stderr=True, highlight=False)
 
@@ -89,7 +96,7 @@ class Bench:
         """Rows per second of one large batch."""
         measured = Measured(scenario.name, "rows/s")
         records = scenario.records
-        with self._filled(records, scenario.rows + _SPARE * records.partitions) as source:
+        with self._filled(records, scenario.rows + SPARE * records.partitions) as source:
             for number in range(self._rounds + 1):
                 for name, contestant in CONTESTANTS.items():
                     with self._topic(records.partitions) as target, used(self._broker.pid) as usage:
@@ -122,7 +129,7 @@ class Bench:
         """Milliseconds of a trigger."""
         measured = Measured(scenario.name, "ms per trigger")
         records = scenario.records
-        rows = scenario.rows * scenario.batches + _SPARE * records.partitions
+        rows = scenario.rows * scenario.batches + SPARE * records.partitions
         with self._filled(records, rows) as source:
             for number in range(self._rounds + 1):
                 for name, contestant in CONTESTANTS.items():
@@ -158,7 +165,7 @@ class Bench:
                 records = Records(100, partitions)
                 rows = scenario.rows * partitions
                 with (
-                    self._filled(records, rows * scenario.batches + _SPARE * partitions) as source,
+                    self._filled(records, rows * scenario.batches + SPARE * partitions) as source,
                     self._topic(4) as target,
                 ):
                     arena = self._arena(records, source, target, rows, scenario.batches)
@@ -200,20 +207,11 @@ def _steps(trial: Trial) -> dict[str, float]:
 
 
 def _own_query(arena: Arena) -> StreamingQuery:
-    options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
-    writer = arena.read(as_we_do=False).writeStream.format("kafka").options(**options)
-    return writer.option("checkpointLocation", arena.checkpoint).start()
+    return own_writer(arena).option("checkpointLocation", arena.checkpoint).start()
 
 
-def _eos_query(arena: Arena) -> StreamingQuery:
-    sink = ExactlyOnceSink(
-        kafka={"bootstrap.servers": arena.bootstrap_servers},
-        group_id=arena.target,
-        topic=arena.target,
-        checkpoint_location=arena.checkpoint,
-    )
-    frame = sink.read(arena.spark, subscribe=arena.source).select("source", *arena.columns)
-    return sink.write(frame).start()
+def _our_query(arena: Arena) -> StreamingQuery:
+    return our_writer(our_sink(arena), arena).start()
 
 
-_QUERIES: dict[str, Callable[[Arena], StreamingQuery]] = {BASE: _own_query, OURS: _eos_query}
+_QUERIES: dict[str, Callable[[Arena], StreamingQuery]] = {BASE: _own_query, OURS: _our_query}

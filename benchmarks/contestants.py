@@ -134,33 +134,49 @@ def _plain(progress: Any) -> dict[str, Any]:
     return {"numInputRows": progress["numInputRows"], "durationMs": dict(progress["durationMs"])}
 
 
-def spark_eos(arena: Arena) -> Trial:
+def our_sink(
+    arena: Arena, on_batch: Callable[[BatchReport], None] | None = None
+) -> ExactlyOnceSink:
     """The sink that is measured."""
-    reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(
+    return ExactlyOnceSink(
         kafka={"bootstrap.servers": arena.bootstrap_servers},
         group_id=arena.target,
         topic=arena.target,
         checkpoint_location=arena.checkpoint,
         members=arena.members,
-        on_batch=reports.append,
+        on_batch=on_batch,
     )
+
+
+def our_writer(sink: ExactlyOnceSink, arena: Arena) -> DataStreamWriter:
+    """The whole query, but for its trigger."""
     frame = sink.read(
         arena.spark,
         subscribe=arena.source,
         include_headers=arena.header,
         options=arena.reading,
     )
-    trial = _run(sink.write(frame.select("source", *arena.columns)), arena)
+    return sink.write(frame.select("source", *arena.columns))
+
+
+def own_writer(arena: Arena, *, as_we_do: bool = False) -> DataStreamWriter:
+    """The same query with Spark's Kafka sink, at-least-once."""
+    options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
+    return arena.read(as_we_do=as_we_do).writeStream.format("kafka").options(**options)
+
+
+def spark_eos(arena: Arena) -> Trial:
+    """What is measured."""
+    reports: list[BatchReport] = []
+    sink = our_sink(arena, reports.append)
+    trial = _run(our_writer(sink, arena), arena)
     sink.close()
     return Trial(trial.progress, reports[: arena.batches])
 
 
 def sparks_own(arena: Arena, *, as_we_do: bool = False) -> Trial:
     """Spark's Kafka sink, at-least-once."""
-    writer = arena.read(as_we_do=as_we_do).writeStream.format("kafka")
-    options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
-    return (_run if as_we_do else _run_and_stop)(writer.options(**options), arena)
+    return (_run if as_we_do else _run_and_stop)(own_writer(arena, as_we_do=as_we_do), arena)
 
 
 def read_only(arena: Arena) -> Trial:

@@ -4,13 +4,13 @@
 """
 
 import os
-import re
 import tempfile
 import uuid
 from pathlib import Path
 
 import click
 from load import fill
+from peak import peak_mib
 from rich.console import Console
 from rich.table import Table
 from scenarios import Records
@@ -30,12 +30,6 @@ def _writers(directory: str) -> list[int]:
         if any(link.startswith(directory) and "/slot-" in link for link in links):
             found.append(int(process.name))
     return found
-
-
-def _peak_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    match = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(match[1]) / 1024 if match else 0.0
 
 
 @click.command()
@@ -67,7 +61,7 @@ def main(rows: int, size: int) -> None:
             table.add_row(
                 f"{reports[0].rows_written:,}",
                 str(reports[0].transactions),
-                f"{max(map(_peak_mib, _writers(workers))):.0f}",
+                f"{max(map(peak_mib, _writers(workers))):.0f}",
                 f"{reports[0].milliseconds['total'] / 1000:.1f}",
             )
             sink.close()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import psutil
+from peak import peak_mib
 
 
 @dataclass
@@ -34,13 +35,6 @@ def parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
                 yield "workers", process
 
 
-def _peak_mib(process: psutil.Process) -> float:
-    # psutil tells the peak on Windows only.
-    with open(f"/proc/{process.pid}/status") as status:  # noqa: PTH123
-        line = next((line for line in status if line.startswith("VmHWM:")), "VmHWM: 0 kB")
-    return int(line.split()[1]) / 1024
-
-
 def usage(broker: int) -> Usage:
     """What has been used so far.
 
@@ -55,7 +49,7 @@ def usage(broker: int) -> Usage:
             ended = times.children_user + times.children_system if part == "workers" else 0.0
             seconds = times.user + times.system + ended
             found.cpu_seconds[part] = found.cpu_seconds.get(part, 0.0) + seconds
-            found.peak_mib[part] = max(found.peak_mib.get(part, 0.0), _peak_mib(process))
+            found.peak_mib[part] = max(found.peak_mib.get(part, 0.0), peak_mib(process.pid))
     return found
 
 

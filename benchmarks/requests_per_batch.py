@@ -9,7 +9,7 @@ from kafka.protocol.api_key import ApiKey
 from load import fill
 from pyspark.sql import SparkSession
 from results import Measured
-from scenarios import Records
+from scenarios import SPARE, Records
 
 from spark_eos.testing import EmbeddedKafka
 from support.proxy import KafkaProxy
@@ -31,7 +31,7 @@ def requests_per_batch(spark: SparkSession, directory: Path) -> Measured:
         proxy.upstream_port = int(broker.bootstrap_servers.rpartition(":")[2])
         source = f"requests-{uuid.uuid4().hex[:8]}"
         broker.create_topic(source, _RECORDS.partitions)
-        fill(broker, source, _ROWS * _BATCHES + 1_000 * _RECORDS.partitions, _RECORDS)
+        fill(broker, source, _ROWS * _BATCHES + SPARE * _RECORDS.partitions, _RECORDS)
         for name in (BASE, OURS):
             target = f"requests-{uuid.uuid4().hex[:8]}"
             broker.create_topic(target, _RECORDS.partitions)

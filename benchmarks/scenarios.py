@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+SPARE = 1_000
+"""Records left in each partition, more than one poll takes: see `contestants.Arena.batches`."""
+
 
 @dataclass(frozen=True)
 class Records:

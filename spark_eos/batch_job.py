@@ -29,12 +29,14 @@ class BatchJobs:
 
     def __init__(self, frame: DataFrame, default_topic: str | None) -> None:
         self._default_topic = default_topic
-        self._schema = frame.schema
-        check_columns(self._schema, default_topic)
-        self._columns = writable(self._schema)
+        self._adopt(frame.schema)
         # Parsed here, it need not be for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
         self._checked = False
+
+    def _adopt(self, schema: T.StructType) -> None:
+        check_columns(schema, self._default_topic)
+        self._schema, self._columns = schema, writable(schema)
 
     def run(
         self,
@@ -56,8 +58,7 @@ class BatchJobs:
         schema = frame.schema
         if schema != self._schema:
             # Whoever calls the sink from a function of their own may select other columns.
-            check_columns(schema, self._default_topic)
-            self._schema, self._columns = schema, writable(schema)
+            self._adopt(schema)
         rows = frame.select(*self._columns)
         if only is not None:
             # A task for each of them: what was too much for one task may be too much again.

@@ -1,6 +1,7 @@
 """What makes one of Spark's Python worker processes quick from task to task."""
 
 import contextlib
+import functools
 import gc
 import os
 import socket
@@ -10,10 +11,6 @@ from pathlib import Path
 from typing import Final
 
 _OPEN_FILES: Final = Path("/proc/self/fd")
-
-_quick = False
-# Descriptors with their inodes: a number may name another file later.
-_sparks_sockets: list[tuple[int, int]] = []
 
 
 def hasten() -> None:
@@ -27,18 +24,23 @@ def hasten() -> None:
     later unless asked to do so at once (RFC 1122, 4.2.3.2). On Unix domain sockets
     (``spark.python.unix.domain.socket.enabled``) there is nothing to acknowledge.
     """
-    global _quick  # noqa: PLW0603 - of the process, as what it tells of
-    if not _quick:
-        _quick = True
-        if os.environ.get("SPARK_REUSE_WORKER"):
-            gc.collect()
-            gc.freeze()
-        # Later there would be those of Kafka's clients among them.
-        _sparks_sockets.extend(_open_sockets())
+    sockets = _at_first_task()
     # Else a socket object would take the default timeout, and leave Spark's own without waiting.
     if socket.getdefaulttimeout() is None:
-        for descriptor, inode in _sparks_sockets:
+        for descriptor, inode in sockets:
             _acknowledge(descriptor, inode)
+
+
+@functools.cache
+def _at_first_task() -> list[tuple[int, int]]:
+    """Spark's sockets: descriptors with their inodes, since a number may name another file later.
+
+    Looked for only once: later there would be those of Kafka's clients among them.
+    """
+    if os.environ.get("SPARK_REUSE_WORKER"):
+        gc.collect()
+        gc.freeze()
+    return list(_open_sockets())
 
 
 def _open_sockets() -> Iterator[tuple[int, int]]:

@@ -32,6 +32,18 @@ def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
     assert proxy.count(ListOffsetsRequest, "consumer-") < 20
 
 
+def test_the_users_own_source_settings_come_first(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    proxied_flow.produce(range(10))
+    own = {"kafka.fetch.max.wait.ms": "7", "kafka.max.poll.records": "2"}
+    run_available(spark_eos_session, proxied_flow, read={"options": own})
+    of_spark = [r for r in proxy.requests if r.client_id.startswith("consumer-")]
+    fetches = [r.message() for r in of_spark if r.api_key == FetchRequest.API_KEY]
+    assert {f.max_wait_ms for f in fetches} == {7}
+    assert proxy.count(ListOffsetsRequest, "consumer-") >= 10
+
+
 def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -105,10 +117,11 @@ def connection() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def first_task() -> Iterator[None]:
     """As in a worker that has yet to run its first task."""
-    monkeypatch.setattr(worker_process, "_quick", False)
-    monkeypatch.setattr(worker_process, "_sparks_sockets", [])
+    worker_process._at_first_task.cache_clear()
+    yield
+    worker_process._at_first_task.cache_clear()
 
 
 @pytest.mark.usefixtures("first_task")
