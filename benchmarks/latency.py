@@ -10,6 +10,7 @@ from contestants import Arena
 from pyspark.sql.streaming.query import StreamingQuery
 
 _WARM = 5.0
+_PATIENCE = 60.0
 
 
 def latencies(
@@ -31,9 +32,11 @@ def latencies(
         seconds: how long it goes on, after the query is warm.
     """
     found: list[float] = []
+    seen = 0
     stop = threading.Event()
 
     def watch() -> None:
+        nonlocal seen
         reader = Consumer(
             {
                 "bootstrap.servers": arena.bootstrap_servers,
@@ -48,6 +51,7 @@ def latencies(
             while not stop.is_set():
                 for message in reader.consume(10_000, timeout=0.05):
                     now = time.monotonic()
+                    seen += 1
                     sent = float(message.value() or b"0")
                     if sent > began + _WARM:
                         found.append((now - sent) * 1000)
@@ -67,7 +71,9 @@ def latencies(
         producer.poll(0)
         time.sleep(0.001)
     producer.flush(10)
-    time.sleep(2)
+    until = time.monotonic() + _PATIENCE
+    while seen < number and time.monotonic() < until:
+        time.sleep(0.1)
     query.stop()
     stop.set()
     reading.join(10)
