@@ -48,12 +48,7 @@ chaos-mutations: jars ## Break spark-eos in known ways; each must be found out b
 soak: jars ## The same as chaos for hours: four, or HOURS=n
 	@cd tests && ../$(BIN)/python -m chaos --minutes $$(( 60 * $(or $(HOURS),4) ))
 
-# Beside the project's own packages: what measures and draws; and a contestant, whose packages may
-# differ from ours.
-$(VENV)/.bench: $(VENV)/.stamp benchmarks/constraints.txt
-	@$(PIP) install --require-hashes --no-deps --requirement benchmarks/constraints.txt
-	@touch $@
-
+# A contestant, whose packages may differ from ours.
 $(VENV)/quix/.stamp: $(VENV)/.stamp benchmarks/quix-constraints.txt
 	@echo "Installing Quix Streams into $(VENV)/quix"
 	@$(PYTHON) -m venv $(VENV)/quix
@@ -61,7 +56,7 @@ $(VENV)/quix/.stamp: $(VENV)/.stamp benchmarks/quix-constraints.txt
 		--require-hashes --no-deps --requirement benchmarks/quix-constraints.txt
 	@touch $@
 
-bench: jars $(VENV)/.bench $(VENV)/quix/.stamp ## Compare speed with all else there is, into docs/performance; SCALE=0.1 for a tenth
+bench: jars $(VENV)/quix/.stamp ## Compare speed with all else there is, into docs/performance; SCALE=0.1 for a tenth
 	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
 
 check: $(VENV)/.stamp ## Check style, types and import contracts
