@@ -39,6 +39,9 @@ def main(
     # As fast as it gets: JVMs that compile all they want.
     with EmbeddedKafka(heap="2g") as broker, tempfile.TemporaryDirectory() as checkpoints:
         spark = spark_session(config={"spark.driver.memory": "3g"})
+        # Queries are stopped in the middle of a batch, which Spark would tell at length; what fails
+        # is raised here.
+        spark.sparkContext.setLogLevel("OFF")
         bench = Bench(broker, spark, Path(checkpoints), rounds, quix)
         measured += [bench.throughput(s) for s in throughputs(scale) if chosen in s.name]
         measured += [bench.triggers(s) for s in triggers(scale) if chosen in s.name]

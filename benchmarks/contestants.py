@@ -102,26 +102,19 @@ class Trial:
         return sum(int(p["numInputRows"]) for p in self.progress)
 
 
-def _ready(writer: DataStreamWriter, arena: Arena) -> DataStreamWriter:
-    arena.spark.sparkContext.setLogLevel("WARN")
-    return writer.option("checkpointLocation", arena.checkpoint)
-
-
 def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
-    query = _ready(writer, arena).trigger(availableNow=True).start()
+    query = writer.option("checkpointLocation", arena.checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
     return _trial(query, arena)
 
 
 def _run_and_stop(writer: DataStreamWriter, arena: Arena) -> Trial:
     """Without the last batch: with Kafka's defaults it would wait for a second a partition."""
-    query = _ready(writer, arena).start()
+    query = writer.option("checkpointLocation", arena.checkpoint).start()
     while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
         time.sleep(0.2)
     if (error := query.exception()) is not None:
         raise error
-    # What is cancelled half-way Spark would tell at length.
-    arena.spark.sparkContext.setLogLevel("OFF")
     query.stop()
     return _trial(query, arena)
 
