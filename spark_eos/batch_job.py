@@ -8,11 +8,11 @@ from pyspark.sql import types as T
 
 from spark_eos import plan
 from spark_eos.columns import check_columns, writable
-from spark_eos.pipeline import check_batch
 from spark_eos.plan import BatchPlan, BatchRange
 from spark_eos.report import REPORT_DDL, JobOutcome, job_outcome
 from spark_eos.run import Partitions
 from spark_eos.settings import WriterSettings
+from spark_eos.surroundings import Surroundings
 from spark_eos.task import write_task
 
 
@@ -22,12 +22,16 @@ class BatchJobs:
     Args:
         frame: the first batch.
         default_topic: the sink's, if it has one.
+        surroundings: where the run takes place.
 
     Raises:
         UnsupportedPipelineError: a column stands in the way.
     """
 
-    def __init__(self, frame: DataFrame, default_topic: str | None) -> None:
+    def __init__(
+        self, frame: DataFrame, default_topic: str | None, surroundings: Surroundings
+    ) -> None:
+        self._surroundings = surroundings
         self._default_topic = default_topic
         self._adopt(frame.schema)
         # Parsed here, it need not be for every batch.
@@ -53,7 +57,7 @@ class BatchJobs:
                 column stands in the way.
         """
         if not self._checked:
-            check_batch(frame, len(batch.ends))
+            self._surroundings.check_batch(frame, len(batch.ends))
             self._checked = True
         schema = frame.schema
         if schema != self._schema:
@@ -63,16 +67,11 @@ class BatchJobs:
         if only is not None:
             # A task for each of them: what was too much for one task may be too much again.
             rows = rows.where(_is_one_of(only))
-        elif (tasks := plan.task_count(batch, _cores(frame))) < len(batch.ends):
+        elif (tasks := plan.task_count(batch, self._surroundings.cores())) < len(batch.ends):
             rows = rows.coalesce(tasks)
         task = write_task(settings, batch_plan, afresh=only is not None)
         written = rows.mapInArrow(task, self._report)
-        return job_outcome(row.asDict() for row in written.collect())
-
-
-def _cores(frame: DataFrame) -> int:
-    # Executors come and go.
-    return frame.sparkSession.sparkContext.defaultParallelism
+        return job_outcome(row.asDict() for row in self._surroundings.collect(written))
 
 
 def _is_one_of(partitions: Partitions) -> Any:

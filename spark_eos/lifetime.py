@@ -34,16 +34,6 @@ def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable
     return active
 
 
-def stopping(spark: SparkSession, query_id: str) -> bool:
-    """Whether the query's ``stop()`` has been called; yes if nobody can tell any more."""
-    try:
-        query = spark.streams.get(query_id)
-        active = query is not None and query.isActive
-    except Exception:  # noqa: BLE001 - however the JVM has gone, the query has with it
-        active = False
-    return not active
-
-
 def leave_at_exit(run: QueryRun) -> None:
     """Lets the run's members leave when the interpreter exits."""
     reference = weakref.ref(run)

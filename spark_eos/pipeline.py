@@ -3,7 +3,7 @@
 import contextlib
 import io
 import re
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame
 
@@ -51,30 +51,3 @@ def check_narrow(frame: DataFrame) -> None:
                     "select, map, mapInArrow, broadcast joins, union and coalesce keep them so. "
                     "Shuffle in a query of its own, to a topic in between"
                 )
-
-
-def check_batch(frame: DataFrame, source_partition_count: int) -> None:
-    """Refuses a micro-batch whose rows have left their source partitions on the way.
-
-    Inside foreachBatch the plan of what was done before shows only in the lineage of its RDD.
-
-    Raises:
-        UnsupportedPipelineError: as said.
-    """
-    query: Any = frame._jdf.queryExecution()  # noqa: SLF001 - there is no public way to ask
-    rdd = query.toRdd()
-    lineage = rdd.toDebugString()
-    for word in ("ShuffledRowRDD", "StateStore"):
-        if word in lineage:
-            raise UnsupportedPipelineError(
-                f"the batch was shuffled or holds state ({word} in its lineage): exactly-once "
-                "needs the rows of a source partition to stay in one task in offset order. "
-                "Start the query from sink.write(...), which names the operator"
-            )
-    found = rdd.getNumPartitions()
-    if found > source_partition_count:
-        raise UnsupportedPipelineError(
-            f"the batch has {found} Spark partitions for {source_partition_count} source "
-            "partitions, so rows of a source partition are split over tasks: leave out "
-            "repartition and the like"
-        )

@@ -1,6 +1,7 @@
 """What a query's group has committed, as its run knows it: read, adopted and settled."""
 
 import logging
+import time
 from collections.abc import Collection
 
 from spark_eos import plan
@@ -11,10 +12,12 @@ from spark_eos.errors import (
     Code,
     KafkaResponseError,
     OffsetsLostError,
+    SparkEosError,
     Verdict,
     code_names,
     verdict,
 )
+from spark_eos.group_calls import describe_group
 from spark_eos.identity import id_pattern
 from spark_eos.offset_calls import commit_offsets, committed_offsets
 from spark_eos.plan import BatchRange, Positions
@@ -25,6 +28,8 @@ from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
 
+# Seconds between two looks for what cancelled tasks have left.
+_SWEEP = 0.25
 _EPOCH_MOVED = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
 
 
@@ -79,7 +84,7 @@ class Progress:
             OffsetsLostError: one lies before what the run itself has seen committed.
         """
         # Only now that everyone older is fenced do the offsets stand still.
-        self._end_open_transactions()
+        self._end_open_transactions(self._deadline())
         deadline = self._deadline()
 
         def attempt() -> Positions:
@@ -111,8 +116,32 @@ class Progress:
         self.committed = found
         self._known = set(batch.ends)
 
-    def _end_open_transactions(self) -> None:
-        settings, deadline = self._settings, self._deadline()
+    def end_after_stop(self, seconds: float) -> None:
+        """Ends what cancelled tasks leave open: at once, and until all of them have ended.
+
+        For a run whose members have left, so that nobody can commit offsets any more.
+
+        Args:
+            seconds: for so long a task may go on.
+        """
+        until = time.monotonic() + seconds
+        try:
+            while True:
+                deadline = Deadline(min(5.0, self._group_timeout), "group_timeout")
+                if describe_group(self._wire, self._settings.group_id, deadline).members:
+                    # A newer run has done so at its start; what is open now is its own.
+                    return
+                self._end_open_transactions(deadline)
+                if time.monotonic() >= until:
+                    return
+                time.sleep(_SWEEP)
+        except SparkEosError as error:
+            logger.info(
+                "group %s: open transactions will time out: %s", self._settings.group_id, error
+            )
+
+    def _end_open_transactions(self, deadline: Deadline) -> None:
+        settings = self._settings
         pattern = id_pattern(settings.transactional_id_prefix, settings.group_id)
         for transactional_id in open_transactions(self._wire, pattern, deadline):
             logger.info("ending the open transaction of %s", transactional_id)

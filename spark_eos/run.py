@@ -95,10 +95,17 @@ class QueryRun:
         self._started = False
         self._cluster_version = 0
 
-    def leave(self) -> None:
-        """Ends the run cleanly: its members leave the group. May be called again."""
+    def leave(self, tasks_outlive_stop: float = 0.0) -> None:
+        """Ends the run cleanly: its members leave the group. May be called again.
+
+        Args:
+            tasks_outlive_stop: seconds for which tasks of a cancelled job may go on: what they
+                leave open is ended.
+        """
         try:
             self._coordinator.leave()
+            if tasks_outlive_stop:
+                self._progress.end_after_stop(tasks_outlive_stop)
         finally:
             self._wire.close()
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -12,13 +12,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_eos import preflight
 from spark_eos.batch_job import BatchJobs
 from spark_eos.batch_report import BatchReport
-from spark_eos.checkpoint import OffsetLog
+from spark_eos.classic import ClassicSurroundings
 from spark_eos.columns import check_columns
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
-from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
-from spark_eos.hadoop_files import HadoopFiles
-from spark_eos.lifetime import activity, leave_at_exit, stopping
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.members import own_group
 from spark_eos.options import check_positive, check_text
 from spark_eos.pipeline import check_narrow
@@ -30,13 +28,10 @@ from spark_eos.source import (
     source_partitions,
     starting_positions,
 )
-from spark_eos.stopping import told_briefly
+from spark_eos.surroundings import Surroundings
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
-
-_QUERY_ID: Final = "sql.streaming.queryId"
-_RUN_ID: Final = "spark.jobGroup.id"
 
 
 class ExactlyOnceSink:
@@ -148,6 +143,7 @@ class ExactlyOnceSink:
         self._spark: SparkSession | None = None
         self._run: QueryRun | None = None
         self._jobs: BatchJobs | None = None
+        self._surroundings: Surroundings | None = None
         self._last_batch = -1
 
     def __repr__(self) -> str:
@@ -262,13 +258,9 @@ class ExactlyOnceSink:
         Raises:
             SparkEosError: the batch is not written; Spark stops the query with this as reason.
         """
-        context = frame.sparkSession.sparkContext
-        run_id = context.getLocalProperty(_RUN_ID) or ""
-        query_id = context.getLocalProperty(_QUERY_ID) or ""
-        run, jobs = self._run, self._jobs
-        if run is None or jobs is None or run.run_id != run_id:
-            jobs = self._jobs = BatchJobs(frame, self._settings.topic)
-            run = self._start_run(frame.sparkSession, run_id, query_id)
+        run, jobs, surroundings = self._run, self._jobs, self._surroundings
+        if run is None or jobs is None or surroundings is None or not surroundings.hold(frame):
+            run, jobs, surroundings = self._start_run(frame)
         elif batch_id <= self._last_batch:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call has "
@@ -276,11 +268,12 @@ class ExactlyOnceSink:
                 "with the union of what is to be written"
             )
         try:
-            report = run.process(batch_id, functools.partial(jobs.run, frame))
+            with surroundings.batch():
+                report = run.process(batch_id, functools.partial(jobs.run, frame))
         except BaseException as error:
             # Spark ends the query; whoever writes next takes the members over or joins anew.
-            stopped = told_briefly(error) if stopping(frame.sparkSession, query_id) else None
-            self.close()
+            stopped = surroundings.stopped(error)
+            self._end_run(surroundings.tasks_outlive_stop if stopped is not None else 0.0)
             if stopped is not None:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
@@ -290,31 +283,26 @@ class ExactlyOnceSink:
         if self._on_batch is not None:
             self._on_batch(report)
 
-    def _start_run(self, session: SparkSession, run_id: str, query_id: str) -> QueryRun:
+    def _start_run(self, frame: DataFrame) -> tuple[QueryRun, BatchJobs, Surroundings]:
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        offset_log = OffsetLog(HadoopFiles(session, self._checkpoint_location))
-        found = offset_log.query_id()
-        if query_id and found != query_id:
-            raise CheckpointError(
-                f"checkpoint_location {self._checkpoint_location!r} belongs to query {found}, "
-                f"this is query {query_id}: the sink and the query need the same checkpoint; "
-                "start the query from sink.write(...), which sets it"
-            )
-        self._last_batch = -1
-        run = self._run = QueryRun(
-            run_id,
+        surroundings = ClassicSurroundings(frame, self._checkpoint_location, self._spark)
+        jobs = BatchJobs(frame, self._settings.topic, surroundings)
+        run = QueryRun(
+            surroundings.run_id,
             Wire(self._settings.client),
             self._settings,
-            offset_log,
+            surroundings.offset_log,
             most_members=self._members,
             most_rounds=self._rounds,
             group_timeout=self._group_timeout,
-            watch=activity(self._spark, query_id, run_id),
+            watch=surroundings.active,
         )
-        leave_at_exit(run)
-        return run
+        surroundings.end_with(run)
+        self._run, self._jobs, self._surroundings = run, jobs, surroundings
+        self._last_batch = -1
+        return run, jobs, surroundings
 
     def close(self) -> None:
         """Lets the group's members leave now; for use after the query has been stopped.
@@ -322,9 +310,12 @@ class ExactlyOnceSink:
         Not needed: they leave by themselves about a second after the query's end, and when the
         driver exits. May be called again.
         """
+        self._end_run()
+
+    def _end_run(self, tasks_outlive_stop: float = 0.0) -> None:
         run, self._run = self._run, None
         if run is not None:
-            run.leave()
+            run.leave(tasks_outlive_stop)
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink to where the batches run; a run lives only there.
@@ -332,6 +323,7 @@ class ExactlyOnceSink:
             **self.__dict__,
             "_run": None,
             "_jobs": None,
+            "_surroundings": None,
             "_spark": None,
             "_last_batch": -1,
         }
