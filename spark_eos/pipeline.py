@@ -26,12 +26,17 @@ _REFUSED: Final = {
 }
 
 
-def plan_operators(frame: DataFrame) -> list[str]:
-    """Names of the physical plan's operators, from the root down."""
+def explained(frame: DataFrame) -> str:
+    """The physical plan as Spark prints it."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         frame.explain()
-    return _OPERATOR.findall(text.getvalue().split("== Physical Plan ==")[-1])
+    return text.getvalue().split("== Physical Plan ==")[-1]
+
+
+def plan_operators(frame: DataFrame) -> list[str]:
+    """Names of the physical plan's operators, from the root down."""
+    return _OPERATOR.findall(explained(frame))
 
 
 def check_narrow(frame: DataFrame) -> None:

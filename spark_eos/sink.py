@@ -15,6 +15,7 @@ from spark_eos.batch_report import BatchReport
 from spark_eos.classic import ClassicSurroundings
 from spark_eos.columns import check_columns
 from spark_eos.config import ClientSettings
+from spark_eos.connect import ConnectSurroundings, is_connect
 from spark_eos.deadline import Deadline
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.members import own_group
@@ -141,6 +142,7 @@ class ExactlyOnceSink:
         self._on_batch = on_batch
         self._selections: list[dict[str, str]] = []
         self._spark: SparkSession | None = None
+        self._plan_checked = False
         self._run: QueryRun | None = None
         self._jobs: BatchJobs | None = None
         self._surroundings: Surroundings | None = None
@@ -233,6 +235,7 @@ class ExactlyOnceSink:
                 "the DataFrame is not a streaming one; read it with sink.read"
             )
         check_narrow(frame)
+        self._plan_checked = True
         self._spark = frame.sparkSession
         self._check_cluster()
         writer = frame.writeStream.foreachBatch(self)
@@ -287,7 +290,7 @@ class ExactlyOnceSink:
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        surroundings = ClassicSurroundings(frame, self._checkpoint_location, self._spark)
+        surroundings = self._surroundings_of(frame)
         jobs = BatchJobs(frame, self._settings.topic, surroundings)
         run = QueryRun(
             surroundings.run_id,
@@ -303,6 +306,13 @@ class ExactlyOnceSink:
         self._run, self._jobs, self._surroundings = run, jobs, surroundings
         self._last_batch = -1
         return run, jobs, surroundings
+
+    def _surroundings_of(self, frame: DataFrame) -> Surroundings:
+        if is_connect(frame):
+            return ConnectSurroundings(
+                frame, self._checkpoint_location, plan_checked=self._plan_checked
+            )
+        return ClassicSurroundings(frame, self._checkpoint_location, self._spark)
 
     def close(self) -> None:
         """Lets the group's members leave now; for use after the query has been stopped.

@@ -42,10 +42,32 @@ def spark_session(
         spark_eos.ivy.DownloadError: The Kafka source's jars could not be downloaded.
         spark_eos.java.JavaError: There is no Java 17 or newer.
     """
+    prepare_environment()
+    settings = spark_settings(config, quick_start=quick_start)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    return builder.config(map=dict(settings)).getOrCreate()
+
+
+def prepare_environment() -> None:
+    """Sets what Spark takes from the environment only; for this process and what it starts."""
     # Workers would otherwise run whatever python3 is first on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Or Spark looks the host's name up, and complains about what it finds.
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+
+
+def spark_settings(
+    config: Mapping[str, str] | None = None, *, quick_start: bool = False
+) -> dict[str, str]:
+    """What `spark_session` sets, for a Spark that is started in another way.
+
+    Args:
+        config: as for `spark_session`.
+        quick_start: as for `spark_session`.
+
+    Raises:
+        spark_eos.jars.JarError, spark_eos.ivy.DownloadError, spark_eos.java.JavaError: as there.
+    """
     given = dict(config or {})
     settings = {
         "spark.driver.bindAddress": _LOOPBACK,
@@ -66,8 +88,7 @@ def spark_session(
         # Quoted, as Spark splits them: the paths in them may have spaces.
         ours = " ".join(f'"{option}"' for option in (logging, *quick))
         settings[options] = _joined(" ", ours, given.get(options))
-    builder = SparkSession.builder.appName(app_name).master(master)
-    return builder.config(map=dict(settings)).getOrCreate()
+    return settings
 
 
 def _joined(separator: str, ours: str, given: str | None) -> str:

@@ -1,0 +1,184 @@
+"""Spark Connect: the sink runs in a process of its own beside the server, one for each query run.
+
+The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``), calls the
+sink in its main thread, and ends it with SIGTERM, which neither unwinds it nor cancels its job.
+Should the server die, the process lives on.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row
+
+from spark_eos.checkpoint import OffsetLog
+from spark_eos.connect_files import own_checkpoint
+from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
+from spark_eos.lifetime import activity, leave_at_exit
+from spark_eos.pipeline import check_narrow, explained
+from spark_eos.run import QueryRun
+
+logger = logging.getLogger(__name__)
+
+_SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
+# Seconds between two looks at whether the server is still there.
+_ORPHAN_CHECK: Final = 1.0
+
+
+def is_connect(frame: DataFrame) -> bool:
+    """Whether a DataFrame is one of Spark Connect; asked without importing its client."""
+    return type(frame).__module__.startswith("pyspark.sql.connect.")
+
+
+class _Terminated(BaseException):
+    """SIGTERM has come while a job ran. No Exception, since Connect's client retries on those."""
+
+
+class ConnectSurroundings:
+    """See `spark_eos.surroundings.Surroundings`.
+
+    Args:
+        frame: the run's first batch.
+        location: the checkpoint's location, as given to Spark.
+        plan_checked: whether the query's plan was found narrow when it was started.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, or another query's.
+    """
+
+    # A killed task's Python worker has spark.python.task.killTimeout, 2 s, to end.
+    tasks_outlive_stop = 3.0
+
+    def __init__(self, frame: DataFrame, location: str, *, plan_checked: bool) -> None:
+        self._session = frame.sparkSession
+        self._plan_checked = plan_checked
+        files, query = own_checkpoint(self._session, location)
+        self.offset_log = OffsetLog(files)
+        self.run_id = str(query.runId)
+        self._asked_spark = activity(self._session, str(query.id), self.run_id)
+        self._tag = f"spark-eos-{self.run_id}"
+        self._cores = 0
+        self._server = os.getppid()
+        self._run: QueryRun | None = None
+        self._previous: Any = None
+        self._told_by_signal = False
+        self._stop_asked = False
+        self._in_batch = False
+        self._in_job = False
+
+    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the process is the run
+        """Whether a batch belongs to this run; there is no other in this process."""
+        return True
+
+    def active(self) -> bool:
+        """Whether the run goes on; where a signal tells, Spark need not be asked."""
+        return self._told_by_signal or self._asked_spark()
+
+    def check_batch(self, frame: DataFrame, source_partition_count: int) -> None:  # noqa: ARG002
+        """Refuses a micro-batch whose plan was not checked, or is not narrow from here on.
+
+        Connect shows nothing of what was done before.
+
+        Raises:
+            UnsupportedPipelineError: as said.
+        """
+        if not self._plan_checked:
+            raise UnsupportedPipelineError(
+                "with Spark Connect a batch does not show whether it was shuffled: start the "
+                "query from sink.write(...), which checks its plan"
+            )
+        check_narrow(frame)
+
+    def cores(self) -> int:
+        """Spark's default parallelism when the run's first job began."""
+        if not self._cores:
+            found = _SPLITS.search(explained(self._session.range(1)))
+            self._cores = int(found[1]) if found else 1
+        return self._cores
+
+    # The end of a batch -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Puts a stop off until the next job or the batch's end.
+
+        Raises:
+            QueryStoppedError: at its end, if the query was stopped meanwhile.
+        """
+        self._in_batch = True
+        try:
+            yield
+            if self._stop_asked:
+                raise QueryStoppedError("the query was stopped while its batch was written")
+        finally:
+            self._in_batch = False
+
+    def collect(self, frame: DataFrame) -> list[Row]:
+        """Runs a job; SIGTERM breaks it off."""
+        self._session.addTag(self._tag)
+        self._in_job = True
+        try:
+            if self._stop_asked:
+                raise _Terminated
+            return frame.collect()
+        finally:
+            self._in_job = False
+            self._session.removeTag(self._tag)
+
+    def stopped(self, error: BaseException) -> QueryStoppedError | None:
+        """What to raise in place of the error that a job ends with that was broken off."""
+        if isinstance(error, QueryStoppedError):
+            return error
+        if not self._stop_asked:
+            return None
+        with contextlib.suppress(Exception):
+            # The job is an operation of the session, not of the query, and would go on.
+            self._session.interruptTag(self._tag)
+        return QueryStoppedError(f"the batch was interrupted: {error!r:.1000}")
+
+    # The end of the run -----------------------------------------------------------------------
+
+    def end_with(self, run: QueryRun) -> None:
+        """Lets the run end with SIGTERM, with the interpreter, or with the server."""
+        self._run = run
+        leave_at_exit(run)
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGTERM, self._terminated)
+            self._told_by_signal = True
+        threading.Thread(
+            target=self._end_with_server, name="spark-eos-orphan-check", daemon=True
+        ).start()
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        if self._stop_asked:
+            return
+        self._stop_asked = True
+        if self._in_job:
+            raise _Terminated
+        if self._in_batch:
+            return
+        if self._run is not None:
+            self._run.leave()
+        if callable(self._previous):
+            self._previous(number, frame)
+        elif self._previous == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def _end_with_server(self) -> None:
+        while os.getppid() == self._server:
+            time.sleep(_ORPHAN_CHECK)
+        logger.error("the Spark Connect server has ended; so does the run of its query")
+        try:
+            if self._run is not None:
+                self._run.leave(self.tasks_outlive_stop)
+        finally:
+            # Connect's client would go on for minutes, trying to reach the server at exit.
+            os._exit(1)

@@ -1,0 +1,116 @@
+"""A checkpoint's files where there is no JVM: by path on this host, else through Spark Connect."""
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos.checkpoint import Files
+from spark_eos.errors import CheckpointError
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_LOCAL: Final = re.compile(r"file:(?://[^/]*)?(?=/)")
+# Hadoop's, for the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+
+
+class LocalFiles:
+    """Files below a directory of this host.
+
+    Args:
+        directory: the checkpoint.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if there is no such file."""
+        try:
+            return (self._directory / path).read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory that are not hidden; none if there is no such directory."""
+        found = (entry.name for entry in (self._directory / path).glob("*"))
+        return sorted(name for name in found if not name.startswith((".", "_")))
+
+
+class SparkFiles:
+    """Files on any file system that Spark knows; each reading is a Spark job.
+
+    Args:
+        spark: a session.
+        location: the checkpoint's location, as given to Spark.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self._base = _GLOB.sub(r"\\\g<0>", location.rstrip("/"))
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if there is no such file."""
+        found = self._contents(path)
+        return next(iter(found.values())).decode() if found else None
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, of files and of directories that hold files."""
+        within = f"/{path}/"
+        found = self._contents(f"{path}/*")
+        return sorted({name.rpartition(within)[2].partition("/")[0] for name in found})
+
+    def _contents(self, pattern: str) -> dict[str, bytes]:
+        frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
+        try:
+            # Spark leaves out what is hidden.
+            return {row.path: bytes(row.content) for row in frame.collect()}
+        except AnalysisException as error:
+            if error.getCondition() == "PATH_NOT_FOUND":
+                return {}
+            raise
+
+
+def local_directory(location: str) -> Path | None:
+    """The directory of this host that a checkpoint's location may mean; None if it means none.
+
+    Hadoop takes what follows the scheme as it is, without percent-decoding it.
+    """
+    local, found = _LOCAL.subn("", location, count=1)
+    if found or not _SCHEME.match(location):
+        return Path(local)
+    return None
+
+
+def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
+    """The files of an active query's checkpoint, and the query.
+
+    Args:
+        spark: the session that the query was started from.
+        location: the checkpoint's location, as given to Spark.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is another query's.
+    """
+    directory = local_directory(location)
+    places: list[Files] = [] if directory is None else [LocalFiles(directory)]
+    others = []
+    for files in [*places, SparkFiles(spark, location)]:
+        text = files.read("metadata")
+        if text is None:
+            continue
+        query_id = str(json.loads(text)["id"])
+        # A path of this host may happen to hold another query's.
+        query = spark.streams.get(query_id)
+        if query is not None:
+            return files, query
+        others.append(query_id)
+    found = f"belongs to query {others[-1]}, which is not active" if others else "is no checkpoint"
+    raise CheckpointError(
+        f"checkpoint_location {location!r} {found}: the sink and the query need the same "
+        "checkpoint; start the query from sink.write(...), which sets it"
+    )

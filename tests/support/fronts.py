@@ -1,0 +1,219 @@
+"""The fronts of spark-eos behind one interface, so that a test can be run once for each.
+
+A front starts queries (`Front.start`), each of which is a `RunningQuery`. What passes between them
+is plain values: a query may be started, and run, in other processes than the test's.
+"""
+
+import dataclasses
+import itertools
+import json
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.managers import BaseManager
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from support.flow import Flow
+from support.pipelines import PIPELINES
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFile:
+    """An ``on_batch`` that appends reports to a file, as lines of JSON."""
+
+    path: Path
+
+    def __call__(self, report: BatchReport) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(dataclasses.asdict(report)) + "\n")
+
+    def reports(self) -> list[dict[str, Any]]:
+        """All so far."""
+        text = self.path.read_text() if self.path.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What a query is to do.
+
+    Attributes:
+        sink: arguments of ExactlyOnceSink.
+        sources: topics, each of them read by itself.
+        pipeline: a name in `support.pipelines`.
+        arguments: of the pipeline, beside its sources.
+        available_now: whether the query ends once it has written what there is.
+        read_options: further options of Spark's Kafka source.
+    """
+
+    sink: Mapping[str, Any]
+    sources: list[str]
+    pipeline: str
+    arguments: Mapping[str, Any]
+    available_now: bool
+    read_options: Mapping[str, str]
+
+
+class Queries:
+    """Queries of one session, by number.
+
+    Args:
+        url: of a Spark Connect server; None for this process's classic session.
+    """
+
+    def __init__(self, url: str | None = None) -> None:
+        builder = SparkSession.builder if url is None else SparkSession.builder.remote(url)
+        self._session = builder.getOrCreate()
+        self._queries: dict[int, tuple[StreamingQuery, ExactlyOnceSink]] = {}
+        self._numbers = itertools.count()
+
+    def start(self, order: Order) -> int:
+        """Starts a query; returns its number."""
+        sink = ExactlyOnceSink(**order.sink)
+        frames = [
+            sink.read(
+                self._session, subscribe=topic, include_headers=True, options=order.read_options
+            )
+            for topic in order.sources
+        ]
+        writer = sink.write(PIPELINES[order.pipeline](*frames, **order.arguments))
+        if order.available_now:
+            writer = writer.trigger(availableNow=True)
+        number = next(self._numbers)
+        self._queries[number] = (writer.start(), sink)
+        return number
+
+    def wait(self, number: int, timeout: float) -> str | None:
+        """Waits until a query has ended; returns what it ended with, or None if it is at its end.
+
+        Raises:
+            TimeoutError: it goes on.
+        """
+        query, sink = self._queries[number]
+        try:
+            if not query.awaitTermination(timeout):
+                raise TimeoutError(f"the query goes on after {timeout} s")
+        except StreamingQueryException as error:
+            return str(error)
+        finally:
+            sink.close()
+        return None
+
+    def stop(self, number: int) -> None:
+        """Stops a query."""
+        query, sink = self._queries[number]
+        query.stop()
+        sink.close()
+
+
+class RunningQuery:
+    """A query that a test has started.
+
+    Args:
+        queries: where it runs.
+        number: its number there.
+        reports: where its reports go.
+    """
+
+    def __init__(self, queries: Queries, number: int, reports: ReportFile) -> None:
+        self._queries = queries
+        self._number = number
+        self._reports = reports
+
+    def error(self, timeout: float = 90) -> str | None:
+        """Waits for the query's end; what it failed with, None if with nothing."""
+        return self._queries.wait(self._number, timeout)
+
+    def drain(self, timeout: float = 90) -> None:
+        """Waits until a query that is to end by itself has written everything."""
+        error = self.error(timeout)
+        assert error is None, error
+
+    def stop(self) -> None:
+        """Stops it; in a batch, if it is in one."""
+        self._queries.stop(self._number)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Reports of the batches written so far, also by earlier queries on the same checkpoint."""
+        return self._reports.reports()
+
+
+class Front(Protocol):
+    """Starts queries over a flow's source, in one of the ways that spark-eos has."""
+
+    def start(
+        self,
+        flow: Flow,
+        pipeline: str = "relay",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        also: list[str] | None = None,
+        available_now: bool = True,
+        max_offsets: int | None = None,
+        **options: Any,
+    ) -> RunningQuery:
+        """Starts a query.
+
+        Args:
+            flow: source, target, group and checkpoint.
+            pipeline: a name in `support.pipelines`.
+            arguments: of the pipeline, beside its sources.
+            also: further source topics.
+            available_now: whether the query ends once it has written what there is.
+            max_offsets: at most so many records for each batch.
+            options: further arguments of ExactlyOnceSink.
+        """
+
+
+class SinkFront:
+    """Queries written with `ExactlyOnceSink`.
+
+    Args:
+        queries: where they run.
+    """
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+
+    def start(
+        self,
+        flow: Flow,
+        pipeline: str = "relay",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        also: list[str] | None = None,
+        available_now: bool = True,
+        max_offsets: int | None = None,
+        **options: Any,
+    ) -> RunningQuery:
+        """See `Front.start`."""
+        reports = ReportFile(Path(f"{flow.checkpoint}.reports"))
+        order = Order(
+            sink={**flow.options(), "on_batch": reports, **options},
+            sources=[flow.source, *(also or [])],
+            pipeline=pipeline,
+            arguments=arguments or {},
+            available_now=available_now,
+            read_options={} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)},
+        )
+        return RunningQuery(self._queries, self._queries.start(order), reports)
+
+
+class _Manager(BaseManager):
+    pass
+
+
+_Manager.register("Queries", Queries)
+
+
+@contextmanager
+def connect_queries(url: str) -> Iterator[Queries]:
+    """Queries of a Spark Connect server, in a client process: one can't be classic as well."""
+    with _Manager(ctx=multiprocessing.get_context("spawn")) as manager:
+        yield cast("Any", manager).Queries(url)

@@ -1,0 +1,76 @@
+"""Pipelines of test queries, by name, since the query may be started in another process.
+
+Each makes a DataFrame to be written of its sources, which are read with headers.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+
+def relay(frame: DataFrame) -> DataFrame:
+    """Everything as it is, into the partition that it came from."""
+    return frame.select("source", "key", "value", "headers", "timestamp", "partition")
+
+
+def long_words(frame: DataFrame) -> DataFrame:
+    """Values of more than two bytes, in upper case."""
+    text = F.col("value").cast("string")
+    return frame.where(F.length(text) > 2).select("source", F.upper(text).alias("value"))
+
+
+def letters(frame: DataFrame) -> DataFrame:
+    """A row for each letter of a value."""
+    return frame.select(
+        "source", F.explode(F.split(F.col("value").cast("string"), "")).alias("value")
+    )
+
+
+def united(*frames: DataFrame) -> DataFrame:
+    """All sources' rows, in one task."""
+    first, *others = [frame.select("source", "key", "value") for frame in frames]
+    for other in others:
+        first = first.unionByName(other)
+    return first.coalesce(1)
+
+
+def held(frame: DataFrame, go: str) -> DataFrame:
+    """Waits at the value "hold" until a file appears."""
+
+    def wait() -> None:
+        while not Path(go).exists():
+            time.sleep(0.02)
+
+    return _at_row(frame, b"hold", wait)
+
+
+def failing(frame: DataFrame, tripped: str) -> DataFrame:
+    """Raises at the value "fail", the first time, and leaves a file."""
+
+    def fail() -> None:
+        if not Path(tripped).exists():
+            Path(tripped).touch()
+            raise ValueError("the user's own error")
+
+    return _at_row(frame, b"fail", fail)
+
+
+def _at_row(frame: DataFrame, value: bytes, act: Callable[[], None]) -> DataFrame:
+    def watch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if value in batch.column("value").to_pylist():
+                act()
+            yield batch
+
+    rows = frame.select("source", "key", "value")
+    return rows.mapInArrow(watch, rows.schema)
+
+
+PIPELINES: dict[str, Callable[..., Any]] = {
+    function.__name__: function for function in (relay, long_words, letters, united, held, failing)
+}
