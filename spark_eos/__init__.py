@@ -1,6 +1,8 @@
 """Exactly-once PySpark Structured Streaming from Kafka to Kafka.
 
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
+- `KafkaEosDataSource`: the same as ``format("kafka-eos")``, with `read_from_group` to read and
+  `check_pipeline` to check.
 - `BatchReport`, `PartitionReport`: what became of one micro-batch.
 - The errors that spark-eos raises, all of which are `SparkEosError`.
 """
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_eos.batch_report import BatchReport, PartitionReport
+    from spark_eos.data_source import KafkaEosDataSource, check_pipeline
     from spark_eos.errors import (
         CheckpointError,
         ConfigurationError,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
         WriteError,
     )
     from spark_eos.sink import ExactlyOnceSink
+    from spark_eos.source import read_from_group
 
 __all__ = [
     "BatchReport",
@@ -35,6 +39,7 @@ __all__ = [
     "ExactlyOnceSink",
     "FencedByNewerRunError",
     "ForeignMemberError",
+    "KafkaEosDataSource",
     "KafkaResponseError",
     "OffsetGapError",
     "OffsetsLostError",
@@ -44,13 +49,18 @@ __all__ = [
     "UnsupportedBrokerError",
     "UnsupportedPipelineError",
     "WriteError",
+    "check_pipeline",
+    "read_from_group",
 ]
 
 # Where public names live that are no errors.
 _HOMES = {
     "BatchReport": "batch_report",
     "ExactlyOnceSink": "sink",
+    "KafkaEosDataSource": "data_source",
     "PartitionReport": "batch_report",
+    "check_pipeline": "data_source",
+    "read_from_group": "source",
 }
 
 
@@ -59,9 +69,4 @@ def __getattr__(name: str) -> object:
     # must load without pyspark.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = {
-        "ExactlyOnceSink": "sink",
-        "BatchReport": "batch_report",
-        "PartitionReport": "batch_report",
-    }
-    return getattr(import_module(f"spark_eos.{home.get(name, 'errors')}"), name)
+    return getattr(import_module(f"spark_eos.{_HOMES.get(name, 'errors')}"), name)

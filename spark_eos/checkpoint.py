@@ -100,6 +100,17 @@ class OffsetLog:
             )
         return str(json.loads(text)["id"])
 
+    def latest(self) -> int:
+        """The batch that Spark has begun last.
+
+        Raises:
+            CheckpointError: it has begun none.
+        """
+        begun = [int(name) for name in self._files.names("offsets") if name.isdecimal()]
+        if not begun:
+            raise CheckpointError("the checkpoint's offsets are missing: no batch has begun")
+        return max(begun)
+
     def _ends(self, batch_id: int) -> Positions:
         if self._last is not None and self._last[0] == batch_id:
             return self._last[1]

@@ -78,6 +78,10 @@ class KafkaResponseError(SparkEosError):
         super().__init__(message)
         self.code = code
 
+    def __reduce__(self) -> tuple[type["KafkaResponseError"], tuple[str, int]]:
+        # Exceptions are pickled by what they were told at the top, which lacks the code.
+        return type(self), (str(self), self.code)
+
 
 class Code(enum.IntEnum):
     """Kafka error codes that spark-eos acts upon, by their names in Kafka's protocol."""

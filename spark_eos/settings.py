@@ -1,8 +1,12 @@
 """What a task needs to know to write; travels to Spark's workers, pickled."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from spark_eos.config import ClientSettings
+from spark_eos.errors import ConfigurationError
+from spark_eos.options import check_positive, check_text
 
 
 @dataclass(frozen=True)
@@ -36,3 +40,59 @@ class WriterSettings:
     connect_timeout: float
     max_block_ms: int
     metadata_max_idle_ms: int
+
+
+def writer_settings(
+    *,
+    kafka: Mapping[str, Any],
+    group_id: str,
+    topic: str | None,
+    transactional_id_prefix: str,
+    chunk_records: int,
+    chunk_bytes: int,
+    chunk_ms: int,
+    transaction_timeout_ms: int,
+    connect_timeout: float,
+    max_block_ms: int,
+    metadata_max_idle_ms: int,
+    worker_directory: str | None,
+) -> WriterSettings:
+    """Checks a user's options; they are described at `spark_eos.ExactlyOnceSink`.
+
+    Raises:
+        ConfigurationError: an option can't be used as given.
+    """
+    check_text("group_id", group_id)
+    check_text("transactional_id_prefix", transactional_id_prefix)
+    if topic is not None:
+        check_text("topic", topic)
+    check_positive(
+        chunk_records=chunk_records,
+        chunk_bytes=chunk_bytes,
+        chunk_ms=chunk_ms,
+        transaction_timeout_ms=transaction_timeout_ms,
+        connect_timeout=connect_timeout,
+        max_block_ms=max_block_ms,
+        metadata_max_idle_ms=metadata_max_idle_ms,
+    )
+    if chunk_ms >= transaction_timeout_ms:
+        raise ConfigurationError(
+            f"chunk_ms={chunk_ms} must be below transaction_timeout_ms="
+            f"{transaction_timeout_ms}, or the brokers abort transactions before they end"
+        )
+    settings = WriterSettings(
+        client=ClientSettings(kafka),
+        group_id=group_id,
+        topic=topic,
+        transactional_id_prefix=transactional_id_prefix,
+        transaction_timeout_ms=transaction_timeout_ms,
+        chunk_records=chunk_records,
+        chunk_bytes=chunk_bytes,
+        chunk_ms=chunk_ms,
+        worker_directory=worker_directory,
+        connect_timeout=connect_timeout,
+        max_block_ms=max_block_ms,
+        metadata_max_idle_ms=metadata_max_idle_ms,
+    )
+    settings.client.check_with_librdkafka()
+    return settings

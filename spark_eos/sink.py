@@ -14,21 +14,15 @@ from spark_eos.batch_job import BatchJobs
 from spark_eos.batch_report import BatchReport
 from spark_eos.classic import ClassicSurroundings
 from spark_eos.columns import check_columns
-from spark_eos.config import ClientSettings
 from spark_eos.connect import ConnectSurroundings, is_connect
 from spark_eos.deadline import Deadline
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.members import own_group
 from spark_eos.options import check_positive, check_text
 from spark_eos.pipeline import check_narrow
 from spark_eos.run import QueryRun
-from spark_eos.settings import WriterSettings
-from spark_eos.source import (
-    check_source_options,
-    read_source,
-    source_partitions,
-    starting_positions,
-)
+from spark_eos.settings import writer_settings
+from spark_eos.source import read_from_offsets, source_partitions
 from spark_eos.surroundings import Surroundings
 from spark_eos.wire import Wire
 
@@ -98,43 +92,22 @@ class ExactlyOnceSink:
         worker_directory: str | None = None,
         on_batch: Callable[[BatchReport], None] | None = None,
     ) -> None:
-        check_text("group_id", group_id)
         check_text("checkpoint_location", checkpoint_location)
-        check_text("transactional_id_prefix", transactional_id_prefix)
-        if topic is not None:
-            check_text("topic", topic)
-        check_positive(
-            members=members,
-            chunk_records=chunk_records,
-            chunk_bytes=chunk_bytes,
-            chunk_ms=chunk_ms,
-            transaction_timeout_ms=transaction_timeout_ms,
-            connect_timeout=connect_timeout,
-            max_block_ms=max_block_ms,
-            metadata_max_idle_ms=metadata_max_idle_ms,
-            group_timeout=group_timeout,
-            rounds=rounds,
-        )
-        if chunk_ms >= transaction_timeout_ms:
-            raise ConfigurationError(
-                f"chunk_ms={chunk_ms} must be below transaction_timeout_ms="
-                f"{transaction_timeout_ms}, or the brokers abort transactions before they end"
-            )
-        self._settings = WriterSettings(
-            client=ClientSettings(kafka),
+        check_positive(members=members, group_timeout=group_timeout, rounds=rounds)
+        self._settings = writer_settings(
+            kafka=kafka,
             group_id=group_id,
             topic=topic,
             transactional_id_prefix=transactional_id_prefix,
-            transaction_timeout_ms=transaction_timeout_ms,
             chunk_records=chunk_records,
             chunk_bytes=chunk_bytes,
             chunk_ms=chunk_ms,
-            worker_directory=worker_directory,
+            transaction_timeout_ms=transaction_timeout_ms,
             connect_timeout=connect_timeout,
             max_block_ms=max_block_ms,
             metadata_max_idle_ms=metadata_max_idle_ms,
+            worker_directory=worker_directory,
         )
-        self._settings.client.check_with_librdkafka()
         self._checkpoint_location = checkpoint_location
         self._members = members
         self._rounds = rounds
@@ -190,24 +163,21 @@ class ExactlyOnceSink:
             UnsupportedPipelineError: an option would split or reorder source partitions.
             TopicNotFoundError: a source topic does not exist.
         """
-        options = dict(options or {})
-        check_source_options(starting_offsets, options)
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
-        with contextlib.closing(Wire(self._settings.client)) as wire:
-            starting = starting_positions(
-                wire, self._settings.group_id, selection, starting_offsets, self._deadline()
-            )
-        self._selections.append(selection)
-        self._spark = spark
-        return read_source(
+        frame = read_from_offsets(
             spark,
             self._settings.client,
+            self._settings.group_id,
             selection,
-            starting,
+            self._deadline(),
+            starting_offsets=starting_offsets,
             include_headers=include_headers,
             options=options,
         )
+        self._selections.append(selection)
+        self._spark = spark
+        return frame
 
     # Writing ----------------------------------------------------------------------------------
 

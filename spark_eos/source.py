@@ -1,9 +1,10 @@
 """Spark's Kafka source as a query of spark-eos reads it: from the group's committed offsets on."""
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -125,20 +126,79 @@ def starting_positions(
     return json.dumps(positions)
 
 
-def read_source(
+def read_from_offsets(
     spark: SparkSession,
     client: ClientSettings,
+    group_id: str,
     selection: Mapping[str, str],
-    starting: str,
+    deadline: Deadline,
     *,
+    starting_offsets: str,
     include_headers: bool,
-    options: Mapping[str, str],
+    options: Mapping[str, str] | None,
 ) -> DataFrame:
-    """Spark's Kafka source with the struct ``source`` beside its own columns."""
+    """As `read_from_group`, of settings that are checked and a selection by Spark's names."""
+    options = dict(options or {})
+    check_source_options(starting_offsets, options)
+    with contextlib.closing(Wire(client)) as wire:
+        starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
     reader = spark.readStream.format("kafka").options(
         **{**client.for_spark_source(), **options, **selection, "startingOffsets": starting}
     )
     if include_headers:
         reader = reader.option("includeHeaders", "true")
-    frame = reader.load()
-    return frame.withColumn("source", F.struct("topic", "partition", "offset"))
+    return reader.load().withColumn("source", F.struct("topic", "partition", "offset"))
+
+
+def read_from_group(
+    spark: SparkSession,
+    *,
+    kafka: Mapping[str, Any],
+    group_id: str,
+    subscribe: str | None = None,
+    subscribePattern: str | None = None,  # noqa: N803 - Spark's name for it
+    assign: str | None = None,
+    starting_offsets: str = "earliest",
+    include_headers: bool = False,
+    options: Mapping[str, str] | None = None,
+    connect_timeout: float = 30.0,
+) -> DataFrame:
+    """Reads source topics as a streaming DataFrame, from a group's committed offsets on.
+
+    For queries that are written by ``format("kafka-eos")``; `ExactlyOnceSink.read` is the same
+    for a sink.
+
+    Args:
+        spark: the session, classic or Connect.
+        kafka: client settings in librdkafka's names; ``bootstrap.servers`` is required.
+        group_id: the consumer group whose offsets tell the query's progress.
+        subscribe: topic names, joined by commas.
+        subscribePattern: a regular expression that whole topic names match.
+        assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
+        starting_offsets: where to start in partitions for which the group has no committed
+            offset: ``earliest`` or ``latest``. Spark asks only when a query has no checkpoint yet.
+        include_headers: whether to read the records' headers too.
+        options: further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
+        connect_timeout: seconds allowed to reach the cluster.
+
+    Returns:
+        The columns of Spark's Kafka source, and ``source``, a struct of ``topic``, ``partition``
+        and ``offset`` that the writer needs unchanged.
+
+    Raises:
+        ConfigurationError: not exactly one of subscribe, subscribePattern and assign, or another
+            option can't be used as given.
+        UnsupportedPipelineError: an option would split or reorder source partitions.
+        TopicNotFoundError: a source topic does not exist.
+    """
+    given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
+    return read_from_offsets(
+        spark,
+        ClientSettings(kafka),
+        group_id,
+        {name: text for name, text in given.items() if text is not None},
+        Deadline(connect_timeout, "connect_timeout"),
+        starting_offsets=starting_offsets,
+        include_headers=include_headers,
+        options=options,
+    )

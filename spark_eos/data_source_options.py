@@ -1,0 +1,147 @@
+"""Options of ``format("kafka-eos")``: `ExactlyOnceSink`'s, as Spark writes options."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_eos.errors import ConfigurationError, SparkEosError
+from spark_eos.options import check_positive, check_text
+from spark_eos.settings import WriterSettings, writer_settings
+from spark_eos.sink import ExactlyOnceSink
+
+_CLIENT: Final = "kafka."
+_IDLE_TIMEOUT: Final = "idle_timeout"
+_REQUIRED: Final = inspect.Parameter.empty
+# What Spark itself passes beside the options that the user has set.
+_SPARKS_OWN: Final = ("queryname",)
+# A data source has one job for a batch, and no process of the user's own on the driver.
+_OF_THE_SINK_ONLY: Final = ("kafka", "rounds", "on_batch")
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
+
+
+@dataclass(frozen=True)
+class _Option:
+    name: str
+    default: Any
+    parse: Callable[[str], Any]
+
+    @property
+    def shown(self) -> str:
+        return _camel_case(self.name)
+
+    def value(self, text: str) -> Any:
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise ConfigurationError(
+                f"option {self.shown} must be a number, not {text!r}"
+            ) from None
+
+
+def _known() -> dict[str, _Option]:
+    found = [_Option(_IDLE_TIMEOUT, 600.0, float)]
+    for parameter in inspect.signature(ExactlyOnceSink).parameters.values():
+        if parameter.name not in _OF_THE_SINK_ONLY:
+            parse = {int: int, float: float}.get(parameter.annotation, str)
+            found.append(_Option(parameter.name, parameter.default, parse))
+    return {option.shown.lower(): option for option in found}
+
+
+KNOWN: Final = _known()
+
+
+@dataclass(frozen=True)
+class DataSourceOptions:
+    """Options of a data source query, checked.
+
+    Attributes:
+        settings: the writer's settings.
+        checkpoint_location: the query's checkpoint.
+        members: at most so many group members.
+        group_timeout: seconds that calls to the group may take.
+        idle_timeout: seconds without a batch after which the members leave.
+    """
+
+    settings: WriterSettings
+    checkpoint_location: str
+    members: int
+    group_timeout: float
+    idle_timeout: float
+
+
+def query_location(options: Mapping[str, str]) -> tuple[str, str]:
+    """The group and the checkpoint, which tell a query from others.
+
+    Raises:
+        ConfigurationError: one of them is missing.
+    """
+    group_id, checkpoint = (options.get(n.lower(), "") for n in ("groupId", "checkpointLocation"))
+    if not checkpoint:
+        raise ConfigurationError(
+            "option checkpointLocation is missing: set it as an option of the query, since a data "
+            "source is not told of spark.sql.streaming.checkpointLocation"
+        )
+    check_text("groupId", group_id)
+    return group_id, checkpoint
+
+
+def read_options(options: Mapping[str, str]) -> DataSourceOptions:
+    """Reads the options as Spark hands them over, their names in lower case.
+
+    Raises:
+        ConfigurationError: naming the option; see `in_option_names`.
+    """
+    query_location(options)
+    kafka = {
+        name.removeprefix(_CLIENT): text
+        for name, text in options.items()
+        if name.startswith(_CLIENT)
+    }
+    chosen = {
+        option.name: option.default for option in KNOWN.values() if option.default is not _REQUIRED
+    }
+    chosen |= {
+        KNOWN[name].name: KNOWN[name].value(text)
+        for name, text in options.items()
+        if _is_known(name)
+    }
+    checkpoint_location = chosen.pop("checkpoint_location")
+    numbers = {name: chosen.pop(name) for name in ("members", "group_timeout", _IDLE_TIMEOUT)}
+    check_positive(**numbers)
+    return DataSourceOptions(writer_settings(kafka=kafka, **chosen), checkpoint_location, **numbers)
+
+
+def _is_known(name: str) -> bool:
+    if name.startswith(_CLIENT) or name in _SPARKS_OWN:
+        return False
+    if name in KNOWN:
+        return True
+    (nearest,) = difflib.get_close_matches(name, [*KNOWN, f"{_CLIENT}bootstrap.servers"], 1) or [""]
+    shown = KNOWN[nearest].shown if nearest in KNOWN else nearest
+    hint = (
+        f"did you mean {shown}?"
+        if nearest
+        else (
+            f"there are {', '.join(sorted(o.shown for o in KNOWN.values()))}, and Kafka's client "
+            f"settings after {_CLIENT!r}"
+        )
+    )
+    raise ConfigurationError(f"there is no option {name!r}: {hint}")
+
+
+_NAMES: Final = re.compile(rf"\b({'|'.join(o.name for o in KNOWN.values() if '_' in o.name)})\b")
+_CLIENT_SETTING: Final = re.compile(r"kafka\['([^']+)'\]")
+
+
+def in_option_names(error: SparkEosError) -> SparkEosError:
+    """The error with the names of options as a data source's user writes them."""
+    text = _NAMES.sub(lambda found: _camel_case(found[0]), str(error))
+    error.args = (_CLIENT_SETTING.sub(rf"{_CLIENT}\1", text), *error.args[1:])
+    return error

@@ -1,0 +1,64 @@
+"""A checkpoint's files read without a JVM: local ones, or through pyarrow's file systems."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from pyarrow import fs
+
+from spark_eos.errors import CheckpointError
+
+_SCHEME: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
+# Hadoop's names of what pyarrow knows by one name.
+_HADOOP_S3: Final = re.compile(r"^s3[an]:")
+
+
+class UriFiles:
+    """Files below a location: a local path, a ``file:`` URI, or one that pyarrow knows.
+
+    Args:
+        location: the checkpoint's location, as given to Spark. A path without a scheme is local,
+            a relative one below the working directory.
+
+    Raises:
+        CheckpointError: there is no file system for it here.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        scheme = _SCHEME.match(location)
+        try:
+            if scheme is None or scheme[1].lower() == "file":
+                # As Hadoop reads it: nothing in it is percent-encoded.
+                local = location if scheme is None else re.sub("^/+", "/", location[scheme.end() :])
+                self._fs: fs.FileSystem = fs.LocalFileSystem()
+                self._base = str(Path(local).absolute())
+            else:
+                self._fs, self._base = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", location))
+        except (OSError, ValueError) as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"checkpoint_location {self._location!r} can't be read here: {error}. It must be a "
+            "local path, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, abfs or hdfs"
+        )
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if there is no such file."""
+        try:
+            with self._fs.open_input_stream(f"{self._base}/{path}") as stream:
+                return bytes(stream.read()).decode()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory that are not hidden; none if there is no such directory."""
+        selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)
+        try:
+            found = [info.base_name for info in self._fs.get_file_info(selector)]
+        except OSError as error:
+            raise self._refused(error) from error
+        return sorted(name for name in found if not name.startswith((".", "_")))
