@@ -8,6 +8,7 @@ from pyspark.sql import types as T
 
 from spark_eos import plan
 from spark_eos.columns import check_columns, writable
+from spark_eos.job_description import described
 from spark_eos.pipeline import check_batch
 from spark_eos.plan import BatchPlan, BatchRange
 from spark_eos.report import REPORT_DDL, JobOutcome, job_outcome
@@ -33,6 +34,7 @@ class BatchJobs:
         # Parsed here, it need not be for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
         self._checked = False
+        self._round = 0
 
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(schema, self._default_topic)
@@ -67,7 +69,11 @@ class BatchJobs:
             rows = rows.coalesce(tasks)
         task = write_task(settings, batch_plan, afresh=only is not None)
         written = rows.mapInArrow(task, self._report)
-        return job_outcome(row.asDict() for row in written.collect())
+        # All rows are written by the first round only.
+        self._round = 1 if only is None else self._round + 1
+        name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"
+        with described(frame.sparkSession, f"spark-eos: {name}"):
+            return job_outcome(row.asDict() for row in written.collect())
 
 
 def _cores(frame: DataFrame) -> int:

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,7 +11,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import preflight
 from spark_eos.batch_job import BatchJobs
-from spark_eos.batch_report import BatchReport
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.columns import check_columns
 from spark_eos.config import ClientSettings
@@ -20,6 +19,7 @@ from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPip
 from spark_eos.hadoop_files import HadoopFiles
 from spark_eos.lifetime import activity, leave_at_exit, stopping
 from spark_eos.members import own_group
+from spark_eos.observers import OnBatch, announce, as_observers
 from spark_eos.options import check_positive, check_text
 from spark_eos.pipeline import check_narrow
 from spark_eos.run import QueryRun
@@ -75,7 +75,8 @@ class ExactlyOnceSink:
             write what a failed task left.
         worker_directory: directory, on each host, for the host's id and the locks of
             transactional ids; by default one below the temporary directory.
-        on_batch: called on the driver with each `BatchReport`, after everything is committed.
+        on_batch: called on the driver with each `BatchReport`, after everything is committed; or
+            several of such functions. What one raises is logged, and the query goes on.
 
     Raises:
         ConfigurationError: an option can't be used as given.
@@ -100,7 +101,7 @@ class ExactlyOnceSink:
         group_timeout: float = 60.0,
         rounds: int = 4,
         worker_directory: str | None = None,
-        on_batch: Callable[[BatchReport], None] | None = None,
+        on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
         check_text("group_id", group_id)
         check_text("checkpoint_location", checkpoint_location)
@@ -143,7 +144,7 @@ class ExactlyOnceSink:
         self._members = members
         self._rounds = rounds
         self._group_timeout = group_timeout
-        self._on_batch = on_batch
+        self._observers = as_observers(on_batch)
         self._selections: list[dict[str, str]] = []
         self._spark: SparkSession | None = None
         self._run: QueryRun | None = None
@@ -286,9 +287,7 @@ class ExactlyOnceSink:
                 raise stopped from None
             raise
         self._last_batch = batch_id
-        logger.info("%s", report)
-        if self._on_batch is not None:
-            self._on_batch(report)
+        announce(report, self._observers)
 
     def _start_run(self, session: SparkSession, run_id: str, query_id: str) -> QueryRun:
         if self._run is not None:

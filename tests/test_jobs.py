@@ -81,7 +81,7 @@ def test_enrich_orders_job(flow: Flow) -> None:
     with submit("enrich_orders", *arguments(flow), *options) as process:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
-    assert f"group {flow.group_id} batch 0: " in out
+    assert f"group_id={flow.group_id} batch_id=0 " in out
     expected = {
         order["order_id"]: order["customer_id"]
         for order in map(json.loads, orders)
