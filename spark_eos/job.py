@@ -171,10 +171,10 @@ def _metrics(port: int) -> OnBatch:
 
 
 def _log_to_stderr(log_format: str) -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if log_format == "json":
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonFormatter())
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("spark_eos").setLevel(logging.INFO)
     # It reports lost connections to a JVM that was told to stop.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

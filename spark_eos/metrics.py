@@ -196,16 +196,13 @@ class PrometheusMetrics:
         self._started().note_lag(joined.report.group_id, joined.lag)
 
     def close(self) -> None:
-        """Stops serving; the metrics stay in their registry."""
+        """Stops serving, for good; the metrics stay in their registry, and go on."""
         with _lock:
-            found = (
-                None if self._bound is None else _servers.pop((self._address, self._bound), None)
-            )
-            self._bound = None
-        if found is not None:
-            _registry, server = found
-            server.shutdown()
-            server.server_close()
+            bound, self._bound, self._port = self._bound, None, None
+            if bound is not None and (self._address, bound) in _servers:
+                _registry, server = _servers.pop((self._address, bound))
+                server.shutdown()
+                server.server_close()
 
     def _started(self) -> _Families:
         registry = self._registry or REGISTRY

@@ -124,6 +124,9 @@ def test_metrics_are_served_and_stop_being_served(registry: CollectorRegistry) -
     again.close()
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+    # What Spark still tells after the query's end does not start it again.
+    again(REPORT)
+    assert again.port is None
 
 
 def test_a_taken_port_is_named(registry: CollectorRegistry) -> None:
