@@ -37,6 +37,7 @@ class BatchJobs:
         # Parsed here, it need not be for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
         self._checked = False
+        self._round = 0
 
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(schema, self._default_topic)
@@ -71,7 +72,11 @@ class BatchJobs:
             rows = rows.coalesce(tasks)
         task = write_task(settings, batch_plan, afresh=only is not None)
         written = rows.mapInArrow(task, self._report)
-        return job_outcome(row.asDict() for row in self._surroundings.collect(written))
+        # All rows are written by the first round only.
+        self._round = 1 if only is None else self._round + 1
+        name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"
+        reports = self._surroundings.collect(written, f"spark-eos: {name}")
+        return job_outcome(row.asDict() for row in reports)
 
 
 def _is_one_of(partitions: Partitions) -> Any:

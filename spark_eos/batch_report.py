@@ -2,11 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
+from spark_eos.logs import key_values
 from spark_eos.plan import BatchRange
 from spark_eos.report import JobOutcome
 from spark_eos.settings import WriterSettings
 from spark_eos.transaction_calls import MemberIdentity
+
+# Steps of tasks, whose times are summed over them.
+TASK_STEPS: Final = ("produce", "flush", "offsets", "commit")
+
+# What a report's text says; a log shipper gets the other fields too.
+_IN_TEXT: Final = (
+    "event",
+    "group_id",
+    "batch_id",
+    "rows_written",
+    "rows_skipped",
+    "transactions",
+    "source_partitions",
+    "rounds",
+    "total_ms",
+)
 
 
 @dataclass(frozen=True)
@@ -38,11 +56,12 @@ class BatchReport:
 
     Attributes:
         group_id: the consumer group.
+        query_id: Spark's id of the query, the same over restarts from its checkpoint.
         query_run: Spark's id of the query's run, or "".
         batch_id: Spark's number of the batch.
         rows_written: output rows committed.
         rows_skipped: output rows that an earlier attempt had committed.
-        bytes_written: bytes of keys, values and headers handed to the producers.
+        bytes_written: bytes of the rows handed to the producers, as Arrow holds them.
         transactions: transactions committed.
         rounds: Spark jobs that were needed; 1 unless something was retried.
         offset_commit_version: version of TxnOffsetCommit that the tasks sent, the lower one if they
@@ -54,6 +73,7 @@ class BatchReport:
     """
 
     group_id: str
+    query_id: str
     query_run: str
     batch_id: int
     rows_written: int
@@ -66,18 +86,34 @@ class BatchReport:
     milliseconds: Mapping[str, float]
 
     def __str__(self) -> str:
-        skipped = f", {self.rows_skipped} skipped" if self.rows_skipped else ""
-        rounds = f", {self.rounds} rounds" if self.rounds > 1 else ""
-        return (
-            f"group {self.group_id} batch {self.batch_id}: {self.rows_written} rows written"
-            f"{skipped}, {self.transactions} transactions, "
-            f"{len(self.partitions)} source partitions{rounds}, "
-            f"{self.milliseconds.get('total', 0):.0f} ms"
-        )
+        fields = self.fields()
+        return key_values({name: fields[name] for name in _IN_TEXT if name in fields})
+
+    def fields(self) -> dict[str, Any]:
+        """The report as flat fields of a log record, with ``<step>_ms`` for each step's time.
+
+        Offsets are not among them, since a batch may have thousands of source partitions.
+        """
+        return {
+            "event": "batch",
+            "group_id": self.group_id,
+            "query_id": self.query_id,
+            "query_run": self.query_run,
+            "batch_id": self.batch_id,
+            "rows_written": self.rows_written,
+            "rows_skipped": self.rows_skipped,
+            "bytes_written": self.bytes_written,
+            "transactions": self.transactions,
+            "source_partitions": len(self.partitions),
+            "rounds": self.rounds,
+            "offset_commit_version": self.offset_commit_version,
+            **{f"{step}_ms": round(spent, 1) for step, spent in self.milliseconds.items()},
+        }
 
 
 def batch_report(
     settings: WriterSettings,
+    query_id: str,
     query_run: str,
     cluster_version: int,
     batch: BatchRange,
@@ -89,6 +125,7 @@ def batch_report(
 
     Args:
         settings: the writer's settings.
+        query_id: Spark's id of the query.
         query_run: Spark's id of the query's run.
         cluster_version: newest version of TxnOffsetCommit that the run found when it started.
         batch: the batch's range, all of it committed.
@@ -117,11 +154,11 @@ def batch_report(
     versions = (o.counters.offset_commit_version for o in outcomes)
     sent = [version for version in versions if version is not None]
     in_tasks = {
-        name: sum(getattr(o.counters, f"{name}_ms") for o in outcomes)
-        for name in ("produce", "flush", "offsets", "commit")
+        name: sum(getattr(o.counters, f"{name}_ms") for o in outcomes) for name in TASK_STEPS
     }
     return BatchReport(
         group_id=settings.group_id,
+        query_id=query_id,
         query_run=query_run,
         batch_id=batch.batch_id,
         rows_written=sum(p.rows_written for p in partitions),

@@ -85,6 +85,7 @@ class OffsetLog:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._last: tuple[int, Positions] | None = None
+        self._query_id: str | None = None
 
     def query_id(self) -> str:
         """The id of the query that the checkpoint belongs to.
@@ -92,13 +93,15 @@ class OffsetLog:
         Raises:
             CheckpointError: there is no checkpoint here.
         """
-        text = self._files.read("metadata")
-        if text is None:
-            raise CheckpointError(
-                "there is no streaming checkpoint at checkpoint_location; it must be the "
-                "location that the query itself uses (sink.write sets it)"
-            )
-        return str(json.loads(text)["id"])
+        if self._query_id is None:
+            text = self._files.read("metadata")
+            if text is None:
+                raise CheckpointError(
+                    "there is no streaming checkpoint at checkpoint_location; it must be the "
+                    "location that the query itself uses (sink.write sets it)"
+                )
+            self._query_id = str(json.loads(text)["id"])
+        return self._query_id
 
     def latest(self) -> int:
         """The batch that Spark has begun last.

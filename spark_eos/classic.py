@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
+from spark_eos.job_description import described
 from spark_eos.lifetime import activity, leave_at_exit
 from spark_eos.run import QueryRun
 from spark_eos.stopping import told_briefly
@@ -126,9 +127,10 @@ class ClassicSurroundings:
         """Spark's default parallelism now, since executors come and go."""
         return self._session.sparkContext.defaultParallelism
 
-    def collect(self, frame: DataFrame) -> list[Row]:
+    def collect(self, frame: DataFrame, description: str) -> list[Row]:
         """Runs a job; Spark's ``stop()`` interrupts it."""
-        return frame.collect()
+        with described(self._session.sparkContext, description):
+            return frame.collect()
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """What to raise in place of the error that an interrupted job ends with."""

@@ -120,8 +120,8 @@ class ConnectSurroundings:
         finally:
             self._in_batch = False
 
-    def collect(self, frame: DataFrame) -> list[Row]:
-        """Runs a job; SIGTERM breaks it off."""
+    def collect(self, frame: DataFrame, description: str) -> list[Row]:  # noqa: ARG002
+        """Runs a job; SIGTERM breaks it off. Spark Connect has no descriptions of jobs."""
         self._session.addTag(self._tag)
         self._in_job = True
         try:

@@ -21,6 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.job_options import JobOptions
+from spark_eos.logs import JsonFormatter
+from spark_eos.observers import OnBatch
 from spark_eos.sink import ExactlyOnceSink
 
 logger = logging.getLogger(__name__)
@@ -94,7 +96,8 @@ def run_job(
         click.ClickException: the query failed for a reason that its message explains.
         SystemExit: with 128 + the signal's number, after a signal.
     """
-    _log_to_stderr()
+    _log_to_stderr(options.log_format)
+    on_batch = None if options.metrics_port is None else _metrics(options.metrics_port)
     signals = _StopSignals()
     signals.install()
     try:
@@ -103,6 +106,7 @@ def run_job(
             group_id=options.group_id,
             topic=options.target,
             checkpoint_location=options.checkpoint_location,
+            on_batch=on_batch,
         )
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
@@ -158,8 +162,19 @@ def _explained(error: Exception) -> Exception:
     return click.ClickException(raised[1]) if raised else error
 
 
-def _log_to_stderr() -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def _metrics(port: int) -> OnBatch:
+    try:
+        from spark_eos.metrics import PrometheusMetrics  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise click.UsageError(f"--metrics-port: {error}") from error
+    return PrometheusMetrics(port=port)
+
+
+def _log_to_stderr(log_format: str) -> None:
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("spark_eos").setLevel(logging.INFO)
     # It reports lost connections to a JVM that was told to stop.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

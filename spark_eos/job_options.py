@@ -24,6 +24,8 @@ class JobOptions:
         trigger: keyword arguments of ``DataStreamWriter.trigger``.
         starting_offsets: ``earliest`` or ``latest``.
         source_options: further options of Spark's Kafka source.
+        log_format: ``text`` or ``json``.
+        metrics_port: where Prometheus metrics are served; None: nowhere.
     """
 
     kafka: Mapping[str, str]
@@ -34,6 +36,8 @@ class JobOptions:
     trigger: Mapping[str, Any]
     starting_offsets: str
     source_options: Mapping[str, str]
+    log_format: str = "text"
+    metrics_port: int | None = None
 
 
 def _settings(
@@ -110,6 +114,19 @@ _OPTIONS: Final = (
         metavar="N",
         help="Read at most so many records per batch; by default all there are.",
     ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Of the log on stderr; json has one document per line, with a batch's fields.",
+    ),
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(1, 65_535),
+        metavar="PORT",
+        help="Serve Prometheus metrics on this port; needs the extra `metrics`.",
+    ),
     kafka_option,
 )
 
@@ -129,6 +146,8 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         trigger: str | None,
         starting_offsets: str,
         max_offsets_per_trigger: int | None,
+        log_format: str,
+        metrics_port: int | None,
         kafka: Mapping[str, str],
         **rest: Any,
     ) -> None:
@@ -148,6 +167,8 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             ),
             starting_offsets=starting_offsets,
             source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
+            log_format=log_format,
+            metrics_port=metrics_port,
         )
         command(options=options, **rest)
 

@@ -167,6 +167,7 @@ class QueryRun:
         # 7. What became of it.
         return batch_report(
             self._settings,
+            self._offset_log.query_id(),
             self.run_id,
             self._cluster_version,
             batch,

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,13 +11,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import preflight
 from spark_eos.batch_job import BatchJobs
-from spark_eos.batch_report import BatchReport
 from spark_eos.classic import ClassicSurroundings
 from spark_eos.columns import check_columns
 from spark_eos.connect import ConnectSurroundings, is_connect
 from spark_eos.deadline import Deadline
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.members import own_group
+from spark_eos.observers import OnBatch, announce, as_observers
 from spark_eos.options import check_positive, check_text
 from spark_eos.pipeline import check_narrow
 from spark_eos.run import QueryRun
@@ -65,7 +65,8 @@ class ExactlyOnceSink:
             write what a failed task left.
         worker_directory: directory, on each host, for the host's id and the locks of
             transactional ids; by default one below the temporary directory.
-        on_batch: called on the driver with each `BatchReport`, after everything is committed.
+        on_batch: called on the driver with each `BatchReport`, after everything is committed; or
+            several of such functions. What one raises is logged, and the query goes on.
 
     Raises:
         ConfigurationError: an option can't be used as given.
@@ -90,7 +91,7 @@ class ExactlyOnceSink:
         group_timeout: float = 60.0,
         rounds: int = 4,
         worker_directory: str | None = None,
-        on_batch: Callable[[BatchReport], None] | None = None,
+        on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
         check_text("checkpoint_location", checkpoint_location)
         check_positive(members=members, group_timeout=group_timeout, rounds=rounds)
@@ -112,7 +113,7 @@ class ExactlyOnceSink:
         self._members = members
         self._rounds = rounds
         self._group_timeout = group_timeout
-        self._on_batch = on_batch
+        self._observers = as_observers(on_batch)
         self._selections: list[dict[str, str]] = []
         self._spark: SparkSession | None = None
         self._plan_checked = False
@@ -252,9 +253,7 @@ class ExactlyOnceSink:
                 raise stopped from None
             raise
         self._last_batch = batch_id
-        logger.info("%s", report)
-        if self._on_batch is not None:
-            self._on_batch(report)
+        announce(report, self._observers)
 
     def _start_run(self, frame: DataFrame) -> tuple[QueryRun, BatchJobs, Surroundings]:
         if self._run is not None:

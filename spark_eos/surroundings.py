@@ -50,8 +50,13 @@ class Surroundings(Protocol):
     def cores(self) -> int:
         """Tasks that can run at a time, Spark's default parallelism."""
 
-    def collect(self, frame: DataFrame) -> list[Row]:
-        """Runs a job and returns its rows; ends early, with any error, if the query is stopped."""
+    def collect(self, frame: DataFrame, description: str) -> list[Row]:
+        """Runs a job and returns its rows; ends early, with any error, if the query is stopped.
+
+        Args:
+            frame: the rows.
+            description: what Spark's web interface is to say of the job, where that can be told.
+        """
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """What to raise in place of an error if it comes of the query's being stopped.

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from spark_eos.demo.orders import make_orders
 from spark_eos.jars import spark_kafka_jars
 from spark_eos.job import run_job
 from spark_eos.job_options import JobOptions
+from spark_eos.testing.broker_properties import free_ports
 from support.flow import Flow
 from support.jobs import ROOT, job
 from support.queries import relay, until
@@ -81,7 +83,7 @@ def test_enrich_orders_job(flow: Flow) -> None:
     with submit("enrich_orders", *arguments(flow), *options) as process:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
-    assert f"group {flow.group_id} batch 0: " in out
+    assert f"group_id={flow.group_id} batch_id=0 " in out
     expected = {
         order["order_id"]: order["customer_id"]
         for order in map(json.loads, orders)
@@ -95,18 +97,33 @@ def test_enrich_orders_job(flow: Flow) -> None:
     assert not flow.members()
 
 
+def _served(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:  # not yet
+        return ""
+
+
 @pytest.mark.slow
 def test_relay_job_copies_all_of_a_record_until_sigterm(flow: Flow) -> None:
     # Not too long ago, or the broker's retention has it deleted.
     timestamp = int(time.time() * 1000) - 3_600_000
     flow.produce(["a", None], key=b"k", headers=[("h", b"1"), ("h", None)], timestamp=timestamp)
-    with submit("relay", *arguments(flow), "--trigger", "200 milliseconds") as process:
+    port = free_ports().client
+    seen = ["--log-format", "json", "--metrics-port", str(port)]
+    with submit("relay", *arguments(flow), "--trigger", "200 milliseconds", *seen) as process:
         until(lambda: flow.committed() == {0: 1, 1: 1}, lambda: "two records", 90)
         assert len(flow.members()) == 2
+        rows = f'spark_eos_rows_written_total{{group_id="{flow.group_id}"'
+        until(lambda: rows in _served(port), lambda: "metrics", 20)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 143
     assert "Traceback" not in out
+    documents = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    batches = [d for d in documents if d.get("event") == "batch"]
+    assert sum(batch["rows_written"] for batch in batches) == 2
     written = flow.written()
     assert sorted(m.value() or b"" for m in written) == [b"", b"a"]
     for message in written:
@@ -145,6 +162,8 @@ GIVEN = [
         (["--kafka", "acks"], "'acks' is not of the form key=value"),
         (["--starting-offsets", "7"], "'7' is not one of 'earliest', 'latest'"),
         (["--max-offsets-per-trigger", "0"], "0 is not in the range x>=1"),
+        (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
+        (["--metrics-port", "0"], "0 is not in the range 1<=x<=65535"),
     ],
 )
 @pytest.mark.parametrize("name", ["relay", "enrich_orders"])

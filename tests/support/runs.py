@@ -111,7 +111,8 @@ def _positions(flow: Flow, offsets: tuple[int, ...]) -> str:
 @contextmanager
 def running(flow: Flow, members: int = 1, **options: Any) -> Iterator[Runs]:
     """A run that ends with the block; ``options`` replace fields of the writer's settings."""
-    files = _Checkpoint({"sources/0/0": f"v1\n{_positions(flow, (0,) * flow.partitions)}"})
+    initial = f"v1\n{_positions(flow, (0,) * flow.partitions)}"
+    files = _Checkpoint({"metadata": '{"id": "query"}', "sources/0/0": initial})
     with flow.wire() as wire:
         run = QueryRun(
             "",

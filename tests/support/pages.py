@@ -1,0 +1,26 @@
+"""The project's documentation, as tests read it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from support.jobs import ROOT
+
+
+def page(name: str) -> str:
+    """A page of docs/."""
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def code_blocks(name: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page(name), re.DOTALL | re.MULTILINE)
+
+
+def run_block(code: str, instead: Mapping[str, str], **names: Any) -> dict[str, Any]:
+    """Runs a block, with other words in place of those of the page; returns its names."""
+    for words, others in instead.items():
+        assert words in code, words
+        code = code.replace(words, others)
+    exec(compile(code, "a code block", "exec"), names)  # noqa: S102 - that is what it is for
+    return names

@@ -1,0 +1,110 @@
+"""docs/observability.md: its code runs, and its tables say what there is."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry
+from pyspark.sql import SparkSession
+
+from spark_eos.metrics import PrometheusMetrics
+from spark_eos.testing.broker_properties import free_ports
+from support.flow import Flow
+from support.pages import code_blocks, page, run_block
+from support.queries import relay, until
+from support.reports import REPORT
+
+LOGGING, METRICS, JOINED = code_blocks("observability", "python")
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """Leaves the logger as it was."""
+    logger = logging.getLogger("spark_eos")
+    before = logger.level, list(logger.handlers), logger.propagate
+    yield
+    logger.level, logger.handlers, logger.propagate = before
+
+
+@pytest.mark.usefixtures("own_logging")
+def test_the_json_log(capsys: pytest.CaptureFixture[str]) -> None:
+    run_block(LOGGING, {})
+    logging.getLogger("spark_eos").info("%s", REPORT, extra=REPORT.fields())
+    assert json.loads(capsys.readouterr().err)["batch_id"] == REPORT.batch_id
+
+
+def _first_column(heading: str) -> set[str]:
+    section = page("observability").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return {name for cell in rows for name in re.findall(r"`(\w+)`", cell)}
+
+
+def test_the_table_of_fields() -> None:
+    steps = {"total", "range", "start", "plan", "job", "fence", "settle"}
+    tasks = {"produce", "flush", "offsets", "commit"}
+    fields = {name for name in REPORT.fields() if not name.endswith("_ms")}
+    assert _first_column("The log") == fields | {f"{step}_ms" for step in steps | tasks}
+
+
+def test_the_table_of_metrics_and_the_alerts() -> None:
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry=registry)(REPORT)
+    names = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in registry.collect()
+    }
+    assert _first_column("Prometheus") == names
+    alerts = "".join(code_blocks("observability", "yaml"))
+    used = set(re.findall(r"\bspark_eos_\w+", alerts))
+    assert used
+    assert used <= names
+
+
+@contextmanager
+def _running(
+    code: str, flow: Flow, spark: SparkSession, **instead: str
+) -> Iterator[dict[str, Any]]:
+    """The names of a block, after a query with its sink; its listener is there until the end."""
+    words = {
+        "localhost:9092": flow.bootstrap_servers,
+        "order-processors": flow.group_id,
+        "orders-enriched": flow.target,
+        "/checkpoints/orders": flow.checkpoint,
+        **instead,
+    }
+    names = run_block(code, words, spark=spark)
+    try:
+        frame = relay(names["sink"].read(spark, subscribe=flow.source))
+        query = names["sink"].write(frame).trigger(availableNow=True).start()
+        query.awaitTermination()
+        names["sink"].close()
+        yield names
+    finally:
+        spark.streams.removeListener(names["listener"])
+
+
+def test_the_metrics_with_lag(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(10))
+    labels = {"group_id": flow.group_id, "source_topic": flow.source}
+    port = {"9464": str(free_ports().client)}
+    with _running(METRICS, flow, spark_eos_session, **port) as names:
+        assert REGISTRY.get_sample_value("spark_eos_rows_written_total", labels) == 10
+        until(
+            lambda: REGISTRY.get_sample_value("spark_eos_source_lag_records", labels) == 0,
+            lambda: "the lag",
+            10,
+        )
+        names["metrics"].close()
+
+
+def test_the_joined_progress(
+    flow: Flow, spark_eos_session: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow.produce(range(10))
+    with _running(JOINED, flow, spark_eos_session):
+        line = until(lambda: capsys.readouterr().out, lambda: "Spark's progress", 10)
+    assert re.match(r"batch 0: 10 rows, 0 behind,", line)
