@@ -7,6 +7,7 @@ its start offsets in ``offsets/<batch - 1>``, those of batch 0 in ``sources/<sou
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from spark_eos.errors import CheckpointError
@@ -75,6 +76,25 @@ def _initial(files: Files) -> Positions:
     return parse_positions(lines, "the checkpoint's sources")
 
 
+@dataclass(frozen=True)
+class FinishedBatches:
+    """How far a query has come, by its checkpoint.
+
+    Attributes:
+        last: Spark's number of the last finished batch; None if there is none.
+        unfinished: the batch that was begun and has not finished; None if there is none.
+        ends: offset after the last of the finished batches, by (topic, partition).
+    """
+
+    last: int | None
+    unfinished: int | None
+    ends: Positions
+
+
+def _greatest(names: list[str]) -> int | None:
+    return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
 class OffsetLog:
     """Reads batch ranges from a checkpoint.
 
@@ -125,6 +145,23 @@ class OffsetLog:
                 "that the query itself uses (sink.write sets it)"
             )
         return _entry(text, f"the checkpoint's {where}")
+
+    def finished(self) -> FinishedBatches:
+        """Up to where the query has finished its batches; for a query that is stopped.
+
+        Raises:
+            CheckpointError: there is no checkpoint, it has no batch, or it can't be read.
+        """
+        self.query_id()
+        begun = _greatest(self._files.names("offsets"))
+        last = _greatest(self._files.names("commits"))
+        if begun is None:
+            raise CheckpointError(
+                "the checkpoint has no batch: the query has written nothing, so there is nothing "
+                "to go on from"
+            )
+        ends = _initial(self._files) if last is None else self._ends(last)
+        return FinishedBatches(last, begun if begun != last else None, ends)
 
     def batch_range(self, batch_id: int) -> BatchRange:
         """The range of a batch that Spark has begun.

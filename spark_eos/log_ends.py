@@ -1,4 +1,4 @@
-"""Typed calls that ask where partitions end; they change nothing."""
+"""Typed calls that ask where partitions begin and end; they change nothing."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from spark_eos.errors import Code, KafkaResponseError, code_names
 from spark_eos.wire import Wire
 
 _LATEST: Final = -1
+_EARLIEST: Final = -2
 # LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 # OFFSET_NOT_AVAILABLE: a leader has moved, or was elected just now.
 _MOVING: Final = frozenset({5, 6, 74, 75, 78})
@@ -51,8 +52,8 @@ def end_offsets(
         for node in sorted({leader for leader in leaders.values() if leader >= 0}):
             led = [partition for partition, leader in leaders.items() if leader == node]
             # In this order the high watermark is never the older of the two.
-            stable.update(_latest(wire, node, led, IsolationLevel.READ_COMMITTED, deadline))
-            high.update(_latest(wire, node, led, IsolationLevel.READ_UNCOMMITTED, deadline))
+            stable.update(_listed(wire, node, led, IsolationLevel.READ_COMMITTED, deadline))
+            high.update(_listed(wire, node, led, IsolationLevel.READ_UNCOMMITTED, deadline))
         return {
             partition: EndOffsets(stable[partition], high[partition])
             if partition in stable and partition in high
@@ -61,6 +62,28 @@ def end_offsets(
         }
 
     return deadline.attempts("reading end offsets", pause=0.05)(attempt) if topics else {}
+
+
+def start_offsets(
+    wire: Wire, topics: Collection[str], deadline: Deadline
+) -> dict[tuple[str, int], int]:
+    """The first offsets of all partitions of the topics; without those that have no leader now.
+
+    Raises:
+        As `end_offsets`.
+    """
+
+    def attempt() -> dict[tuple[str, int], int]:
+        leaders = _leaders(wire, topics, deadline)
+        found: dict[tuple[str, int], int] = {}
+        for node in sorted({leader for leader in leaders.values() if leader >= 0}):
+            led = [partition for partition, leader in leaders.items() if leader == node]
+            found.update(
+                _listed(wire, node, led, IsolationLevel.READ_UNCOMMITTED, deadline, _EARLIEST)
+            )
+        return found
+
+    return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
 
 
 def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> dict[tuple[str, int], int]:
@@ -84,12 +107,13 @@ def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> dict[tu
     return found
 
 
-def _latest(
+def _listed(
     wire: Wire,
     node: int,
     partitions: Collection[tuple[str, int]],
     isolation: IsolationLevel,
     deadline: Deadline,
+    timestamp: int = _LATEST,
 ) -> dict[tuple[str, int], int]:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     request = ListOffsetsRequest(
@@ -100,7 +124,7 @@ def _latest(
                 name=topic,
                 partitions=[
                     topic_class.ListOffsetsPartition(
-                        partition_index=index, current_leader_epoch=-1, timestamp=_LATEST
+                        partition_index=index, current_leader_epoch=-1, timestamp=timestamp
                     )
                     for index in indexes
                 ],
@@ -118,7 +142,7 @@ def _latest(
                 raise Again(f"{topic.name}-{p.partition_index}: {code_names([p.error_code])}")
             if p.error_code:
                 raise KafkaResponseError(
-                    f"end offset of {topic.name}-{p.partition_index}: {code_names([p.error_code])}",
+                    f"offsets of {topic.name}-{p.partition_index}: {code_names([p.error_code])}",
                     p.error_code,
                 )
             found[topic.name, p.partition_index] = p.offset

@@ -137,7 +137,7 @@ def all_committed_offsets(
 def commit_offsets(
     wire: Wire,
     group_id: str,
-    member: tuple[str, int, str],
+    member: tuple[str, int, str | None],
     offsets: Mapping[tuple[str, int], int],
     topic_ids: TopicIds,
     deadline: Deadline,
@@ -149,7 +149,8 @@ def commit_offsets(
     Args:
         wire: the connections.
         group_id: the consumer group.
-        member: member id, member epoch, instance id.
+        member: member id, member epoch, instance id; no id and epoch -1 for somebody who is not
+            a member, which only a group without members takes offsets from.
         offsets: next offset to read, by (topic, partition).
         topic_ids: ids of their topics.
         deadline: over all attempts.

@@ -7,6 +7,7 @@ from spark_eos.cli.group import LazyGroup
 # Each command's module is imported only when the command runs or helps.
 COMMANDS = {
     "abort": "spark_eos.cli.abort:abort",
+    "adopt": "spark_eos.cli.adopt:adopt",
     "broker": "spark_eos.cli.broker:broker",
     "demo": "spark_eos.cli.demo:demo",
     "jars": "spark_eos.cli.jars:jars",

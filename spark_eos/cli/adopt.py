@@ -1,0 +1,52 @@
+"""``spark-eos adopt``."""
+
+import click
+
+from spark_eos import adoption
+from spark_eos.arrow_files import ArrowFiles
+from spark_eos.checkpoint import FinishedBatches, OffsetLog
+from spark_eos.cli.query import Query, connected, query_options
+from spark_eos.cli.status_tables import count
+
+
+@click.command()
+@query_options
+@click.option(
+    "--checkpoint",
+    required=True,
+    metavar="PATH",
+    help="The checkpoint of the query with Spark's own sink, or a copy of it.",
+)
+@click.option(
+    "--repeat-unfinished",
+    is_flag=True,
+    help="If a batch was begun and not finished, write all of it again.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bool) -> None:
+    """Let a query that used Spark's own Kafka sink go on with spark-eos.
+
+    Reads from its checkpoint up to where it has finished, and sets the group's offsets there. The
+    query must be stopped, and the group a new one. The checkpoint is only read.
+    """
+    finished = OffsetLog(ArrowFiles(checkpoint)).finished()
+    adoption.check_finished(finished, repeat_unfinished=repeat_unfinished)
+    with connected(query) as wire:
+        topics = adoption.check_topics(wire, finished.ends, query.deadline())
+        anew = adoption.check_unused(
+            wire, query.group_id, query.prefix, finished.ends, query.deadline()
+        )
+        for (topic, partition), offset in sorted(finished.ends.items()):
+            click.echo(f"{topic}-{partition}: {offset}")
+        if anew and not dry_run:
+            adoption.set_offsets(wire, query.group_id, finished.ends, topics, query.deadline())
+    click.echo(_outcome(query.group_id, finished, anew=anew, dry_run=dry_run))
+
+
+def _outcome(group_id: str, finished: FinishedBatches, *, anew: bool, dry_run: bool) -> str:
+    where = "the start" if finished.last is None else f"the end of batch {finished.last}"
+    partitions = count(len(finished.ends), "partition")
+    if not anew:
+        return f"Group {group_id} has these offsets already: {where}, {partitions}."
+    verb = "would go on" if dry_run else "goes on"
+    return f"Group {group_id} {verb} from {where}, in {partitions}."
