@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 from pyspark import SparkContext
 
@@ -21,4 +21,5 @@ def described(context: SparkContext, text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        context.setLocalProperty(_DESCRIPTION, before)
+        # None removes it.
+        context.setLocalProperty(_DESCRIPTION, cast("str", before))
