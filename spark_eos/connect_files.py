@@ -65,9 +65,9 @@ class SparkFiles:
         return sorted({name.rpartition(within)[2].partition("/")[0] for name in found})
 
     def _contents(self, pattern: str) -> dict[str, bytes]:
-        frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
         try:
             # Spark leaves out what is hidden.
+            frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
             return {row.path: bytes(row.content) for row in frame.collect()}
         except AnalysisException as error:
             if error.getCondition() == "PATH_NOT_FOUND":

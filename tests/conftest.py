@@ -8,6 +8,7 @@ import pytest
 
 from spark_eos.testing import EmbeddedKafka
 from support.bench import Bench, bench
+from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.proxy import KafkaProxy, clean
 
@@ -29,6 +30,13 @@ def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flo
 def flow(new_flow: Callable[..., Flow]) -> Flow:
     """Topics of two partitions, a group and a checkpoint of the test's own."""
     return new_flow()
+
+
+@pytest.fixture(scope="session")
+def connect_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectStage]:
+    """A Spark Connect server and a client of it, started when they are first used."""
+    with ConnectStage(tmp_path_factory.mktemp("connect")) as stage:
+        yield stage
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from support.flow import Flow
+from support.holding import produce_with_hold
 from support.members import started
 from support.queries import QueryProcess, run_available, slot_holders, until
 
@@ -32,17 +33,6 @@ def _held_query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> Query
     )
 
 
-def _produce_with_hold(flow: Flow) -> list[str]:
-    """500 rows in each of two partitions; in partition 0 the 401st is "hold"."""
-    first = [f"a{n}" for n in range(400)] + ["hold"] + [f"b{n}" for n in range(99)]
-    second = [f"c{n}" for n in range(500)]
-    # Large enough for the rows before the held one to leave all buffers on the way to the sink.
-    padding = b"x" * 4_000
-    flow.produce(first, partition=0, key=padding)
-    flow.produce(second, partition=1, key=padding)
-    return sorted(first + second)
-
-
 def _mid_transaction(query: QueryProcess) -> None:
     """Waits until nothing is open but the transaction that the held row belongs to."""
     query.until(lambda: query.flow.committed().get(1) == 500, "the other partition's end")
@@ -52,7 +42,7 @@ def _mid_transaction(query: QueryProcess) -> None:
 def test_killed_in_the_middle_of_a_transaction(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
-    expected = _produce_with_hold(flow)
+    expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "killed") as query:
         _mid_transaction(query)
     assert flow.open_transactions() != [], "the transaction must outlive its query"
@@ -70,7 +60,7 @@ def test_killed_in_the_middle_of_a_transaction(
 def test_a_killed_worker_fails_the_query_and_the_next_run_writes_the_rest(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
-    expected = _produce_with_hold(flow)
+    expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "worker") as query:
         _mid_transaction(query)
         _kill_writers(flow)
@@ -93,7 +83,7 @@ def _kill_writers(flow: Flow) -> None:
 def test_a_retried_task_is_deferred_and_written_by_the_drivers_second_round(
     flow: Flow, tmp_path: Path
 ) -> None:
-    expected = _produce_with_hold(flow)
+    expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "retried", master="local[2,4]") as query:
         _mid_transaction(query)
         _kill_writers(flow)
@@ -110,7 +100,7 @@ def test_a_retried_task_is_deferred_and_written_by_the_drivers_second_round(
 def test_killed_between_two_chunks_it_goes_on_after_the_last_one(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
-    expected = _produce_with_hold(flow)
+    expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "chunks", chunk_records=100) as query:
         query.until(lambda: flow.committed().get(0, 0) >= 200, "committed chunks")
     # Workers may outlive their driver by a moment.
@@ -126,7 +116,7 @@ def test_killed_between_two_chunks_it_goes_on_after_the_last_one(
 def test_a_zombie_task_that_wakes_after_the_takeover_leaves_no_trace(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
-    expected = _produce_with_hold(flow)
+    expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "zombie") as query:
         _mid_transaction(query)
         writers = slot_holders(flow.worker_directory)

@@ -4,12 +4,14 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
 
 import psutil
 
 from spark_eos.testing.spark import prepare_environment, spark_settings
+from support.fronts import Queries, connect_queries
 from support.queries import until
 
 _TESTS = Path(__file__).parents[1]
@@ -18,15 +20,23 @@ _SINK = "foreach_batch_worker"
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether a process has yet to end; whether anybody has noticed its end is another matter."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 class ConnectServer:
     """A server, from its start until `kill`.
 
     Args:
         log: file for all that the server and its Python processes print.
-        master: where it runs tasks; by default a task may fail three times.
+        files: directory that is also ``viewfs://tests/files``, a file system that is not local.
     """
 
-    def __init__(self, log: Path, master: str = "local[2,4]") -> None:
+    def __init__(self, log: Path, files: Path) -> None:
         prepare_environment()
         with socket.create_server((_HOST, 0)) as free:
             self.port = int(free.getsockname()[1])
@@ -35,6 +45,7 @@ class ConnectServer:
                 "spark.connect.grpc.binding.address": _HOST,
                 "spark.connect.grpc.binding.port": str(self.port),
                 # Rows reach the sink in small pieces, so that a test may stop in between.
+                "spark.hadoop.fs.viewfs.mounttable.tests.link./files": f"file:{files}",
                 "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
             },
             quick_start=True,
@@ -42,7 +53,8 @@ class ConnectServer:
         command = [str(resources.files("pyspark") / "bin" / "spark-submit")]
         for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
-        command += ["--master", master, "--class", _CLASS]
+        # A task may fail three times.
+        command += ["--master", "local[2,4]", "--class", _CLASS]
         # Its processes import what tests define, and find it where this process does.
         paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -72,10 +84,10 @@ class ConnectServer:
         """What it and its Python processes have printed so far."""
         return self._log.read_text(errors="replace")
 
-    def sinks(self) -> list[int]:
+    def sinks(self) -> list[psutil.Process]:
         """The processes in which sinks run."""
         children = psutil.Process(self.process.pid).children()
-        return [child.pid for child in children if _SINK in " ".join(child.cmdline())]
+        return [child for child in children if lives(child) and _SINK in " ".join(child.cmdline())]
 
     def kill_jvm(self) -> None:
         """SIGKILL for the server alone."""
@@ -84,5 +96,46 @@ class ConnectServer:
 
     def kill(self) -> None:
         """SIGKILL for the server and its Python processes."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+class ConnectStage:
+    """A server and a client process, started when they are first needed, and again when killed.
+
+    Args:
+        directory: for logs, and for the file system ``viewfs://tests/files``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.files = directory / "files"
+        self.files.mkdir()
+        self._directory = directory
+        self._server: ConnectServer | None = None
+        self._ends = ExitStack()
+        self._queries: Queries | None = None
+
+    def __enter__(self) -> "ConnectStage":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    @property
+    def server(self) -> ConnectServer:
+        """A server that lives."""
+        if self._server is None or self._server.process.poll() is not None:
+            self._ends.close()
+            self._queries = None
+            self._server = ConnectServer(self._directory / "server.log", self.files)
+            self._ends.callback(self._server.kill)
+        return self._server
+
+    @property
+    def queries(self) -> Queries:
+        """Queries of a client of the server."""
+        url = self.server.url
+        if self._queries is None:
+            self._queries = self._ends.enter_context(connect_queries(url))
+        return self._queries

@@ -8,11 +8,11 @@ import dataclasses
 import itertools
 import json
 import multiprocessing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.managers import BaseManager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -21,6 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos import BatchReport, ExactlyOnceSink
 from support.flow import Flow
 from support.pipelines import PIPELINES
+
+Answer = TypeVar("Answer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,11 @@ class Queries:
         self._queries[number] = (writer.start(), sink)
         return number
 
-    def wait(self, number: int, timeout: float) -> str | None:
+    def ask(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        """What an importable function of the session, and of further arguments, returns."""
+        return function(self._session, *arguments)
+
+    def wait(self, number: int, timeout: int) -> str | None:
         """Waits until a query has ended; returns what it ended with, or None if it is at its end.
 
         Raises:
@@ -126,11 +132,11 @@ class RunningQuery:
         self._number = number
         self._reports = reports
 
-    def error(self, timeout: float = 90) -> str | None:
+    def error(self, timeout: int = 90) -> str | None:
         """Waits for the query's end; what it failed with, None if with nothing."""
         return self._queries.wait(self._number, timeout)
 
-    def drain(self, timeout: float = 90) -> None:
+    def drain(self, timeout: int = 90) -> None:
         """Waits until a query that is to end by itself has written everything."""
         error = self.error(timeout)
         assert error is None, error

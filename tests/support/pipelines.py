@@ -40,13 +40,8 @@ def united(*frames: DataFrame) -> DataFrame:
 
 
 def held(frame: DataFrame, go: str) -> DataFrame:
-    """Waits at the value "hold" until a file appears."""
-
-    def wait() -> None:
-        while not Path(go).exists():
-            time.sleep(0.02)
-
-    return _at_row(frame, b"hold", wait)
+    """Waits at the value "hold" until a file appears; see `waiting`."""
+    return waiting(frame.select("source", "key", "value"), go, "hold")
 
 
 def failing(frame: DataFrame, tripped: str) -> DataFrame:
@@ -57,7 +52,21 @@ def failing(frame: DataFrame, tripped: str) -> DataFrame:
             Path(tripped).touch()
             raise ValueError("the user's own error")
 
-    return _at_row(frame, b"fail", fail)
+    return _at_row(frame.select("source", "key", "value"), b"fail", fail)
+
+
+def waiting(frame: DataFrame, go: str, value: str) -> DataFrame:
+    """Lets the task that reaches a value wait until a file appears.
+
+    While it waits it touches ``<go>.waiting``.
+    """
+
+    def wait() -> None:
+        while not Path(go).exists():
+            Path(f"{go}.waiting").touch()
+            time.sleep(0.02)
+
+    return _at_row(frame, value.encode(), wait)
 
 
 def _at_row(frame: DataFrame, value: bytes, act: Callable[[], None]) -> DataFrame:
@@ -67,8 +76,7 @@ def _at_row(frame: DataFrame, value: bytes, act: Callable[[], None]) -> DataFram
                 act()
             yield batch
 
-    rows = frame.select("source", "key", "value")
-    return rows.mapInArrow(watch, rows.schema)
+    return frame.mapInArrow(watch, frame.schema)
 
 
 PIPELINES: dict[str, Callable[..., Any]] = {

@@ -9,28 +9,13 @@ the value waits until the path exists).
 import dataclasses
 import json
 import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.testing import spark_session
-
-
-def _holding(frame: DataFrame, path: str, value: str) -> DataFrame:
-    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if value.encode() in batch.column("value").to_pylist():
-                while not Path(path).exists():
-                    time.sleep(0.02)
-            yield batch
-
-    return frame.mapInArrow(hold, frame.schema)
+from support.pipelines import waiting
 
 
 def _print_report(report: BatchReport) -> None:
@@ -57,7 +42,7 @@ def main() -> None:
     if headers is not None:
         frame = frame.withColumn("headers", F.expr(headers))
     if hold is not None:
-        frame = _holding(frame, *hold)
+        frame = waiting(frame, *hold)
     writer = sink.write(frame)
     writer = writer.trigger(availableNow=True) if available_now else writer
     query = writer.start()

@@ -1,0 +1,241 @@
+"""Spark Connect: what differs from classic Spark, on a real server; `test_fronts.py` has the rest.
+
+The sink runs in a process of its own there, which a signal ends and which may outlive the server.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.connect_files import SparkFiles, local_directory, own_checkpoint
+from spark_eos.errors import CheckpointError
+from support import groups
+from support.connect_server import ConnectStage, lives
+from support.flow import Flow
+from support.fronts import Queries, RunningQuery, SinkFront
+from support.holding import produce_with_hold
+from support.queries import run_available, until
+
+
+@pytest.fixture
+def front(connect_stage: ConnectStage) -> SinkFront:
+    return SinkFront(connect_stage.queries)
+
+
+def _held(front: SinkFront, flow: Flow, go: Path, **options: Any) -> RunningQuery:
+    """A query in the middle of a transaction, whose task waits at a row."""
+    query = front.start(flow, "held", arguments={"go": str(go)}, available_now=False, **options)
+    until(lambda: flow.committed().get(1) == 500, lambda: "the other partition's end")
+    until(flow.open_transactions, lambda: "an open transaction")
+    until(lambda: _waits(go), lambda: "the task to wait")
+    return query
+
+
+def _waits(go: Path) -> bool:
+    sign = Path(f"{go}.waiting")
+    return sign.exists() and time.time() - sign.stat().st_mtime < 0.5
+
+
+def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
+    front: SinkFront, connect_stage: ConnectStage, flow: Flow, tmp_path: Path
+) -> None:
+    expected = produce_with_hold(flow)
+    go = tmp_path / "go"
+    query = _held(front, flow, go)
+    (sink,) = connect_stage.server.sinks()
+    query.stop()
+    # By itself the task would wait for ever, its transaction be open for a minute.
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=5)
+    until(lambda: not flow.open_transactions(), lambda: "the transactions to end", timeout=5)
+    until(lambda: not _waits(go), lambda: "the task to be cancelled", timeout=5)
+    until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=10)
+    assert flow.open_transactions() == []
+    assert flow.committed() == {1: 500}
+    go.touch()
+    front.start(flow).drain()
+    assert sorted(flow.values()) == expected
+
+
+def test_stopped_and_started_at_once(front: SinkFront, flow: Flow, tmp_path: Path) -> None:
+    """The older run's end must not get into the newer run's way."""
+    expected = produce_with_hold(flow)
+    query = _held(front, flow, tmp_path / "go")
+    query.stop()
+    query = front.start(flow)
+    query.drain()
+    assert sorted(flow.values()) == expected
+    assert query.reports()[-1]["rounds"] == 1
+
+
+def test_stopped_between_batches(front: SinkFront, connect_stage: ConnectStage, flow: Flow) -> None:
+    flow.produce(range(10))
+    query = front.start(flow, available_now=False)
+    until(lambda: flow.committed() == {0: 5, 1: 5}, lambda: "a batch")
+    until(query.reports, lambda: "its report")
+    (sink,) = connect_stage.server.sinks()
+    query.stop()
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=5)
+    until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=5)
+    assert sorted(map(int, flow.values())) == list(range(10))
+
+
+def test_a_failed_task_is_retried_by_a_further_round(
+    front: SinkFront, flow: Flow, tmp_path: Path
+) -> None:
+    flow.produce(["a", "b", "fail", "c"])
+    query = front.start(flow, "failing", arguments={"tripped": str(tmp_path / "tripped")})
+    query.drain()
+    assert sorted(flow.values()) == ["a", "b", "c", "fail"]
+    assert query.reports()[0]["rounds"] == 2
+
+
+def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
+    front: SinkFront, new_flow: Callable[..., Flow]
+) -> None:
+    flow = new_flow(partitions=6)
+    flow.produce(range(24))
+    query = front.start(flow, max_offsets=12)
+    query.drain()
+    assert [r["transactions"] for r in query.reports()] == [2, 2]
+    assert sorted(map(int, flow.values())) == list(range(24))
+
+
+def test_an_error_reaches_the_client_with_its_words(front: SinkFront, flow: Flow) -> None:
+    flow.produce(range(4))
+    front.start(flow).drain()
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    flow.produce(["new"])
+    error = front.start(flow).error()
+    assert error is not None
+    assert "OffsetsLostError" in error
+    assert f"group '{flow.group_id}' has no committed offset for {flow.source}" in error
+    assert flow.members() == []
+
+
+def test_a_row_that_can_not_be_written_is_named_to_the_client(front: SinkFront, flow: Flow) -> None:
+    flow.produce(["x" * 5_000], partition=1)
+    error = front.start(flow, kafka={**flow.kafka, "message.max.bytes": 2_000}).error()
+    assert error is not None
+    assert f"source {flow.source}-1 offset 0" in error
+    assert flow.values() == []
+
+
+def test_a_checkpoint_on_another_file_system(
+    front: SinkFront, connect_stage: ConnectStage, flow: Flow
+) -> None:
+    flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
+    flow.produce(range(20))
+    front.start(flow, max_offsets=10, on_batch=None).drain()
+    assert sorted(map(int, flow.values())) == list(range(20))
+    assert (connect_stage.files / flow.name / "check point" / "commits" / "1").exists()
+
+
+def _without_write(session: SparkSession, options: dict[str, Any], source: str) -> str:
+    sink = ExactlyOnceSink(**options)
+    frame = sink.read(session, subscribe=source).select("source", "value")
+    return _failure(frame.repartition(2), sink, options)
+
+
+def _with_a_shuffle_in_the_batch(
+    session: SparkSession, options: dict[str, Any], source: str
+) -> str:
+    sink = ExactlyOnceSink(**options)
+    frame = sink.read(session, subscribe=source).select("source", "value")
+    sink.write(frame)
+
+    def batch(rows: DataFrame, batch_id: int) -> None:
+        sink(rows.repartition(2), batch_id)
+
+    return _failure(frame, batch, options)
+
+
+def _failure(
+    frame: DataFrame, batch: Callable[[DataFrame, int], None], options: dict[str, Any]
+) -> str:
+    writer = frame.writeStream.foreachBatch(batch)
+    writer = writer.option("checkpointLocation", options["checkpoint_location"])
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException) as failure:
+        query.awaitTermination(90)
+    return str(failure.value)
+
+
+def test_a_batch_that_may_have_been_shuffled(connect_stage: ConnectStage, flow: Flow) -> None:
+    """Connect shows no lineage, so only `sink.write` can see to it."""
+    flow.produce(range(10))
+    queries: Queries = connect_stage.queries
+    error = queries.ask(_without_write, flow.options(), flow.source)
+    assert "start the query from sink.write(...), which checks its plan" in error
+    error = queries.ask(_with_a_shuffle_in_the_batch, flow.options(), flow.source)
+    assert "the query holds a shuffle" in error
+    assert flow.written() == []
+
+
+def test_a_checkpoint_that_is_not_an_active_querys(
+    spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"is no checkpoint: .*sink\.write"):
+        own_checkpoint(spark_eos_session, str(tmp_path))
+    # What another host's path of this name may hold.
+    (tmp_path / "metadata").write_text('{"id":"0e0e0e0e-0000-4000-8000-000000000000"}')
+    with pytest.raises(CheckpointError, match=r"belongs to query 0e0e0e0e-.*not active"):
+        own_checkpoint(spark_eos_session, str(tmp_path))
+
+
+def test_what_spark_reads_is_what_lies_there(
+    spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    base = tmp_path / "a {b} [c] d*e\\f"
+    (base / "sources" / "0").mkdir(parents=True)
+    (base / "sources" / "0" / "0").write_bytes(b"\0v1\n{}")
+    (base / "sources" / "0" / ".0.crc").write_bytes(b"crc")
+    (base / "metadata").write_text("text")
+    files = SparkFiles(spark_eos_session, str(base))
+    assert files.read("metadata") == "text"
+    assert files.read("sources/0/0") == "\0v1\n{}"
+    assert files.read("offsets/0") is None
+    assert files.names("sources") == ["0"]
+    assert files.names("nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("location", "directory"),
+    [
+        ("/a/b c", "/a/b c"),
+        ("relative", "relative"),
+        ("file:/a%20b", "/a%20b"),
+        ("file:///a#b", "/a#b"),
+        ("file://localhost/a", "/a"),
+        ("s3a://bucket/a", None),
+        ("dbfs:/a", None),
+    ],
+)
+def test_locations_that_may_lie_on_this_host(location: str, directory: str | None) -> None:
+    assert local_directory(location) == (None if directory is None else Path(directory))
+
+
+def test_the_server_is_killed(
+    front: SinkFront,
+    connect_stage: ConnectStage,
+    flow: Flow,
+    tmp_path: Path,
+    spark_eos_session: SparkSession,
+) -> None:
+    expected = produce_with_hold(flow)
+    _held(front, flow, tmp_path / "go")
+    (sink,) = connect_stage.server.sinks()
+    connect_stage.server.kill_jvm()
+    killed = time.monotonic()
+    # Orphaned, it would go on for minutes, and so would its heartbeats.
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=5)
+    until(lambda: not lives(sink), lambda: "the orphan to end", timeout=10)
+    assert time.monotonic() - killed < 10
+    assert flow.open_transactions() == []
+    run_available(spark_eos_session, flow)
+    assert sorted(flow.values()) == expected
