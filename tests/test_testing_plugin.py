@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from spark_eos.cache import CACHE_VARIABLE, cache_directory
+from support.pages import code_blocks
 
 # Known before pytester moves the home directory.
 USERS_CACHE = cache_directory()
@@ -42,9 +43,10 @@ def test_a_users_suite_gets_kafka_and_spark(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
-    pytester.makepyfile(USERS_TESTS)
+    (documented,) = code_blocks("testing", "python")
+    pytester.makepyfile(test_documented=documented, test_of_users=USERS_TESTS)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-q", timeout=120)
-    result.assert_outcomes(passed=2, failed=2)
+    result.assert_outcomes(passed=3, failed=2)
     output = result.stdout.str()
     with_kafka, _, without = output.partition("test_that_fails_without_kafka")
     assert "Log of the embedded Kafka" in with_kafka

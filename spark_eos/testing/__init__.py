@@ -2,33 +2,43 @@
 
 - `EmbeddedKafka`: a Kafka broker that starts in a second and leaves nothing behind.
 - `spark_session`: a local Spark session that can read from Kafka.
+- `produce` and `consume_committed`: records into topics and out of them, as DataFrames.
+- `process_available`: runs a query until all is processed that there is.
 
 With pytest, the fixtures ``embedded_kafka`` and ``spark_eos_session`` give one of each.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_eos.testing.broker import EmbeddedKafka
     from spark_eos.testing.broker_image import BrokerStartError
+    from spark_eos.testing.records import consume_committed, process_available, produce
     from spark_eos.testing.spark import spark_session
 
-__all__ = ["BrokerStartError", "EmbeddedKafka", "spark_session"]
+__all__ = [
+    "BrokerStartError",
+    "EmbeddedKafka",
+    "consume_committed",
+    "process_available",
+    "produce",
+    "spark_session",
+]
+
+_HOMES = {
+    "BrokerStartError": "broker_image",
+    "EmbeddedKafka": "broker",
+    "consume_committed": "records",
+    "process_available": "records",
+    "produce": "records",
+    "spark_session": "spark",
+}
 
 
 def __getattr__(name: str) -> object:
     # Imported on first use: the pytest plugin lies in this package and must load quickly, and the
     # broker needs no pyspark.
-    if name == "EmbeddedKafka":
-        from spark_eos.testing.broker import EmbeddedKafka  # noqa: PLC0415
-
-        return EmbeddedKafka
-    if name == "BrokerStartError":
-        from spark_eos.testing.broker_image import BrokerStartError  # noqa: PLC0415
-
-        return BrokerStartError
-    if name == "spark_session":
-        from spark_eos.testing.spark import spark_session  # noqa: PLC0415
-
-        return spark_session
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -15,6 +15,7 @@ from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.identity import id_pattern
 from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing.partition_ends import settled_ends
 from spark_eos.transaction_calls import open_transactions
 from spark_eos.wire import Wire
 
@@ -135,9 +136,10 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
     Fails if the last stable offset does not reach the end within a few seconds, which the markers
     of a transaction that has ended may take: a transaction lingers.
     """
+    server = {"bootstrap.servers": bootstrap_servers}
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **server,
             "group.id": f"check-{uuid.uuid4()}",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
@@ -150,9 +152,8 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
     with closing(consumer):
         partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        for partition in sorted(partitions):
-            _await_stable(bootstrap_servers, consumer, TopicPartition(topic, partition))
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p))[1] for p in partitions}
+        ends, all_ends = settled_ends(server, topic, partitions, 5)
+        assert ends == all_ends, f"{topic}: last stable offsets {ends}, ends {all_ends}"
         until = time.monotonic() + 30
         while any(
             position.offset < ends[position.partition]
@@ -164,25 +165,6 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
                 assert message.error() is None, message.error()
                 found.append(message)
     return sorted(found, key=lambda m: (m.partition() or 0, m.offset() or 0))
-
-
-def _await_stable(bootstrap_servers: str, committed: Consumer, place: TopicPartition) -> None:
-    uncommitted = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": f"check-{uuid.uuid4()}",
-            "isolation.level": "read_uncommitted",
-        }
-    )
-    until = time.monotonic() + 5
-    with closing(uncommitted):
-        while True:
-            _low, end = uncommitted.get_watermark_offsets(place)
-            _low, stable = committed.get_watermark_offsets(place)
-            if stable >= end:
-                return
-            assert time.monotonic() < until, f"{place}: last stable offset {stable}, end {end}"
-            time.sleep(0.02)
 
 
 def json_value(message: Message) -> Any:

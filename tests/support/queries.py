@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.testing import process_available
 from support.flow import Flow
 
 Transform = Callable[[DataFrame], DataFrame]
@@ -42,11 +43,9 @@ def run_available(
 
     sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=note)
     frame = sink.read(spark, **{"subscribe": flow.source, **(read or {})})
-    query = sink.write(transform(frame)).trigger(availableNow=True).start()
     try:
-        query.awaitTermination()
+        process_available(sink.write(transform(frame)), timeout=150)
     finally:
-        query.stop()
         sink.close()
     return reports
 

@@ -1,0 +1,103 @@
+"""`spark_eos.testing`: records into topics, out of them, and queries in between."""
+
+import datetime
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos.errors import TopicNotFoundError
+from spark_eos.testing import consume_committed, process_available, produce
+from support.flow import Flow
+
+
+def _found(frame: DataFrame) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in frame.collect()]
+
+
+def test_what_is_produced_is_consumed(flow: Flow, spark_eos_session: SparkSession) -> None:
+    hour_ago = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(hours=1)
+    hour_ago = hour_ago.replace(microsecond=123_000)
+    rows: list[dict[str, Any]] = [
+        {"value": "b0", "partition": 1, "timestamp": hour_ago},
+        {"value": b"a0", "key": "k", "partition": 0, "headers": [("h", b"1"), ("h", None)]},
+        {"value": None, "key": b"k", "partition": 1},
+    ]
+    produced = produce(spark_eos_session, flow.broker, flow.source, rows)
+    places = produced.select("partition", "offset")
+    assert _found(places) == [(1, 0), (0, 0), (1, 1)]
+    consumed = consume_committed(spark_eos_session, flow.broker, flow.source)
+    assert consumed.columns == produced.columns
+    assert _found(consumed.select("partition", "offset", "key", "value")) == [
+        (0, 0, b"k", b"a0"),
+        (1, 0, None, b"b0"),
+        (1, 1, b"k", None),
+    ]
+    assert sorted(_found(consumed), key=str) == sorted(_found(produced), key=str)
+    first, second, _third = consumed.select("headers", F.unix_millis("timestamp")).collect()
+    assert [tuple(header) for header in first.headers] == [("h", b"1"), ("h", None)]
+    assert (second.headers, second[1]) == (None, round(hour_ago.timestamp() * 1000))
+
+
+def test_a_frame_is_produced_where_java_would(flow: Flow, spark_eos_session: SparkSession) -> None:
+    spark, kafka = spark_eos_session, flow.kafka
+    # Spark's own sink uses Kafka's Java producer.
+    keys = spark.range(20).selectExpr("cast(id as string) as key", "'v' as value")
+    java = {"kafka.bootstrap.servers": flow.bootstrap_servers, "topic": flow.source}
+    keys.write.format("kafka").options(**java).save()
+    records = consume_committed(spark, kafka, flow.source)
+    produced = produce(spark, kafka, flow.target, records.drop("partition", "offset"))
+    copied = consume_committed(spark, kafka, flow.target)
+    assert produced.count() == copied.count() == 20
+    assert _found(copied) == _found(records)
+    assert {row.partition for row in copied.collect()} == {0, 1}
+
+
+def test_only_committed_records_are_consumed(flow: Flow, spark_eos_session: SparkSession) -> None:
+    settings = {**flow.kafka, "transactional.id": f"writer-{flow.name}", "log_level": 0}
+    with closing(Producer(settings)) as producer:
+        producer.init_transactions(20)
+        for value, end in (("a", "commit"), ("b", "abort"), ("c", "commit"), ("d", "")):
+            producer.begin_transaction()
+            producer.produce(flow.target, value, partition=0)
+            producer.flush()
+            if end:
+                getattr(producer, f"{end}_transaction")(20)
+        started = time.monotonic()
+        consumed = consume_committed(spark_eos_session, flow.broker, flow.target, settle=0.5)
+        assert 0.5 < time.monotonic() - started < 10
+        assert [row.value for row in consumed.collect()] == [b"a", b"c"]
+        producer.commit_transaction(20)
+        # What was asked for once stays what it is.
+        assert [row.value for row in consumed.collect()] == [b"a", b"c"]
+        now = consume_committed(spark_eos_session, flow.broker, flow.target)
+        assert [row.value for row in now.collect()] == [b"a", b"c", b"d"]
+
+
+def test_mistakes_are_named(flow: Flow, spark_eos_session: SparkSession) -> None:
+    spark, broker = spark_eos_session, flow.broker
+    with pytest.raises(TopicNotFoundError, match="topic 'no-such' does not exist"):
+        produce(spark, broker, "no-such", [{"value": "a"}])
+    with pytest.raises(TopicNotFoundError, match="topic 'no-such' does not exist"):
+        consume_committed(spark, broker, "no-such")
+    with pytest.raises(ValueError, match="no column offset, val; it may have headers, key,"):
+        produce(spark, broker, flow.source, [{"value": "a"}, {"val": "b", "offset": 1}])
+    # Nothing of it was produced.
+    assert consume_committed(spark, broker, flow.source).count() == 0
+    with pytest.raises(KafkaException, match="Unknown partition"):
+        produce(spark, broker, flow.source, [{"value": "a", "partition": 9}])
+
+
+def test_a_query_that_takes_too_long_is_stopped(spark_eos_session: SparkSession) -> None:
+    def slow(_frame: DataFrame, _batch_id: int) -> None:
+        time.sleep(3)
+
+    # A source that is never done, and does not know availableNow.
+    rate = spark_eos_session.readStream.format("rate").load()
+    with pytest.raises(TimeoutError, match=r"not ended within 1 s \(timeout\)"):
+        process_available(rate.writeStream.foreachBatch(slow), timeout=1)
+    assert not spark_eos_session.streams.active
