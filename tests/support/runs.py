@@ -73,7 +73,7 @@ class Runs:
             in_round: the round in which it happens.
         """
         self._batch_id += 1
-        self._files[f"offsets/{self._batch_id}"] = f"v1\n{{}}\n{_positions(self.flow, ends)}"
+        self._files[f"offsets/{self._batch_id}"] = f"v1\n{{}}\n{positions(self.flow, ends)}"
         rounds = iter(range(1, 100))
 
         def job(
@@ -104,14 +104,15 @@ class Runs:
         assert self.flow.open_transactions() == []
 
 
-def _positions(flow: Flow, offsets: tuple[int, ...]) -> str:
+def positions(flow: Flow, offsets: tuple[int, ...]) -> str:
+    """Offsets as Spark writes them into a checkpoint, by partition."""
     return json.dumps({flow.source: {str(p): offset for p, offset in enumerate(offsets)}})
 
 
 @contextmanager
 def running(flow: Flow, members: int = 1, **options: Any) -> Iterator[Runs]:
     """A run that ends with the block; ``options`` replace fields of the writer's settings."""
-    initial = f"v1\n{_positions(flow, (0,) * flow.partitions)}"
+    initial = f"v1\n{positions(flow, (0,) * flow.partitions)}"
     files = _Checkpoint({"metadata": '{"id": "query"}', "sources/0/0": initial})
     with flow.wire() as wire:
         run = QueryRun(

@@ -1,0 +1,102 @@
+"""A keeper without Spark: its driver is a process of the test, its rows are made up."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_eos import keeper_client
+from spark_eos.batch_report import BatchReport
+from spark_eos.keeper_calls import Commit, Plan, Planned
+from spark_eos.keeper_client import KeeperClient
+from spark_eos.report import job_outcome
+from spark_eos.spark_process import HostProcess, _look_up
+from spark_eos.task import write_task
+from support.data_sources import end_keepers
+from support.flow import Flow
+from support.members import writer_settings
+from support.runs import close_producers, positions
+from support.writing import row_batch
+
+
+@dataclass
+class Keeping:
+    """Batches of a flow's source, planned and committed as Spark does it.
+
+    Attributes:
+        flow: topics, group and checkpoint.
+        idle_seconds: how long a keeper waits for another batch.
+        settings: fields of the writer's settings that differ.
+    """
+
+    flow: Flow
+    driver: "subprocess.Popen[bytes]"
+    idle_seconds: float = 60
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def client(self) -> KeeperClient:
+        """A client as one of Spark's processes makes it."""
+        return KeeperClient(self.flow.group_id, self.flow.checkpoint)
+
+    def begin(self, batch_id: int, *ends: int) -> None:
+        """Writes what Spark writes before a batch is planned."""
+        checkpoint = Path(self.flow.checkpoint)
+        for name, text in (
+            ("metadata", f'{{"id":"query-{self.flow.name}"}}'),
+            ("sources/0/0", f"v1\n{positions(self.flow, (0,) * self.flow.partitions)}"),
+            (f"offsets/{batch_id}", f"v1\n{{}}\n{positions(self.flow, ends)}"),
+        ):
+            file = checkpoint / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    def plan(self) -> Planned:
+        """The plan of the batch begun last."""
+        settings = replace(writer_settings(self.flow), **self.settings)
+        return self.client.plan(Plan(settings, self.flow.checkpoint, 64, 20), self.idle_seconds)
+
+    def written(self, planned: Planned, *ends: int) -> Commit:
+        """Writes all rows up to the ends in one task for each partition."""
+        work = write_task(writer_settings(self.flow), planned.plan)
+        reports = [
+            report
+            for partition, end in enumerate(ends)
+            for report in work(iter([row_batch(self.flow, partition, *range(end))]))
+        ]
+        outcome = job_outcome(row for report in reports for row in report.to_pylist())
+        return Commit(planned.batch_id, "run", outcome)
+
+    def batch(self, batch_id: int, *ends: int) -> BatchReport:
+        """A whole batch."""
+        self.begin(batch_id, *ends)
+        return self.client.commit(self.written(self.plan(), *ends))
+
+
+@contextmanager
+def keeping(flow: Flow, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[Keeping]:
+    """A driver's process, and an end to its keeper."""
+    with subprocess.Popen([shutil.which("sleep") or "", "600"]) as driver:
+        found = _look_up(driver.pid)
+        assert found is not None
+        process = HostProcess(driver.pid, found.started)
+        monkeypatch.setattr(keeper_client, "spark_driver", lambda: process)
+        try:
+            yield Keeping(flow, driver, **options)
+        finally:
+            end_keepers(flow)
+            close_producers()
+            driver.kill()
+
+
+def kill(pids: list[int]) -> None:
+    """SIGKILL."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
