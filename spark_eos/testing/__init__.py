@@ -1,34 +1,43 @@
 """A real broker and a real Spark for tests.
 
-- `EmbeddedKafka`: a Kafka broker that starts in a second and leaves nothing behind.
+- `EmbeddedKafka`: a Kafka broker that starts in a second and leaves nothing behind; with
+  `BrokerSecurity`, one that has listeners with TLS and SASL, and ACLs.
 - `spark_session`: a local Spark session that can read from Kafka.
 
 With pytest, the fixtures ``embedded_kafka`` and ``spark_eos_session`` give one of each.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_eos.testing.broker import EmbeddedKafka
     from spark_eos.testing.broker_image import BrokerStartError
+    from spark_eos.testing.broker_security import BrokerSecurity, Certificate, SecuredListener
     from spark_eos.testing.spark import spark_session
 
-__all__ = ["BrokerStartError", "EmbeddedKafka", "spark_session"]
+__all__ = [
+    "BrokerSecurity",
+    "BrokerStartError",
+    "Certificate",
+    "EmbeddedKafka",
+    "SecuredListener",
+    "spark_session",
+]
+
+_PLACES = {
+    "BrokerSecurity": "broker_security",
+    "BrokerStartError": "broker_image",
+    "Certificate": "broker_security",
+    "EmbeddedKafka": "broker",
+    "SecuredListener": "broker_security",
+    "spark_session": "spark",
+}
 
 
 def __getattr__(name: str) -> object:
     # Imported on first use: the pytest plugin lies in this package and must load quickly, and the
     # broker needs no pyspark.
-    if name == "EmbeddedKafka":
-        from spark_eos.testing.broker import EmbeddedKafka  # noqa: PLC0415
-
-        return EmbeddedKafka
-    if name == "BrokerStartError":
-        from spark_eos.testing.broker_image import BrokerStartError  # noqa: PLC0415
-
-        return BrokerStartError
-    if name == "spark_session":
-        from spark_eos.testing.spark import spark_session  # noqa: PLC0415
-
-        return spark_session
+    if name in _PLACES:
+        return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
