@@ -19,6 +19,7 @@ from spark_eos.tokens import TokenError
 # A listener of another protocol closes each connection without a word; so does a load balancer
 # whose brokers are restarting, which is over soon.
 _SILENCE: Final = 5.0
+_TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
 # OpenSSL's codes of a failed verification.
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
@@ -81,6 +82,18 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             found.close_future.add_errback(note)
         return found
 
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        receive = transport._sock_recv
+
+        def receive_all() -> tuple[bytes, Exception | None]:
+            # kafka-python drops what came just before the end, such as why the broker refuses.
+            data, error = receive()
+            return (data, None) if data else (data, error)
+
+        transport._sock_recv = receive_all
+        return transport
+
     def refused(self) -> AuthenticationError | None:
         """Why a connection was refused for good, if one was.
 
@@ -130,6 +143,8 @@ def refusal(error: BaseException, security: Security) -> str | None:
             return _alert(one, security)
         if isinstance(one, TokenError) and one.permanent:
             return str(one)
+        if isinstance(one, kafka_errors.InvalidReceiveError) and security.tls is None:
+            return f"the listener does not speak {security.protocol}, but TLS: {_TLS_WANTED}"
         reason = _sasl_answer(one, security)
         if reason is not None:
             return reason

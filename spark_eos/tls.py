@@ -23,7 +23,9 @@ NAMES: Final = frozenset(
         "enable.ssl.certificate.verification",
     }
 )
-_TO_PKCS8: Final = "openssl pkcs8 -topk8 -in KEY -out NEW converts it"
+_TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW converts it"
+# The object identifier of PBES2 (RFC 8018), which Kafka's Java client can't decrypt on Java 17.
+_PBES2: Final = bytes.fromhex("06092a864886f70d01050d")
 
 
 @dataclass(frozen=True)
@@ -154,10 +156,25 @@ def _check_key(key: str, *, encrypted: bool) -> None:
     if "-----BEGIN ENCRYPTED PRIVATE KEY-----" in key:
         if not encrypted:
             raise ConfigurationError("kafka: the key is encrypted; set ssl.key.password")
+        try:
+            der = ssl.PEM_cert_to_DER_cert(_as_certificate(key))
+        except ValueError:
+            raise ConfigurationError("kafka: ssl.key is not the PEM of one key") from None
+        if _PBES2 in der:
+            raise ConfigurationError(
+                "kafka: ssl.key is encrypted by PBES2, which Spark's Kafka source can't decrypt; "
+                "keep the key where secrets are kept and give it as ssl.key.pem, not encrypted, "
+                "or encrypt it by openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES -in KEY -out NEW"
+            )
     elif "-----BEGIN PRIVATE KEY-----" not in key:
         raise ConfigurationError(
             f"kafka: ssl.key must be in PKCS#8, which is all that Java reads; {_TO_PKCS8}"
         )
+
+
+def _as_certificate(key: str) -> str:
+    # Python takes apart one kind of PEM only.
+    return key[key.index("-----BEGIN ") :].strip().replace("ENCRYPTED PRIVATE KEY", "CERTIFICATE")
 
 
 def pem(settings: Mapping[str, Any], stem: str) -> str | None:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from support.certificates import pkcs8
+from support.certificates import encrypted
 from support.flow import Flow
 from support.queries import run_available
-from support.secured import PASSWORD, Secured
+from support.secured import Secured
 from support.tokens import token_endpoint
 
+KEY_PASSWORD = "k e\"y's"
 TOKEN_CLIENT = "relay"
 TOKEN_SECRET = "t\"o'k;e=n \\ secret%20&+"
 
@@ -63,13 +64,13 @@ def test_a_query_with_a_client_certificate_and_an_encrypted_key(
 ) -> None:
     certificate, key = tmp_path / "client.pem", tmp_path / "client.key"
     certificate.write_text(secured.client.chain)
-    key.write_text(pkcs8(secured.client.key, password=PASSWORD))
+    key.write_text(encrypted(secured.client.key, KEY_PASSWORD))
     relayed(
         {
             **secured.tls("MUTUAL"),
             "ssl.certificate.location": str(certificate),
             "ssl.key.location": str(key),
-            "ssl.key.password": PASSWORD,
+            "ssl.key.password": KEY_PASSWORD,
         }
     )
 

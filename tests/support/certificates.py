@@ -1,6 +1,8 @@
 """Certificates of an authority of the tests' own."""
 
 import datetime
+import os
+import subprocess
 
 import trustme
 from cryptography.hazmat.primitives import serialization
@@ -27,16 +29,27 @@ def issued(
         not_after=_AGO if expired else None,
     )
     chain = "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems)
-    return Certificate(chain, pkcs8(leaf.private_key_pem.bytes()))
+    return Certificate(chain, rewritten(leaf.private_key_pem.bytes()))
 
 
-def pkcs8(key: bytes | str, password: str | None = None) -> str:
-    """A PEM key as PKCS#8, encrypted if there is a password."""
+def encrypted(key: str, password: str) -> str:
+    """A PEM key, encrypted as Java 17 can decrypt it."""
+    command = ["openssl", "pkcs8", "-topk8", "-v1", "PBE-SHA1-3DES", "-passout", "env:PASSWORD"]
+    environment = {**os.environ, "PASSWORD": password}
+    return subprocess.check_output(command, input=key, env=environment, text=True)
+
+
+def rewritten(
+    key: bytes | str,
+    form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
+    password: str | None = None,
+) -> str:
+    """A PEM key in another form."""
     encoded = key.encode() if isinstance(key, str) else key
     loaded = serialization.load_pem_private_key(encoded, None)
     return loaded.private_bytes(
         serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
+        form,
         serialization.NoEncryption()
         if password is None
         else serialization.BestAvailableEncryption(password.encode()),
