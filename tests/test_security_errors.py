@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trustme
 
+from spark_eos import connecting
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import AuthenticationError, DeadlineExceededError
@@ -19,7 +20,6 @@ from support.tokens import TokenAuthority, token_endpoint
 # Long enough that trying until then is not an answer within seconds.
 PATIENCE = 25.0
 SECONDS = 4.0
-SILENCE_SECONDS = 9.0
 
 
 def reach(settings: dict[str, Any]) -> None:
@@ -91,8 +91,13 @@ def test_a_certificate_of_the_client_that_the_broker_does_not_accept(
     ],
 )
 def test_a_listener_of_another_protocol(
-    secured: Secured, listener: str | None, protocol: str, words: str
+    secured: Secured,
+    listener: str | None,
+    protocol: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(connecting, "_SILENCE", 1.0)
     servers = secured.broker.bootstrap_servers
     if listener is not None:
         servers = secured.broker.servers_of(listener)
@@ -100,7 +105,7 @@ def test_a_listener_of_another_protocol(
     settings = {**sasl, "bootstrap.servers": servers, "security.protocol": protocol}
     if protocol == "SSL":
         settings["ssl.ca.location"] = str(secured.authority_file)
-    refused(settings, words, SILENCE_SECONDS)
+    refused(settings, words)
 
 
 def oauth(secured: Secured, **more: Any) -> dict[str, Any]:
