@@ -2,8 +2,9 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -28,7 +29,7 @@ class JobOptions:
         metrics_port: where Prometheus metrics are served; None: nowhere.
     """
 
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, str] = field(repr=False)
     group_id: str
     source: str
     target: str
@@ -52,6 +53,28 @@ def _settings(
     return settings
 
 
+def _file_settings(
+    _context: click.Context, _parameter: click.Parameter, file: Path | None
+) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    if file is None:
+        return settings
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise click.BadParameter(f"{str(file)!r} can't be read: {why}") from None
+    for number, line in enumerate(lines, 1):
+        name, equals, value = line.partition("=")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not name.strip() or not equals:
+            # The line may hold a secret.
+            raise click.BadParameter(f"line {number} of {str(file)!r} is not of the form key=value")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
 def _interval(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
@@ -60,20 +83,55 @@ def _interval(
     return value
 
 
-# The commands of spark-eos that connect to a cluster have these two as well.
-bootstrap_servers_option: Final = click.option(
-    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
-)
-kafka_option: Final = click.option(
-    "--kafka",
-    multiple=True,
-    callback=_settings,
-    metavar="KEY=VALUE",
-    help="A client setting by librdkafka's name, such as compression.type=zstd; repeatable.",
+_CLIENT: Final = (
+    click.option(
+        "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
+    ),
+    click.option(
+        "--kafka",
+        multiple=True,
+        callback=_settings,
+        metavar="KEY=VALUE",
+        help="A client setting by librdkafka's name, such as compression.type=zstd; repeatable.",
+    ),
+    click.option(
+        "--kafka-config",
+        type=click.Path(path_type=Path),
+        callback=_file_settings,
+        metavar="FILE",
+        help="Client settings, one KEY=VALUE a line; for secrets, since other users of the machine "
+        "see command lines.",
+    ),
 )
 
+
+def client_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a click command the options of a client, which it receives as ``kafka``.
+
+    All commands that connect to a cluster have them.
+    """
+
+    @functools.wraps(command)
+    def with_options(
+        *,
+        bootstrap_servers: str,
+        kafka: Mapping[str, str],
+        kafka_config: Mapping[str, str],
+        **rest: Any,
+    ) -> None:
+        command(kafka={**kafka_config, "bootstrap.servers": bootstrap_servers, **kafka}, **rest)
+
+    return decorated(with_options, _CLIENT)
+
+
+def decorated(
+    command: Callable[..., None], options: Sequence[Callable[..., Any]]
+) -> Callable[..., None]:
+    """The command with click's options, in this order."""
+    return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
 _OPTIONS: Final = (
-    bootstrap_servers_option,
     click.option(
         "--group-id",
         required=True,
@@ -127,7 +185,6 @@ _OPTIONS: Final = (
         metavar="PORT",
         help="Serve Prometheus metrics on this port; needs the extra `metrics`.",
     ),
-    kafka_option,
 )
 
 
@@ -137,7 +194,6 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_options(
         *,
-        bootstrap_servers: str,
         group_id: str,
         source: str,
         target: str,
@@ -155,7 +211,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError("Give --available-now or --trigger, not both.")
         limit = max_offsets_per_trigger
         options = JobOptions(
-            kafka={"bootstrap.servers": bootstrap_servers, **kafka},
+            kafka=kafka,
             group_id=group_id,
             source=source,
             target=target,
@@ -172,4 +228,4 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         command(options=options, **rest)
 
-    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), with_options)
+    return client_options(decorated(with_options, _OPTIONS))

@@ -160,7 +160,9 @@ class ExactlyOnceSink:
             ``partition`` and ``offset`` that `write` needs unchanged.
 
         Raises:
-            ConfigurationError: not exactly one of subscribe, subscribePattern and assign.
+            ConfigurationError: not exactly one of subscribe, subscribePattern and assign, or
+                nothing by which the source could log in where ``kafka`` has ``oauth_cb``.
+            AuthenticationError: a broker and this client do not accept one another.
             UnsupportedPipelineError: an option would split or reorder source partitions.
             TopicNotFoundError: a source topic does not exist.
         """
@@ -197,6 +199,7 @@ class ExactlyOnceSink:
 
         Raises:
             UnsupportedPipelineError: a column or an operator of the plan stands in the way.
+            AuthenticationError: a broker and this client do not accept one another.
             UnsupportedBrokerError, TopicNotFoundError, ForeignMemberError, ConfigurationError:
                 the cluster can't be written to exactly once as things are.
         """

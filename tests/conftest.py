@@ -11,6 +11,7 @@ from support.bench import Bench, bench
 from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.proxy import KafkaProxy, clean
+from support.secured import Secured, secured_kafka
 
 pytest_plugins = ["pytester"]
 
@@ -37,6 +38,13 @@ def connect_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectS
     """A Spark Connect server and a client of it, started when they are first used."""
     with ConnectStage(tmp_path_factory.mktemp("connect")) as stage:
         yield stage
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker with secured listeners, shared by the whole test run."""
+    with secured_kafka(tmp_path_factory.mktemp("secured")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

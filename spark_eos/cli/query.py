@@ -13,7 +13,7 @@ from rich.console import Console
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import SparkEosError
-from spark_eos.job_options import bootstrap_servers_option, kafka_option
+from spark_eos.job_options import client_options, decorated
 from spark_eos.options import check_text
 from spark_eos.wire import Wire
 
@@ -43,7 +43,6 @@ class Query:
 
 
 _OPTIONS: Final = (
-    bootstrap_servers_option,
     click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
     click.option(
         "--prefix",
@@ -51,7 +50,6 @@ _OPTIONS: Final = (
         show_default=True,
         help="The query's transactional_id_prefix.",
     ),
-    kafka_option,
     click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
@@ -72,7 +70,6 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_options(
         *,
-        bootstrap_servers: str,
         group_id: str,
         prefix: str,
         kafka: Mapping[str, str],
@@ -83,12 +80,12 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
             check_text("--group-id", group_id)
             # Under its name in Python, which the check knows.
             check_text("transactional_id_prefix", prefix)
-            client = ClientSettings({"bootstrap.servers": bootstrap_servers, **kafka})
+            client = ClientSettings(kafka)
             command(query=Query(client, group_id, prefix, timeout), **rest)
         except SparkEosError as error:
             raise click.ClickException(str(error)) from error
 
-    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), with_options)
+    return client_options(decorated(with_options, _OPTIONS))
 
 
 @contextmanager

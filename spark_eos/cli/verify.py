@@ -20,7 +20,7 @@ from spark_eos.cli.query import terminal
 from spark_eos.cli.verify_document import as_json
 from spark_eos.cli.verify_tables import findings_tables
 from spark_eos.errors import SparkEosError
-from spark_eos.job_options import bootstrap_servers_option, kafka_option
+from spark_eos.job_options import client_options
 from spark_eos.verify import verify
 from spark_eos.verify.verifier import ISOLATION_LEVELS, Watch
 
@@ -30,7 +30,7 @@ class _CannotJudgeError(click.ClickException):
 
 
 @click.command("verify")
-@bootstrap_servers_option
+@client_options
 @click.option(
     "--input", "inputs", multiple=True, required=True, metavar="TOPIC", help="Repeatable."
 )
@@ -69,7 +69,6 @@ class _CannotJudgeError(click.ClickException):
     help="Read the outputs as such a consumer.",
 )
 @click.option("--complete", is_flag=True, help="Input not yet processed is an anomaly too.")
-@kafka_option
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -89,7 +88,6 @@ class _CannotJudgeError(click.ClickException):
 @click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
 def verify_command(
     *,
-    bootstrap_servers: str,
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     position_header: str | None,
@@ -119,7 +117,7 @@ def verify_command(
     try:
         with _progress() as watch:
             found = verify(
-                kafka={"bootstrap.servers": bootstrap_servers, **kafka},
+                kafka=kafka,
                 inputs=inputs,
                 outputs=outputs,
                 position_header=position_header,

@@ -1,6 +1,7 @@
 """A real broker and a real Spark for tests.
 
-- `EmbeddedKafka`: a Kafka broker that starts in a second and leaves nothing behind.
+- `EmbeddedKafka`: a Kafka broker that starts in a second and leaves nothing behind; with
+  `BrokerSecurity`, one that has listeners with TLS and SASL, and ACLs.
 - `spark_session`: a local Spark session that can read from Kafka.
 - `produce` and `consume_committed`: records into topics and out of them, as DataFrames.
 - `process_available`: runs a query until all is processed that there is.
@@ -14,12 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_eos.testing.broker import EmbeddedKafka
     from spark_eos.testing.broker_image import BrokerStartError
+    from spark_eos.testing.broker_security import BrokerSecurity, Certificate, SecuredListener
     from spark_eos.testing.records import consume_committed, process_available, produce
     from spark_eos.testing.spark import spark_session
 
 __all__ = [
+    "BrokerSecurity",
     "BrokerStartError",
+    "Certificate",
     "EmbeddedKafka",
+    "SecuredListener",
     "consume_committed",
     "process_available",
     "produce",
@@ -27,8 +32,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BrokerSecurity": "broker_security",
     "BrokerStartError": "broker_image",
+    "Certificate": "broker_security",
     "EmbeddedKafka": "broker",
+    "SecuredListener": "broker_security",
     "consume_committed": "records",
     "process_available": "records",
     "produce": "records",

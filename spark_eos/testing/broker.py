@@ -27,6 +27,7 @@ from spark_eos.testing.broker_properties import (
     write_properties,
 )
 from spark_eos.testing.broker_remains import Remains
+from spark_eos.testing.broker_security import BrokerSecurity
 
 _Broker = TypeVar("_Broker", bound="EmbeddedKafka")
 _logger = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ class EmbeddedKafka:
 
     Args:
         properties: Broker settings on top of the default ones (see `broker_properties.BASE`).
-            The listener for clients is called ``CLIENT``: to secure it, set
-            ``listener.security.protocol.map`` and ``listener.name.client.*``.
+        security: Secured listeners beside the plain one for clients, their users, and whether
+            there is an authorizer.
         features: Levels of Kafka features to format the data with, such as
             ``{"transaction.version": 1}``; by default the newest.
         jar_set: Which broker, by the name of its jars' lock file.
@@ -68,6 +69,7 @@ class EmbeddedKafka:
         self,
         *,
         properties: Mapping[str, str] | None = None,
+        security: BrokerSecurity | None = None,
         features: Mapping[str, int] | None = None,
         jar_set: str = "kafka-4.4.0",
         heap: str = "256m",
@@ -76,6 +78,7 @@ class EmbeddedKafka:
         start_timeout: float = 60,
     ) -> None:
         self._properties = dict(properties or {})
+        self._security = security
         self._features = dict(features or {})
         self._jar_set = jar_set
         self._heap = heap
@@ -111,6 +114,12 @@ class EmbeddedKafka:
             raise RuntimeError("The broker has no address before its first start()")
         return f"{HOST}:{self._ports.internal}"
 
+    def servers_of(self, listener: str) -> str:
+        """Address of a secured listener, by its name; the same over restarts."""
+        if self._ports is None:
+            raise RuntimeError("The broker has no address before its first start()")
+        return f"{HOST}:{self._ports.secured[listener]}"
+
     @property
     def pid(self) -> int:
         """Process id of the broker's JVM."""
@@ -140,7 +149,11 @@ class EmbeddedKafka:
                 self._launch(image, self._ports, options)
                 return
             for attempt in range(1, _BIND_ATTEMPTS + 1):
-                ports = free_ports(self._port, self._advertised_port)
+                ports = free_ports(
+                    self._port,
+                    self._advertised_port,
+                    () if self._security is None else tuple(self._security.listeners),
+                )
                 try:
                     self._launch(image, ports, options)
                 except BrokerStartError as error:
@@ -159,7 +172,12 @@ class EmbeddedKafka:
     def _launch(self, image: BrokerImage, ports: Ports, options: Sequence[str]) -> None:
         directory = self._directory()
         properties = directory / "server.properties"
-        write_properties(properties, broker_properties(ports, directory / "data", self._properties))
+        write_properties(
+            properties,
+            broker_properties(ports, directory / "data", self._properties, self._security),
+        )
+        if self._security is not None:
+            options = [*options, *self._security.jvm_options]
         deadline = time.monotonic() + self._start_timeout
         logged_before = len(self.log())
         process = BrokerProcess(
@@ -181,6 +199,8 @@ class EmbeddedKafka:
                 else f"ended with exit code {code}"
             )
             raise BrokerStartError(f"Kafka {reason}. The end of its log:\n{self._log_tail()}")
+        if self._security is not None:
+            self._security.create_credentials(admin)
         self._admin = admin
 
     def stop(self, grace: float = 10) -> None:

@@ -1,19 +1,21 @@
 """The settings of the embedded broker: small, quick to start, quick to react."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_eos.testing.broker_security import BrokerSecurity
+
 HOST = "127.0.0.1"
+_PLAIN_LISTENERS = "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 BASE: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "INTERNAL",
-    "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "auto.create.topics.enable": "false",
     # One broker, so nothing can be replicated.
     "default.replication.factor": "1",
@@ -55,37 +57,57 @@ class Ports:
         advertised: Where clients are sent to once they have connected: the same, or a proxy.
         internal: Always plaintext: the broker's own connections and the administration.
         controller: The controller.
+        secured: Further listeners, by name.
     """
 
     client: int
     advertised: int
     internal: int
     controller: int
+    secured: Mapping[str, int]
 
 
-def free_ports(client: int | None = None, advertised: int | None = None) -> Ports:
+def free_ports(
+    client: int | None = None, advertised: int | None = None, secured: Collection[str] = ()
+) -> Ports:
     """Return ports that were free a moment ago; `client` and `advertised` are taken if given."""
     with ExitStack() as stack:
         ports = []
-        for _ in range(3):
+        for _ in range(3 + len(secured)):
             # All stay open until the last one is chosen, so that they differ.
             listener = stack.enter_context(socket.socket())
             listener.bind((HOST, 0))
             ports.append(listener.getsockname()[1])
     chosen = client if client is not None else ports[0]
-    return Ports(chosen, chosen if advertised is None else advertised, ports[1], ports[2])
+    return Ports(
+        client=chosen,
+        advertised=chosen if advertised is None else advertised,
+        internal=ports[1],
+        controller=ports[2],
+        secured=dict(zip(secured, ports[3:], strict=True)),
+    )
 
 
-def broker_properties(ports: Ports, data: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+def broker_properties(
+    ports: Ports,
+    data: Path,
+    overrides: Mapping[str, str],
+    security: BrokerSecurity | None = None,
+) -> dict[str, str]:
     """Return the complete settings of a broker, with `overrides` on top."""
-    internal = f"INTERNAL://{HOST}:{ports.internal}"
+    others = [f"{name}://{HOST}:{port}" for name, port in ports.secured.items()]
+    others = [f"INTERNAL://{HOST}:{ports.internal}", *others]
     controller = f"CONTROLLER://{HOST}:{ports.controller}"
+    listeners = security.listeners if security is not None else {}
+    protocols = [f"{name}:{listener.protocol}" for name, listener in listeners.items()]
     return {
         **BASE,
+        "listener.security.protocol.map": ",".join([_PLAIN_LISTENERS, *protocols]),
         "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
-        "listeners": f"CLIENT://{HOST}:{ports.client},{internal},{controller}",
-        "advertised.listeners": f"CLIENT://{HOST}:{ports.advertised},{internal}",
+        "listeners": ",".join([f"CLIENT://{HOST}:{ports.client}", *others, controller]),
+        "advertised.listeners": ",".join([f"CLIENT://{HOST}:{ports.advertised}", *others]),
         "log.dirs": str(data),
+        **({} if security is None else security.properties()),
         **overrides,
     }
 

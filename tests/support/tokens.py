@@ -1,0 +1,115 @@
+"""An authority for OAUTHBEARER tokens: its keys as a file, and a token endpoint (RFC 6749)."""
+
+import base64
+import json
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+ISSUER = "https://issuer.test"
+AUDIENCE = "kafka"
+_KEY_ID = "test-key"
+
+
+@dataclass
+class TokenAuthority:
+    """Signs tokens that the broker believes.
+
+    Attributes:
+        clients: secrets of those who get tokens from the endpoint, by client id.
+        lifetime: seconds that the endpoint's tokens live.
+        asked: what the endpoint was asked for: client id and scope.
+    """
+
+    clients: dict[str, str] = field(default_factory=dict)
+    lifetime: float = 300
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    _key: rsa.RSAPrivateKey = field(
+        default_factory=lambda: rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    )
+
+    def write_jwks(self, path: Path) -> str:
+        """Writes the public keys (RFC 7517) and returns their URL."""
+        public = jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        keys = {"keys": [{**public, "kid": _KEY_ID, "use": "sig", "alg": "RS256"}]}
+        path.write_text(json.dumps(keys), encoding="utf-8")
+        return path.as_uri()
+
+    def token(self, subject: str, lifetime: float | None = None) -> tuple[str, float]:
+        """A token of a principal, and its expiry in seconds since 1970."""
+        now = time.time()
+        expiry = now + (self.lifetime if lifetime is None else lifetime)
+        claims: dict[str, Any] = {
+            "sub": subject,
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "iat": int(min(now, expiry) - 1),
+            "exp": int(expiry),
+        }
+        headers = {"kid": _KEY_ID}
+        return jwt.encode(claims, self._key, algorithm="RS256", headers=headers), int(expiry)
+
+
+@contextmanager
+def token_endpoint(authority: TokenAuthority) -> Iterator[str]:
+    """Serves the client-credentials grant on 127.0.0.1; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+            form = urllib.parse.parse_qs(body)
+            client, secret = _credentials(self.headers.get("authorization", ""), form)
+            scope = form.get("scope", [None])[0]
+            authority.asked.append((client, scope))
+            if form.get("grant_type") != ["client_credentials"]:
+                self._answer(400, {"error": "unsupported_grant_type"})
+            elif authority.clients.get(client) != secret:
+                self._answer(401, {"error": "invalid_client"})
+            else:
+                token, expiry = authority.token(client)
+                self._answer(
+                    200,
+                    {
+                        "access_token": token,
+                        "token_type": "Bearer",
+                        "expires_in": int(expiry - time.time()),
+                    },
+                )
+
+        def _answer(self, status: int, document: dict[str, Any]) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _credentials(authorization: str, form: dict[str, list[str]]) -> tuple[str, str]:
+    if authorization.startswith("Basic "):
+        text = base64.b64decode(authorization.removeprefix("Basic ")).decode()
+        client, _, secret = text.partition(":")
+        # RFC 6749 has both form-encoded; not every client does so.
+        return client, secret
+    return form.get("client_id", [""])[0], form.get("client_secret", [""])[0]

@@ -1,0 +1,113 @@
+"""The embedded broker's secured listeners, by librdkafka alone."""
+
+import contextlib
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
+from support.secured import MECHANISMS, Secured
+
+
+def topics(settings: dict[str, Any]) -> set[str]:
+    """All topics that a client sees; fails with what librdkafka says first against it."""
+    errors: list[str] = []
+    with_errors = {**settings, "log_level": 0, "error_cb": lambda error: errors.append(str(error))}
+    admin = AdminClient(with_errors)
+    until = time.monotonic() + 10
+    while time.monotonic() < until and not errors:
+        with contextlib.suppress(KafkaException):
+            return set(admin.list_topics(timeout=0.2).topics)
+        admin.poll(0)
+    raise PermissionError(f"no answer: {errors}")
+
+
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("mechanism", [m for m in MECHANISMS if m != "OAUTHBEARER"])
+def test_a_user_gets_in_by_password_and_by_no_other(
+    secured: Secured, mechanism: str, *, tls: bool
+) -> None:
+    assert topics(secured.sasl(mechanism, tls=tls)) is not None
+    with pytest.raises(PermissionError, match="Authentication failed"):
+        topics(secured.sasl(mechanism, tls=tls, password="wrong"))
+
+
+def test_a_token_of_the_authority_gets_in_and_no_other(secured: Secured) -> None:
+    settings = {
+        "bootstrap.servers": secured.broker.servers_of("SASL_PLAINTEXT"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+    }
+    tokens = secured.tokens
+    assert topics({**settings, "oauth_cb": lambda _: tokens.token("bob")}) is not None
+    forged = type(tokens)()
+    with pytest.raises(PermissionError):
+        topics({**settings, "oauth_cb": lambda _: forged.token("bob")})
+
+
+def test_tls_needs_the_authority_and_where_asked_a_certificate(secured: Secured) -> None:
+    assert topics(secured.tls()) is not None
+    with pytest.raises(PermissionError, match="certificate verify failed"):
+        topics({**secured.tls(), "ssl.ca.location": "probe"})
+    mutual = secured.tls("MUTUAL")
+    with pytest.raises(PermissionError):
+        topics(mutual)
+    certificate = {
+        "ssl.certificate.pem": secured.client.chain,
+        "ssl.key.pem": secured.client.key,
+    }
+    assert topics({**mutual, **certificate}) is not None
+    with pytest.raises(PermissionError, match="certificate verify failed"):
+        topics(secured.tls("OTHER_HOST"))
+    with pytest.raises(PermissionError, match="certificate verify failed"):
+        topics(secured.tls("EXPIRED"))
+
+
+def test_the_authorizer_allows_what_acls_say() -> None:
+    security = BrokerSecurity(
+        listeners={"SCRAM": SecuredListener("SASL_PLAINTEXT", ("SCRAM-SHA-256",))},
+        users={"alice": "a", "root": "r"},
+        super_users=["User:root"],
+    )
+    with EmbeddedKafka(security=security) as broker:
+        broker.create_topic("seen")
+        broker.create_topic("hidden")
+
+        def seen_by(user: str, password: str) -> set[str]:
+            return topics(
+                {
+                    "bootstrap.servers": broker.servers_of("SCRAM"),
+                    "security.protocol": "SASL_PLAINTEXT",
+                    "sasl.mechanism": "SCRAM-SHA-256",
+                    "sasl.username": user,
+                    "sasl.password": password,
+                }
+            )
+
+        assert seen_by("root", "r") >= {"seen", "hidden"}
+        assert seen_by("alice", "a") == set()
+        acl = AclBinding(
+            ResourceType.TOPIC,
+            "seen",
+            ResourcePatternType.LITERAL,
+            "User:alice",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.ALLOW,
+        )
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_acls([acl])[acl].result(10)
+        assert seen_by("alice", "a") == {"seen"}
+        broker.stop()
+        broker.start()
+        assert seen_by("alice", "a") == {"seen"}

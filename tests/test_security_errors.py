@@ -1,0 +1,177 @@
+"""Who is not let in hears within seconds why, where, and which setting to change."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import trustme
+
+from spark_eos import connecting
+from spark_eos.config import ClientSettings
+from spark_eos.deadline import Deadline
+from spark_eos.errors import AuthenticationError, DeadlineExceededError
+from spark_eos.wire import Wire
+from support.certificates import issued, pem
+from support.secured import Secured
+from support.tokens import TokenAuthority, token_endpoint
+
+# Long enough that trying until then is not an answer within seconds.
+PATIENCE = 25.0
+SECONDS = 4.0
+
+
+def reach(settings: dict[str, Any]) -> None:
+    with closing(Wire(ClientSettings(settings))) as wire:
+        wire.brokers(Deadline(PATIENCE, "connect_timeout"))
+
+
+def refused(settings: dict[str, Any], words: str, within: float = SECONDS) -> str:
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError, match=words) as caught:
+        reach(settings)
+    assert time.monotonic() - began < within
+    text = str(caught.value)
+    assert settings["bootstrap.servers"] in text  # the listener
+    assert settings.get("security.protocol", "PLAINTEXT") in text
+    return text
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
+    text = refused(secured.sasl(mechanism, password="marker-secret"), r"sasl\.password")
+    assert mechanism in text
+    assert "marker" not in text
+
+
+def test_a_mechanism_that_the_listener_does_not_have(secured: Secured) -> None:
+    settings = secured.sasl("PLAIN", tls=False)
+    settings["bootstrap.servers"] = secured.broker.servers_of("SCRAM_ONLY")
+    refused(settings, r"does not have this mechanism: change sasl\.mechanism")
+
+
+def test_an_authority_that_is_not_trusted(secured: Secured) -> None:
+    settings = secured.tls()
+    del settings["ssl.ca.location"]
+    refused(settings, r"unable to get local issuer certificate: set ssl\.ca\.location")
+    other = pem(trustme.CA())
+    refused({**settings, "ssl.ca.pem": other}, r"set ssl\.ca\.location")
+
+
+def test_a_certificate_for_another_host(secured: Secured) -> None:
+    refused(secured.tls("OTHER_HOST"), r"not valid for '127\.0\.0\.1'.*advertised\.listeners")
+
+
+def test_an_expired_certificate_of_the_broker(secured: Secured) -> None:
+    refused(secured.tls("EXPIRED"), "certificate has expired: the broker needs")
+
+
+def test_no_certificate_where_one_is_asked_for(secured: Secured) -> None:
+    refused(secured.tls("MUTUAL"), r"asks for a certificate.*set ssl\.certificate\.location")
+
+
+@pytest.mark.parametrize("fault", ["expired", "of another authority"])
+def test_a_certificate_of_the_client_that_the_broker_does_not_accept(
+    secured: Secured, fault: str
+) -> None:
+    authority = secured.authority if fault == "expired" else trustme.CA()
+    own = issued(authority, "client.test", expired=fault == "expired")
+    settings = {"ssl.certificate.pem": own.chain, "ssl.key.pem": own.key}
+    refused({**secured.tls("MUTUAL"), **settings}, r"change ssl\.certificate\.location")
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol", "words"),
+    [
+        ("SSL", "PLAINTEXT", "speak PLAINTEXT, but TLS: set security.protocol to SSL"),
+        ("SASL_SSL", "SSL", "speak SSL.*security.protocol"),
+        (None, "SSL", "speak SSL.*security.protocol"),
+        (None, "SASL_PLAINTEXT", "speak SASL.*security.protocol"),
+    ],
+)
+def test_a_listener_of_another_protocol(
+    secured: Secured,
+    listener: str | None,
+    protocol: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connecting, "_SILENCE", 1.0)
+    servers = secured.broker.bootstrap_servers
+    if listener is not None:
+        servers = secured.broker.servers_of(listener)
+    sasl = secured.sasl("PLAIN", tls=False) if protocol.startswith("SASL") else {}
+    settings = {**sasl, "bootstrap.servers": servers, "security.protocol": protocol}
+    if protocol == "SSL":
+        settings["ssl.ca.location"] = str(secured.authority_file)
+    refused(settings, words)
+
+
+def oauth(secured: Secured, **more: Any) -> dict[str, Any]:
+    return {**secured.tls("SASL_SSL"), "sasl.mechanism": "OAUTHBEARER", **more}
+
+
+@pytest.mark.parametrize("fault", ["expired", "forged"])
+def test_a_token_that_the_broker_does_not_accept(secured: Secured, fault: str) -> None:
+    authority = secured.tokens if fault == "expired" else TokenAuthority()
+    token, _ = authority.token("bob", lifetime=-120 if fault == "expired" else 60)
+    text = refused(
+        oauth(secured, oauth_cb=lambda _: (token, time.time() + 60)),
+        "does not accept the token that oauth_cb returned",
+    )
+    assert token not in text
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(lambda _: "marker-secret", "must return a tuple"), (lambda _: (1, 2), "must return")],
+)
+def test_a_token_function_that_returns_something_else(
+    secured: Secured, function: Callable[[str], Any], words: str
+) -> None:
+    text = refused(oauth(secured, oauth_cb=function), words)
+    assert "marker" not in text
+
+
+def test_a_token_function_that_fails_is_asked_again_and_named_at_last(secured: Secured) -> None:
+    asked = []
+
+    def fails(_config: str) -> Any:
+        asked.append(1)
+        raise RuntimeError("the vault is sealed")
+
+    with (
+        closing(Wire(ClientSettings(oauth(secured, oauth_cb=fails)))) as wire,
+        pytest.raises(DeadlineExceededError, match=r"oauth_cb failed.*the vault is sealed"),
+    ):
+        wire.brokers(Deadline(1, "connect_timeout"))
+    assert len(asked) > 1
+
+
+def client_credentials(secured: Secured, url: str, **more: str) -> dict[str, Any]:
+    settings = {
+        "method": "oidc",
+        "client.id": "errors",
+        "client.secret": "marker-secret",
+        "token.endpoint.url": url,
+        **more,
+    }
+    named = {f"sasl.oauthbearer.{name}": text for name, text in settings.items()}
+    return oauth(secured, **named)
+
+
+def test_client_credentials_that_the_endpoint_does_not_accept(secured: Secured) -> None:
+    with token_endpoint(secured.tokens) as url:
+        text = refused(client_credentials(secured, url), r"answered 401.*client\.secret")
+    assert url in text
+    assert "marker" not in text
+
+
+def test_an_endpoint_that_is_not_there(secured: Secured) -> None:
+    settings = client_credentials(secured, "http://127.0.0.1:1/token")
+    with (
+        closing(Wire(ClientSettings(settings))) as wire,
+        pytest.raises(DeadlineExceededError, match=r"token\.endpoint\.url.*can't be reached"),
+    ):
+        wire.brokers(Deadline(1, "connect_timeout"))

@@ -1,0 +1,228 @@
+"""Client settings of security: what is taken, what is refused, and what stays hidden."""
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import PrivateFormat
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_eos.config import ClientSettings
+from spark_eos.errors import ConfigurationError
+from spark_eos.jaas import JaasError, JaasLine, parse_jaas
+from support.certificates import rewritten
+from support.secured import Secured
+
+SERVERS = {"bootstrap.servers": "localhost:9092"}
+SCRAM = {
+    **SERVERS,
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "alice",
+    "sasl.password": "marker-secret",
+}
+OIDC = {
+    **SERVERS,
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "relay",
+    "sasl.oauthbearer.client.secret": "marker-secret",
+    "sasl.oauthbearer.token.endpoint.url": "https://issuer.test/token",
+}
+MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz_.", min_size=1)
+# Java's characters; a lone surrogate is none.
+VALUES = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.dictionaries(NAMES, VALUES))
+def test_a_jaas_line_is_read_as_it_was_written(options: dict[str, str]) -> None:
+    line = JaasLine("some.Module", options)
+    assert parse_jaas(line.render()) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "password"),
+    [
+        (f'{MODULE} required username="alice" password="p w";', "p w"),
+        (f"{MODULE} required username='alice' password='p\"w' ;", 'p"w'),
+        (f"{MODULE}   REQUIRED\n username=alice\n password=plain;\n", "plain"),
+        (rf'{MODULE} optional username="alice" password="a\"b\\c\td\101";', 'a"b\\c\tdA'),
+        (f'{MODULE} required username = "alice" password = "a;b=c";', "a;b=c"),
+    ],
+)
+def test_jaas_lines_as_users_write_them(line: str, password: str) -> None:
+    assert parse_jaas(line).options == {"username": "alice", "password": password}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "semicolon"),
+        (f'{MODULE} required password="marker-secret"', "semicolon"),
+        (f'{MODULE} required password="marker-secret', "does not end"),
+        (f"{MODULE} required; {MODULE} required;", "more than one"),
+        ('password="marker-secret";', "must begin with"),
+        (f'{MODULE} password="marker-secret";', "must begin with|comes one of"),
+        (f"{MODULE} perhaps;", "comes one of"),
+        (f"{MODULE} required password marker-secret;", "option 1"),
+        (f"{MODULE} required a=b password=marker secret;", "option 3"),
+        (f"{MODULE} required password=;", "option 1"),
+    ],
+)
+def test_jaas_lines_that_are_none_are_refused_without_being_told(line: str, words: str) -> None:
+    with pytest.raises(JaasError, match=words) as caught:
+        parse_jaas(line)
+    assert "marker" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "kafka."])
+def test_sparks_style_says_the_same_as_librdkafkas(prefix: str) -> None:
+    jaas = f'{MODULE} required username="alice" password="marker-secret";'
+    sparks = {
+        f"{prefix}bootstrap.servers": "localhost:9092",
+        f"{prefix}security.protocol": "SASL_SSL",
+        f"{prefix}sasl.mechanism": "SCRAM-SHA-512",
+        f"{prefix}sasl.jaas.config": jaas,
+    }
+    assert ClientSettings(sparks) == ClientSettings(SCRAM)
+    assert ClientSettings(sparks).for_spark_source()["kafka.sasl.jaas.config"] == jaas
+
+
+def test_the_login_module_of_a_renamed_package_is_kept() -> None:
+    # As Databricks has it.
+    line = f'kafkashaded.{MODULE} required username="a" password="b";'
+    settings = {**SERVERS, "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256"}
+    client = ClientSettings({**settings, "sasl.jaas.config": line})
+    assert client.for_spark_source()["kafka.sasl.jaas.config"] == line
+
+
+def test_databricks_has_renamed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    options = ClientSettings(OIDC).for_spark_source()
+    assert options["kafka.sasl.jaas.config"].startswith("kafkashaded.org.apache.kafka.")
+    handler = options["kafka.sasl.login.callback.handler.class"]
+    assert handler.startswith("kafkashaded.org.apache.kafka.")
+
+
+def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({**SCRAM, "ssl.truststore.location": "/x.jks"}, "ssl.truststore.location.*ssl.ca.loc"),
+        ({**SCRAM, "ssl.keystore.location": "/x.p12"}, "ssl.keystore.location.*ssl.certificate"),
+        ({**SCRAM, "ssl.keystore.password": "marker-secret"}, "ssl.keystore.password"),
+        ({**SCRAM, "ssl.crl.location": "/x"}, "ssl.crl.location.*all clients"),
+        ({**SCRAM, "ssl.cipher.suites": "x"}, "ssl.cipher.suites.*all clients"),
+        ({**SCRAM, "sasl.passwrod": "marker-secret"}, "sasl.passwrod.*no such setting"),
+        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "GSSAPI.*not supported; use one of PLAIN"),
+        ({**SCRAM, "sasl.kerberos.principal": "x"}, "sasl.kerberos.principal.*SCRAM"),
+        ({**SCRAM, "sasl.login.callback.handler.class": "x"}, "options= of sink.read"),
+        ({**SCRAM, "enable.ssl.certificate.verification": "false"}, "ssl.ca.location"),
+        ({**SCRAM, "enable.ssl.certificate.verification": "no"}, "true or false"),
+        ({**SCRAM, "ssl.endpoint.identification.algorithm": "x"}, "'https' or 'none'"),
+        ({**SCRAM, "security.protocol": "TLS"}, "must be one of PLAINTEXT"),
+        ({**SCRAM, "security.protocol": "SSL"}, "sasl.mechanism.*set security.protocol to SASL"),
+        (without(SCRAM, "security.protocol"), "set security.protocol to SASL_SSL"),
+        ({**SERVERS, "ssl.ca.location": "/x"}, "set security.protocol to SSL"),
+        (without(SCRAM, "sasl.password"), "needs 'sasl.password' for"),
+        (without(SCRAM, "sasl.mechanism"), "needs 'sasl.mechanism'"),
+        ({**SCRAM, "sasl.jaas.config": "x required;"}, "not both"),
+        ({**SCRAM, "kafka.sasl.password": "x"}, "sasl.password twice"),
+        ({**SCRAM, "ssl.ca.location": "/nowhere"}, "ssl.ca.location.*/nowhere.*No such file"),
+        ({**SCRAM, "ssl.ca.pem": "marker-secret"}, "ssl.ca.pem.*no PEM"),
+        ({**SCRAM, "ssl.ca.pem": "x", "ssl.ca.location": "y"}, "not both"),
+        ({**SCRAM, "ssl.certificate.pem": "-----BEGIN CERTIFICATE-----"}, "needs both"),
+        ({**SCRAM, "oauth_cb": "x"}, "oauth_cb.*must be a function"),
+        (without(OIDC, "sasl.oauthbearer.method"), "method=oidc"),
+        (without(OIDC, "sasl.oauthbearer.client.secret"), "client.secret"),
+        ({**OIDC, "sasl.oauthbearer.token.endpoint.url": "file:///x"}, "http or https"),
+        ({**OIDC, "sasl.oauthbearer.grant.type": "x"}, "client_credentials"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "marker-secret"}, "key=value"),
+        ({**OIDC, "sasl.oauthbearer.assertion.file": "x"}, "assertion.file.*oauth_cb"),
+        ({**OIDC, "sasl.jaas.config": "x required;"}, "PLAIN and SCRAM"),
+        ({**OIDC, "oauth_cb": print}, "not both"),
+        ({**OIDC, "enable.sasl.oauthbearer.unsecure.jwt": "true"}, "unsigned"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_settings_that_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        ClientSettings(settings)
+    assert "marker" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("org.other.LoginModule required username=a password=b;", "needs org.*Scram"),
+        (f"{MODULE} required username=a password=b tokenauth=true;", "no others.*tokenauth"),
+        (f"{MODULE} required username=a password=marker-secret", "semicolon"),
+    ],
+)
+def test_jaas_lines_that_can_not_be_translated_are_refused(line: str, words: str) -> None:
+    settings = without(SCRAM, "sasl.username", "sasl.password")
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        ClientSettings({**settings, "sasl.jaas.config": line})
+    assert "marker" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda key: rewritten(key, PrivateFormat.TraditionalOpenSSL), "PKCS#8.*openssl pkcs8"),
+        (lambda key: rewritten(key, password="marker-secret"), "set ssl.key.password"),
+        (lambda _: "-----BEGIN PRIVATE KEY-----\nnot\n-----END PRIVATE KEY-----", "ssl.key.loc"),
+    ],
+    ids=["another form", "encrypted", "broken"],
+)
+def test_keys_that_can_not_be_used_are_refused(secured: Secured, change: Any, words: str) -> None:
+    certificate = {"ssl.certificate.pem": secured.client.chain}
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        ClientSettings({**secured.tls(), **certificate, "ssl.key.pem": change(secured.client.key)})
+    assert "marker" not in str(caught.value)
+
+
+def test_a_key_that_java_can_not_decrypt_is_refused(secured: Secured) -> None:
+    settings = {
+        **secured.tls(),
+        "ssl.certificate.pem": secured.client.chain,
+        "ssl.key.pem": rewritten(secured.client.key, password="marker-secret"),
+        "ssl.key.password": "marker-secret",
+    }
+    with pytest.raises(ConfigurationError, match=r"PBES2.*ssl\.key\.pem") as caught:
+        ClientSettings(settings)
+    assert "marker" not in str(caught.value)
+
+
+def test_files_are_read_once_and_travel(secured: Secured, tmp_path: Path) -> None:
+    file = tmp_path / "authority.pem"
+    file.write_text(secured.authority_file.read_text())
+    client = ClientSettings({**secured.tls(), "ssl.ca.location": str(file)})
+    file.unlink()
+    travelled = pickle.loads(pickle.dumps(client))  # noqa: S301 - made here
+    assert travelled == client
+    assert travelled.for_producer("id", 1)["ssl.ca.pem"] == secured.authority_file.read_text()
+    travelled.check_with_librdkafka()
+    travelled.for_wire()
+
+
+def test_nothing_secret_is_shown(secured: Secured) -> None:
+    key = {"ssl.certificate.pem": secured.client.chain, "ssl.key.pem": secured.client.key}
+    shown = [
+        ClientSettings(SCRAM),
+        ClientSettings(OIDC),
+        ClientSettings({**secured.tls(), **key}),
+    ]
+    for client in [*shown, *(copy.copy(c.security) for c in shown)]:
+        for text in (repr(client), str(client)):
+            assert "marker" not in text
+            assert "PRIVATE" not in text
+    assert "SASL_SSL SCRAM-SHA-512 as alice" in repr(shown[0])
