@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
+from spark_eos.acls import Grantee
 from spark_eos.errors import ConfigurationError
 
 _OWNED: Final = {
@@ -102,6 +103,18 @@ class ClientSettings:
     def bootstrap_servers(self) -> str:
         """The servers to start from, joined by commas."""
         return str(self._settings["bootstrap.servers"])
+
+    @property
+    def grantee(self) -> Grantee:
+        """Whom the brokers take these clients for, as far as the settings tell, and where."""
+        protocol = str(self._settings.get("security.protocol", "plaintext")).lower()
+        user = self._settings.get("sasl.username")
+        principal = None
+        if protocol == "plaintext":
+            principal = "User:ANONYMOUS"
+        elif protocol.startswith("sasl") and user is not None:
+            principal = f"User:{user}"
+        return Grantee(principal, self.bootstrap_servers)
 
     def for_producer(
         self, transactional_id: str, transaction_timeout_ms: int

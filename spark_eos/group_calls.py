@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest
 
+from spark_eos.acls import ResourceType, describe, read_group
 from spark_eos.deadline import Deadline
-from spark_eos.errors import Code, KafkaResponseError, code_names
+from spark_eos.errors import Code, refusal
 from spark_eos.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_eos.wire import CoordinatorType, Wire
 
@@ -203,6 +204,22 @@ def _heartbeat_answer(answer: Any) -> HeartbeatAnswer:
     )
 
 
+def check_membership(wire: Wire, group_id: str, deadline: Deadline) -> None:
+    """Finds out whether we may be a member of the group; changes nothing.
+
+    Lets a member leave that never was: authorization is what the broker checks first.
+
+    Raises:
+        AuthorizationError: we may not.
+    """
+    nobody = str(uuid.uuid4())
+    answer = heartbeat(wire, group_id, nobody, LEAVE_EPOCH, nobody, deadline)
+    if answer.code == Code.GROUP_AUTHORIZATION_FAILED:
+        raise refusal(
+            f"membership of group {group_id!r}", answer.code, [read_group(group_id)], wire.grantee
+        )
+
+
 def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGroup:
     """Describes a group, of whichever protocol; one that does not exist has no members.
 
@@ -267,7 +284,11 @@ def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> A
     if group.error_code == Code.GROUP_ID_NOT_FOUND:
         return None
     if group.error_code:
-        raise KafkaResponseError(
-            f"describing group {group_id!r}: {code_names([group.error_code])}", group.error_code
+        raise refusal(
+            # 29: the broker does not say which of its topics may not be described.
+            f"describing group {group_id!r} and its topics",
+            group.error_code,
+            [describe(ResourceType.GROUP, group_id)],
+            wire.grantee,
         )
     return group

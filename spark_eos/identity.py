@@ -29,6 +29,11 @@ def id_stem(prefix: str, group_id: str) -> str:
     return f"{prefix}/{quote(group_id, safe='')}"
 
 
+def stem_of(transactional_id: str) -> str:
+    """What all ids of the query begin with that an id belongs to; see `id_stem`."""
+    return re.sub(r"/(driver|[^/]+/[0-9]+)$", "", transactional_id)
+
+
 def id_pattern(prefix: str, group_id: str) -> str:
     """A regular expression (RE2) for exactly the ids that workers of the query may hold."""
     stem = re.sub(r"([^A-Za-z0-9_/-])", r"\\\1", id_stem(prefix, group_id))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from spark_eos.config import ClientSettings
+from spark_eos.identity import id_stem
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,8 @@ class WriterSettings:
     connect_timeout: float
     max_block_ms: int
     metadata_max_idle_ms: int
+
+    @property
+    def stem(self) -> str:
+        """What the query's transactional ids begin with, before a slash."""
+        return id_stem(self.transactional_id_prefix, self.group_id)

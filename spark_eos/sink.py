@@ -26,6 +26,7 @@ from spark_eos.run import QueryRun
 from spark_eos.settings import WriterSettings
 from spark_eos.source import (
     check_source_options,
+    named_topics,
     read_source,
     source_partitions,
     starting_positions,
@@ -191,12 +192,17 @@ class ExactlyOnceSink:
             ConfigurationError: not exactly one of subscribe, subscribePattern and assign.
             UnsupportedPipelineError: an option would split or reorder source partitions.
             TopicNotFoundError: a source topic does not exist.
+            AuthorizationError: ACLs that the query needs are missing; see ``spark-eos acls``.
         """
         options = dict(options or {})
         check_source_options(starting_offsets, options)
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
         with contextlib.closing(Wire(self._settings.client)) as wire:
+            # First of all, for an error that names everything that is missing.
+            preflight.check_authorization(
+                wire, self._settings, named_topics(selection), self._deadline()
+            )
             starting = starting_positions(
                 wire, self._settings.group_id, selection, starting_offsets, self._deadline()
             )
@@ -228,8 +234,8 @@ class ExactlyOnceSink:
 
         Raises:
             UnsupportedPipelineError: a column or an operator of the plan stands in the way.
-            UnsupportedBrokerError, TopicNotFoundError, ForeignMemberError, ConfigurationError:
-                the cluster can't be written to exactly once as things are.
+            UnsupportedBrokerError, TopicNotFoundError, ForeignMemberError, ConfigurationError,
+            AuthorizationError: the cluster can't be written to exactly once as things are.
         """
         check_columns(frame.schema, self._settings.topic)
         if not frame.isStreaming:

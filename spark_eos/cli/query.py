@@ -42,15 +42,16 @@ class Query:
         return Deadline(self.timeout, "--timeout")
 
 
+prefix_option: Final = click.option(
+    "--prefix",
+    default="spark-eos",
+    show_default=True,
+    help="The query's transactional_id_prefix.",
+)
 _OPTIONS: Final = (
     bootstrap_servers_option,
     click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
-    click.option(
-        "--prefix",
-        default="spark-eos",
-        show_default=True,
-        help="The query's transactional_id_prefix.",
-    ),
+    prefix_option,
     kafka_option,
     click.option(
         "--timeout",
