@@ -136,19 +136,19 @@ def describe(resource: ResourceType, name: str) -> Acl:
     return Acl(resource, name, Operation.DESCRIBE)
 
 
-def transactional_ids(stem: str, operation: Operation) -> Acl:
-    """Something with all of a query's transactional ids, which begin with the stem and a slash."""
-    return Acl(ResourceType.TRANSACTIONAL_ID, f"{stem}/", operation, prefixed=True)
+def transactional_ids(beginning: str, operation: Operation) -> Acl:
+    """Something with all transactional ids that begin so."""
+    return Acl(ResourceType.TRANSACTIONAL_ID, beginning, operation, prefixed=True)
 
 
 def query_acls(
-    group_id: str, stem: str, sources: Collection[str], targets: Collection[str]
+    group_id: str, id_prefix: str, sources: Collection[str], targets: Collection[str]
 ) -> list[Acl]:
     """All that a query needs; nothing on the cluster.
 
     Args:
         group_id: the query's group.
-        stem: what its transactional ids begin with, before a slash.
+        id_prefix: what its transactional ids begin with.
         sources: topics that it reads.
         targets: topics that it writes to.
     """
@@ -157,25 +157,29 @@ def query_acls(
         *map(write_topic, sorted(targets)),
         read_group(group_id),
         # Finding, describing and ending open transactions is part of it.
-        transactional_ids(stem, Operation.WRITE),
+        transactional_ids(id_prefix, Operation.WRITE),
     ]
 
 
 def acls_for(
-    purpose: Purpose, group_id: str, stem: str, sources: Collection[str], targets: Collection[str]
+    purpose: Purpose,
+    group_id: str,
+    id_prefix: str,
+    sources: Collection[str],
+    targets: Collection[str],
 ) -> list[Acl]:
     """What one purpose needs; the arguments are those of `query_acls`."""
     group = describe(ResourceType.GROUP, group_id)
     if purpose is Purpose.QUERY:
-        return query_acls(group_id, stem, sources, targets)
+        return query_acls(group_id, id_prefix, sources, targets)
     if purpose is Purpose.STATUS:
         topics = [describe(ResourceType.TOPIC, topic) for topic in sorted(sources)]
-        return [*topics, group, transactional_ids(stem, Operation.DESCRIBE)]
+        return [*topics, group, transactional_ids(id_prefix, Operation.DESCRIBE)]
     if purpose is Purpose.ABORT:
-        return [group, transactional_ids(stem, Operation.WRITE)]
+        return [group, transactional_ids(id_prefix, Operation.WRITE)]
     if purpose is Purpose.VERIFY:
         read = [read_topic(topic) for topic in sorted({*sources, *targets})]
-        return [*read, group, transactional_ids(stem, Operation.DESCRIBE)]
+        return [*read, group, transactional_ids(id_prefix, Operation.DESCRIBE)]
     # Spark's consumers join a group of their own then, with a name that ends at random.
     return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]
 

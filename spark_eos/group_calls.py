@@ -1,6 +1,5 @@
 """Typed calls to a consumer group's coordinator (KIP-848): who its members are."""
 
-import functools
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -147,8 +146,7 @@ def heartbeats(
         The answers, in the members' order; those that did not come at once are asked for again.
     """
     requests = [_heartbeat_request(group_id, beat, subscription) for beat in beats]
-    find = functools.partial(wire.coordinator, CoordinatorType.GROUP, group_id, deadline)
-    node = deadline.attempts(f"the coordinator of group {group_id!r}")(find)
+    node = wire.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
     answers = wire.send_together(requests, deadline, node=node)
     return [
         _heartbeat_answer(answer)

@@ -29,9 +29,14 @@ def id_stem(prefix: str, group_id: str) -> str:
     return f"{prefix}/{quote(group_id, safe='')}"
 
 
-def stem_of(transactional_id: str) -> str:
-    """What all ids of the query begin with that an id belongs to; see `id_stem`."""
-    return re.sub(r"/(driver|[^/]+/[0-9]+)$", "", transactional_id)
+def id_prefix(prefix: str, group_id: str) -> str:
+    """What an ACL names that covers exactly a query's transactional ids (KIP-290)."""
+    return f"{id_stem(prefix, group_id)}/"
+
+
+def id_prefix_of(transactional_id: str) -> str:
+    """The `id_prefix` of the query that an id belongs to."""
+    return re.sub(r"/(driver|[^/]+/[0-9]+)$", "/", transactional_id)
 
 
 def id_pattern(prefix: str, group_id: str) -> str:

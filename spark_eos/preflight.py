@@ -99,7 +99,7 @@ def check_authorization(
         ConfigurationError: as `check_transactions`.
     """
     targets = () if settings.topic is None else (settings.topic,)
-    needed = query_acls(settings.group_id, settings.stem, sources, targets)
+    needed = query_acls(settings.group_id, settings.id_prefix, sources, targets)
     allowed = calls.topic_operations(wire, {*sources, *targets}, deadline)
     missing: dict[Acl, int] = {}
     for acl in needed:

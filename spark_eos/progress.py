@@ -155,7 +155,7 @@ class Progress:
             return
         self._warned = True
         settings = self._settings
-        needed = transactional_ids(settings.stem, Operation.WRITE)
+        needed = transactional_ids(settings.id_prefix, Operation.WRITE)
         logger.warning(
             "group %s: %s. What a killed worker has left open is then not ended at once, but by "
             "the brokers: up to transaction_timeout_ms=%d and %d s after it began. No record is "
@@ -257,6 +257,8 @@ class Progress:
         raise refusal(
             f"committing the ends of batch {batch.batch_id} of group {self._settings.group_id!r}",
             min(refused),
-            query_acls(self._settings.group_id, self._settings.stem, {t for t, _ in offsets}, []),
+            query_acls(
+                self._settings.group_id, self._settings.id_prefix, {t for t, _ in offsets}, []
+            ),
             self._settings.client.grantee,
         )

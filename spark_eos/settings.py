@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from spark_eos.config import ClientSettings
-from spark_eos.identity import id_stem
+from spark_eos.identity import id_prefix
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,6 @@ class WriterSettings:
     metadata_max_idle_ms: int
 
     @property
-    def stem(self) -> str:
-        """What the query's transactional ids begin with, before a slash."""
-        return id_stem(self.transactional_id_prefix, self.group_id)
+    def id_prefix(self) -> str:
+        """What the query's transactional ids begin with."""
+        return id_prefix(self.transactional_id_prefix, self.group_id)

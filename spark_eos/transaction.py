@@ -268,7 +268,7 @@ class Transactions:
         remedies = {
             remedy(
                 code,
-                query_acls(settings.group_id, settings.stem, [topic], []),
+                query_acls(settings.group_id, settings.id_prefix, [topic], []),
                 settings.client.grantee,
             )
             for (topic, _partition), code in answer.codes.items()

@@ -22,7 +22,7 @@ from spark_eos.errors import (
     refusal,
     verdict,
 )
-from spark_eos.identity import stem_of
+from spark_eos.identity import id_prefix_of
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.wire import CoordinatorType, Wire
 
@@ -78,7 +78,7 @@ def end_transaction(
         raise refusal(
             f"InitProducerId for transactional id {transactional_id!r}",
             response.error_code,
-            [transactional_ids(stem_of(transactional_id), Operation.WRITE)],
+            [transactional_ids(id_prefix_of(transactional_id), Operation.WRITE)],
             wire.grantee,
         )
 
@@ -135,7 +135,7 @@ def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) 
         raise refusal(
             f"describing transactional id {transactional_id!r}",
             state.error_code,
-            [transactional_ids(stem_of(transactional_id), Operation.DESCRIBE)],
+            [transactional_ids(id_prefix_of(transactional_id), Operation.DESCRIBE)],
             wire.grantee,
         )
     return state

@@ -6,6 +6,7 @@ One event loop thread serves any number of calling threads.
 
 import copy
 import enum
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ from spark_eos.errors import (
     code_names,
     refusal,
 )
-from spark_eos.identity import stem_of
+from spark_eos.identity import id_prefix_of
 
 # Reconnecting is this module's business, and its outcome reaches the user as an error that says
 # what to do; without a handler Python would print every attempt.
@@ -224,7 +225,7 @@ class Wire:
             needed = (
                 acls.describe(ResourceType.GROUP, key)
                 if kind is CoordinatorType.GROUP
-                else acls.transactional_ids(stem_of(key), Operation.DESCRIBE)
+                else acls.transactional_ids(id_prefix_of(key), Operation.DESCRIBE)
             )
             raise refusal(
                 f"finding the {kind.name.lower()} coordinator of {key!r}",
@@ -234,6 +235,15 @@ class Wire:
             )
         self._coordinators[kind, key] = answer.node_id
         return int(answer.node_id)
+
+    def find_coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
+        """As `coordinator`, again until it is found.
+
+        Raises:
+            AuthorizationError: the group or transactional id may not be described.
+        """
+        find = functools.partial(self.coordinator, kind, key, deadline)
+        return deadline.attempts(f"the {kind.name.lower()} coordinator of {key!r}")(find)
 
     def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
         """Makes the next request look the coordinator up again."""

@@ -8,7 +8,7 @@ import click
 from spark_eos.acls import Acl, Grantee, Purpose, acls_for, without_implied
 from spark_eos.cli.query import prefix_option
 from spark_eos.errors import SparkEosError
-from spark_eos.identity import id_stem
+from spark_eos.identity import id_prefix
 from spark_eos.job_options import bootstrap_servers_option
 from spark_eos.options import check_text
 
@@ -80,11 +80,11 @@ def acls(
         raise click.BadParameter(
             f"{principal!r} has no type, as User:{principal} has", param_hint="--principal"
         )
-    stem = id_stem(prefix, group_id)
+    ids = id_prefix(prefix, group_id)
     found = without_implied(
         acl
         for purpose in purposes
-        for acl in acls_for(Purpose(purpose), group_id, stem, sources, targets)
+        for acl in acls_for(Purpose(purpose), group_id, ids, sources, targets)
     )
     if json_:
         click.echo(json.dumps(_document(principal, found), indent=2))
