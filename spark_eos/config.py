@@ -1,6 +1,7 @@
 """Client settings: written once, in librdkafka's names, for librdkafka, the wire and Spark.
 
-Names: librdkafka's CONFIGURATION.md. Every client setting of spark-eos passes through here.
+Names: librdkafka's CONFIGURATION.md. Every client setting of spark-eos passes through here; those
+of security are in `spark_eos.security`.
 """
 
 import os
@@ -12,6 +13,7 @@ from confluent_kafka import KafkaException, Producer
 
 from spark_eos.acls import Grantee
 from spark_eos.errors import ConfigurationError
+from spark_eos.security import is_security_setting, security
 
 _OWNED: Final = {
     "transactional.id": "set transactional_id_prefix instead",
@@ -27,8 +29,7 @@ _OWNED: Final = {
     "stats_cb": "callbacks can't travel to Spark's workers",
     "on_delivery": "callbacks can't travel to Spark's workers",
 }
-_SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "oauthbearer.", "enable.ssl.")
-_SECRET_WORDS: Final = ("password", "secret", "jaas", "token", "credential", "key.pem")
+_SPARKS_PREFIX: Final = "kafka."
 _CONSUMER_ONLY: Final = ("isolation.level",)
 
 # Spark asks for a partition's first and last offset after each poll, over the connection on which
@@ -52,49 +53,49 @@ def default_client_id() -> str:
 
 
 class ClientSettings:
-    """Kafka client settings as their user wrote them; values that may be secret stay hidden.
+    """Kafka client settings as their user wrote them; what may be secret stays hidden.
+
+    Files of certificates and keys are read here, on the driver, and nowhere else.
 
     Args:
-        settings: librdkafka's names to strings, numbers or booleans; ``bootstrap.servers`` is
-            required.
+        settings: librdkafka's names, or Spark's with ``kafka.`` before them, to strings, numbers
+            or booleans, and ``oauth_cb`` to a function; ``bootstrap.servers`` is required.
+
+    Attributes:
+        security: how the clients reach the listener.
 
     Raises:
         ConfigurationError: a setting is missing, is spark-eos' own, or can't be used.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        for name, value in settings.items():
+        named = _without_prefix(settings)
+        for name, value in named.items():
             if name in _OWNED:
                 raise ConfigurationError(f"kafka[{name!r}] can't be set: {_OWNED[name]}")
-            if not isinstance(value, str | int | float):
+            wanted = name == "oauth_cb" and callable(value)
+            if not wanted and (name == "oauth_cb" or not isinstance(value, str | int | float)):
+                kind = "a function" if name == "oauth_cb" else "a string, a number or a boolean"
                 raise ConfigurationError(
-                    f"kafka[{name!r}] must be a string, a number or a boolean, "
-                    f"not {type(value).__name__}"
+                    f"kafka[{name!r}] must be {kind}, not {type(value).__name__}"
                 )
-            if name.startswith(_SECURITY_PREFIXES):
-                raise ConfigurationError(
-                    f"kafka[{name!r}]: security settings can't be translated for all three "
-                    "clients yet; this release connects to PLAINTEXT listeners only"
-                )
-        protocol = str(settings.get("security.protocol", "plaintext"))
-        if protocol.lower() != "plaintext":
-            raise ConfigurationError(
-                f"kafka['security.protocol'] = {protocol!r}: this release connects to PLAINTEXT "
-                "listeners only"
-            )
-        if not str(settings.get("bootstrap.servers", "")).strip():
+        if not str(named.get("bootstrap.servers", "")).strip():
             raise ConfigurationError("kafka needs 'bootstrap.servers', such as 'localhost:9092'")
-        self._settings = dict(settings)
+        self.security = security(named)
+        self._settings = {
+            name: value for name, value in named.items() if not is_security_setting(name)
+        }
+        self.security.for_wire()  # OpenSSL reads certificates and keys
 
     def __repr__(self) -> str:
-        shown = {
-            name: "[hidden]" if any(word in name for word in _SECRET_WORDS) else value
-            for name, value in self._settings.items()
-        }
-        return f"ClientSettings({shown})"
+        return f"ClientSettings({self._settings}, security={str(self.security)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ClientSettings) and self._settings == other._settings
+        return (
+            isinstance(other, ClientSettings)
+            and self._settings == other._settings
+            and self.security == other.security
+        )
 
     def __hash__(self) -> int:
         return hash(tuple(sorted((name, str(value)) for name, value in self._settings.items())))
@@ -106,24 +107,16 @@ class ClientSettings:
 
     @property
     def grantee(self) -> Grantee:
-        """Whom the brokers take these clients for, as far as the settings tell, and where."""
-        protocol = str(self._settings.get("security.protocol", "plaintext")).lower()
-        user = self._settings.get("sasl.username")
-        principal = None
-        if protocol == "plaintext":
-            principal = "User:ANONYMOUS"
-        elif protocol.startswith("sasl") and user is not None:
-            principal = f"User:{user}"
-        return Grantee(principal, self.bootstrap_servers)
+        """Whom ACLs for these clients are given to, as far as the settings tell, and where."""
+        return Grantee(self.security.principal, self.bootstrap_servers)
 
-    def for_producer(
-        self, transactional_id: str, transaction_timeout_ms: int
-    ) -> dict[str, str | int | float | bool]:
+    def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
         """Settings of librdkafka for one transactional producer."""
         return {
             **_PRODUCER_DEFAULTS,
             "client.id": default_client_id(),
             **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
+            **self.security.for_librdkafka(),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": transaction_timeout_ms,
             "delivery.report.only.error": True,
@@ -137,7 +130,7 @@ class ClientSettings:
         """
         _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
 
-    def for_consumer(self) -> dict[str, str | int | float | bool]:
+    def for_consumer(self) -> dict[str, Any]:
         """Settings of librdkafka for a consumer or an administrator.
 
         librdkafka warns of each setting that only producers have, and prints lost connections:
@@ -147,6 +140,7 @@ class ClientSettings:
             "log_level": 0,
             "client.id": default_client_id(),
             **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
+            **self.security.for_librdkafka(),
         }
 
     def for_wire(self) -> dict[str, Any]:
@@ -159,6 +153,7 @@ class ClientSettings:
             "max_in_flight_requests_per_connection": 64,
             "reconnect_backoff_max_ms": 1_000,
             "slow_task_threshold_secs": 0,
+            **self.security.for_wire(),
         }
 
     def for_spark_source(self) -> dict[str, str]:
@@ -167,13 +162,23 @@ class ClientSettings:
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "kafka.isolation.level": str(self._settings.get("isolation.level", "read_committed")),
             **QUICK_SOURCE,
+            **{_SPARKS_PREFIX + k: text for k, text in self.security.for_java().items()},
         }
         if "client.id" in self._settings:
             options["kafka.client.id"] = str(self._settings["client.id"])
         return options
 
 
-def _try_producer(settings: dict[str, str | int | float | bool], what: str) -> None:
+def _without_prefix(settings: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name.removeprefix(_SPARKS_PREFIX): value for name, value in settings.items()}
+    if len(named) < len(settings):
+        twice = sorted(name for name in named if _SPARKS_PREFIX + name in settings)
+        names = ", ".join(name for name in twice if name in settings)
+        raise ConfigurationError(f"kafka has {names} twice: with the prefix 'kafka.' and without")
+    return named
+
+
+def _try_producer(settings: dict[str, Any], what: str) -> None:
     try:
         Producer({**settings, "log_level": 0}).close()
     except KafkaException as error:

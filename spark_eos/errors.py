@@ -17,6 +17,13 @@ class ConfigurationError(SparkEosError, ValueError):
     """An option or client setting can't be used as given."""
 
 
+class AuthenticationError(SparkEosError):
+    """A broker and this client do not accept one another.
+
+    Certificates, passwords, tokens, or protocols that differ; the text names the listener.
+    """
+
+
 class UnsupportedPipelineError(SparkEosError, ValueError):
     """The query's columns or plan can't be written exactly once."""
 

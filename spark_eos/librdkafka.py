@@ -11,8 +11,17 @@ logger = logging.getLogger(__name__)
 # lines about connections would be printed.
 logger.addHandler(logging.NullHandler())
 
+# A broker says no. librdkafka goes on trying, since somebody might put it right.
+REFUSALS: Final = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+}
+
 # All other errors may be cured by an abort, a new producer and another round.
 _PERMANENT: Final = {
+    *REFUSALS,
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
     KafkaError.INVALID_MSG_SIZE,
@@ -26,12 +35,10 @@ _PERMANENT: Final = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.INVALID_TRANSACTION_TIMEOUT,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._INVALID_ARG,
-    KafkaError._AUTHENTICATION,
 }
 
 # Whoever asks for the topic as it is now can tell why: it is gone, it was created anew with fewer

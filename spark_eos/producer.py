@@ -21,6 +21,7 @@ from spark_eos.errors import SparkEosError
 from spark_eos.identity import Slot
 from spark_eos.librdkafka import (
     NO_SUCH_PLACE,
+    REFUSALS,
     ConnectionLog,
     TransactionError,
     advice,
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 # Seconds without an end to a wait, after which whoever waits looks for a reason: librdkafka retries
 # records for a topic that is gone until the transaction's timeout.
 _STALL: Final = 1.0
+# Seconds after which a producer that can't start asks whether a listener refuses it.
+_REFUSED_WITHIN: Final = 5.0
 
 
 def _go_on() -> None:
@@ -75,6 +78,7 @@ class SlotProducer:
         self._identity: ProducerIdentity | None = None
         self._failed: _FailedRecord | None = None
         self._disturbance: str | None = None
+        self._refusal: KafkaError | None = None
         self._lost_connection: str | None = None
         self._in_transaction = False
 
@@ -117,12 +121,15 @@ class SlotProducer:
         settings = self.settings
         deadline = Deadline(settings.connect_timeout, "connect_timeout")
         try:
+            # librdkafka would go on trying a listener that refuses it.
+            self.wire.brokers(deadline)
             if self._slot is None:
                 self._slot = Slot(
                     settings.transactional_id_prefix, settings.group_id, settings.worker_directory
                 )
             transactional_id = self._slot.transactional_id
             self._lost_connection = None
+            self._refusal = None
             self._producer = Producer(
                 {
                     **settings.client.for_producer(
@@ -148,18 +155,21 @@ class SlotProducer:
         self._disturbance = None
 
     def _initialize(self, deadline: Deadline) -> None:
-        if self.settings.topic is not None:
-            # Connects. Without a connection librdkafka looks for the coordinator once, in vain,
-            # and then again after half a second.
-            with contextlib.suppress(KafkaException):
-                self._producer.list_topics(self.settings.topic, deadline.remaining())
-
         def attempt() -> None:
+            wait = min(_REFUSED_WITHIN, deadline.remaining())
+            if self.settings.topic is not None:
+                # Connects. Without a connection librdkafka looks for the coordinator once, in
+                # vain, and then again after half a second.
+                with contextlib.suppress(KafkaException):
+                    self._producer.list_topics(self.settings.topic, wait)
             try:
-                self._producer.init_transactions(deadline.remaining())
+                self._producer.init_transactions(wait)
             except KafkaException as error:
+                self._producer.poll(0)
+                if self._refusal is not None:
+                    raise KafkaException(self._refusal) from error
                 if error.args[0].retriable():
-                    raise Again(str(error.args[0])) from error
+                    raise Again(f"{error.args[0]}; {self._disturbance}") from error
                 raise
 
         deadline.attempts("init_transactions")(attempt)
@@ -208,6 +218,8 @@ class SlotProducer:
 
     def _on_error(self, error: KafkaError) -> None:
         self._disturbance = str(error)
+        if error.code() in REFUSALS:
+            self._refusal = error
 
     def _on_lost_connection(self, line: str) -> None:
         self._lost_connection = line

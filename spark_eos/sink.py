@@ -189,13 +189,15 @@ class ExactlyOnceSink:
             ``partition`` and ``offset`` that `write` needs unchanged.
 
         Raises:
-            ConfigurationError: not exactly one of subscribe, subscribePattern and assign.
+            ConfigurationError: not exactly one of subscribe, subscribePattern and assign, or
+                nothing by which the source could log in where ``kafka`` has ``oauth_cb``.
+            AuthenticationError: a broker and this client do not accept one another.
             UnsupportedPipelineError: an option would split or reorder source partitions.
             TopicNotFoundError: a source topic does not exist.
             AuthorizationError: ACLs that the query needs are missing; see ``spark-eos acls``.
         """
         options = dict(options or {})
-        check_source_options(starting_offsets, options)
+        check_source_options(starting_offsets, options, self._settings.client)
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
         with contextlib.closing(Wire(self._settings.client)) as wire:
@@ -236,6 +238,7 @@ class ExactlyOnceSink:
             UnsupportedPipelineError: a column or an operator of the plan stands in the way.
             UnsupportedBrokerError, TopicNotFoundError, ForeignMemberError, ConfigurationError,
             AuthorizationError: the cluster can't be written to exactly once as things are.
+            AuthenticationError: a broker and this client do not accept one another.
         """
         check_columns(frame.schema, self._settings.topic)
         if not frame.isStreaming:

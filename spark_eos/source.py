@@ -28,11 +28,16 @@ _REFUSED: Final = {
     "assign": "use the argument of that name",
     "includeheaders": "use include_headers",
 }
+_LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
 
 
-def check_source_options(starting_offsets: str, options: Mapping[str, str]) -> None:
+def check_source_options(
+    starting_offsets: str, options: Mapping[str, str], client: ClientSettings
+) -> None:
     """Refuses options that would break offset order or are set elsewhere.
+
+    With a token function the source, which is Java, needs a login of its own: ``kafka.sasl.*``.
 
     Raises:
         ConfigurationError, UnsupportedPipelineError: naming the option.
@@ -41,10 +46,19 @@ def check_source_options(starting_offsets: str, options: Mapping[str, str]) -> N
         raise ConfigurationError(
             f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'"
         )
+    own_login = client.security.sasl is not None and client.security.sasl.needs_java_handler
+    if own_login and _LOGIN_HANDLER not in (name.lower() for name in options):
+        raise ConfigurationError(
+            "Spark's Kafka source can't call oauth_cb, which is Python: give sink.read the "
+            f"options {_LOGIN_HANDLER!r}, a Java class that gets tokens, and, where that needs "
+            "them, 'kafka.sasl.jaas.config' and others of 'kafka.sasl.'"
+        )
     for name in options:
         reason = _REFUSED.get(name.lower())
         if reason is not None:
             raise UnsupportedPipelineError(f"source option {name!r} can't be used: {reason}")
+        if own_login and name.lower().startswith("kafka.sasl."):
+            continue
         if name.lower().startswith("kafka.") and name.lower() not in QUICK_SOURCE:
             raise ConfigurationError(
                 f"source option {name!r}: client settings go into kafka= of the sink, once"

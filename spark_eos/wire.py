@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
-from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos import acls
 from spark_eos.acls import Grantee, Operation, ResourceType
 from spark_eos.config import ClientSettings
+from spark_eos.connecting import Connections
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     Code,
@@ -103,19 +103,22 @@ class Wire:
         configuration = self._settings.for_wire()
         net = NetworkSelector(**configuration)
         net.start()
-        self._manager = KafkaConnectionManager(net, **configuration)
+        self._manager = Connections(net, self._settings, configuration)
         try:
             self._manager.bootstrap(timeout_ms=max(1, int(deadline.remaining() * 1000)))
         except Exception as error:
             net.stop(timeout_ms=1_000)
             net.close()
+            if isinstance(error, SparkEosError):
+                raise
             if not isinstance(error, (*_NOT_SENT, *_LOST)):
                 raise SparkEosError(
                     f"bootstrap.servers={self._settings.bootstrap_servers!r}: {error!r}"
                 ) from error
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={self._settings.bootstrap_servers!r} could be "
-                f"reached within {deadline.seconds:g} s ({deadline.setting}): {error}"
+                f"reached within {deadline.seconds:g} s ({deadline.setting}): "
+                f"{self._manager.last_failure or error}"
             ) from error
         # Or no later connection would speak newer versions than the broker met first, which may be
         # one that has yet to be upgraded.
@@ -170,6 +173,9 @@ class Wire:
                 on_lost()
             raise Again(f"{_called(request)} not answered: {error!r}") from error
         except (kafka_errors.KafkaError, RuntimeError) as error:
+            refused = self._manager.refused()
+            if refused is not None:
+                raise refused from error
             raise SparkEosError(f"{_called(request)}: {error!r}") from error
 
     def send_together(

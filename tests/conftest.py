@@ -10,6 +10,7 @@ from spark_eos.testing import EmbeddedKafka
 from support.bench import Bench, bench
 from support.flow import Flow
 from support.proxy import KafkaProxy, clean
+from support.secured import Secured, secured_kafka
 
 pytest_plugins = ["pytester"]
 
@@ -29,6 +30,13 @@ def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flo
 def flow(new_flow: Callable[..., Flow]) -> Flow:
     """Topics of two partitions, a group and a checkpoint of the test's own."""
     return new_flow()
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker with secured listeners, shared by the whole test run."""
+    with secured_kafka(tmp_path_factory.mktemp("secured")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
-from support.secured import MECHANISMS, Secured, secured_kafka
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    with secured_kafka(tmp_path_factory.mktemp("secured")) as found:
-        yield found
+from support.secured import MECHANISMS, Secured
 
 
 def topics(settings: dict[str, Any]) -> set[str]:

@@ -4,12 +4,12 @@ import logging
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
-from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from spark_eos import connecting
 from spark_eos.config import ClientSettings
-from spark_eos.errors import DeadlineExceededError, VerificationError
+from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
 
 # Failures reach the user as one error; without a handler Python would print every attempt.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
@@ -33,6 +33,7 @@ class Connections:
         timeout: seconds that one answer may take, retries included.
 
     Raises:
+        AuthenticationError: the broker and this client do not accept one another.
         DeadlineExceededError: no broker can be reached.
     """
 
@@ -41,14 +42,17 @@ class Connections:
         configuration = settings.for_wire()
         self._net = NetworkSelector(**configuration)
         self._net.start()
-        self._manager: Any = KafkaConnectionManager(self._net, **configuration)
+        self._manager: Any = connecting.Connections(self._net, settings, configuration)
         try:
             self._manager.bootstrap(timeout_ms=max(1, int(timeout * 1000)))
+        except SparkEosError:
+            self.close()
+            raise
         except kafka_errors.KafkaError as error:
             self.close()
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={settings.bootstrap_servers!r} could be reached "
-                f"within {timeout:g} s: {error}"
+                f"within {timeout:g} s: {self._manager.last_failure or error}"
             ) from error
 
     def close(self) -> None:

@@ -83,9 +83,10 @@ def verify(
     try:
         with ExitStack() as stack:
             ledger = stack.enter_context(Ledger())
+            # First: librdkafka does not tell soon that a listener refuses it.
+            connections = stack.enter_context(closing(Connections(settings, timeout)))
             cluster = Cluster(settings, timeout)
             places = Places(cluster.partitions(inputs), cluster.partitions(outputs))
-            connections = stack.enter_context(closing(Connections(settings, timeout)))
             work = _Verification(
                 settings, places, cluster, connections, ledger, matching, timeout, watch
             )
