@@ -282,11 +282,10 @@ def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> A
     if group.error_code == Code.GROUP_ID_NOT_FOUND:
         return None
     if group.error_code:
-        raise refusal(
-            # 29: the broker does not say which of its topics may not be described.
-            f"describing group {group_id!r} and its topics",
-            group.error_code,
-            [describe(ResourceType.GROUP, group_id)],
-            wire.grantee,
-        )
+        what = f"describing group {group_id!r}"
+        if group.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
+            # The broker does not say which.
+            what += f" ({wire.grantee.who} lacks Describe on a topic of its members)"
+        needed = [describe(ResourceType.GROUP, group_id)]
+        raise refusal(what, group.error_code, needed, wire.grantee)
     return group
