@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
+from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.deadline import Again, Deadline
-from spark_eos.errors import Code, KafkaResponseError, code_names
+from spark_eos.errors import Code, KafkaResponseError, code_names, refusal
 from spark_eos.wire import Wire
 
 NO_ID: Final = uuid.UUID(int=0)
@@ -16,6 +17,8 @@ NO_ID: Final = uuid.UUID(int=0)
 
 _LEADER_NOT_AVAILABLE = 5
 _INVALID_TOPIC = 17
+# Bits of authorized operations: numbers of Kafka's AclOperation.
+_OPERATIONS: Final = {3: Operation.READ, 4: Operation.WRITE, 8: Operation.DESCRIBE}
 
 
 @dataclass(frozen=True)
@@ -68,21 +71,24 @@ def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) 
     return wire.ask(request, deadline, interpret=interpret, node=node)
 
 
-def topics(wire: Wire, names: Collection[str] | None, deadline: Deadline) -> dict[str, TopicInfo]:
+def topics(
+    wire: Wire,
+    names: Collection[str] | None,
+    deadline: Deadline,
+    operation: Operation = Operation.DESCRIBE,
+) -> dict[str, TopicInfo]:
     """Looks topics up, never creating one; topics that do not exist are left out.
 
     Args:
         wire: the connections.
-        names: topic names, or None for all topics that are not internal.
+        names: topic names, or None for all topics that are not internal and may be described.
         deadline: over all attempts.
+        operation: what they are looked up for; Read and Write imply Describe.
+
+    Raises:
+        AuthorizationError: a topic of the names may not be described.
     """
-    request = MetadataRequest(
-        topics=None
-        if names is None
-        else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)],
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
-    )
+    request = _metadata_request(names)
     # A topic can't exist under a name that is not valid.
     missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
 
@@ -94,15 +100,56 @@ def topics(wire: Wire, names: Collection[str] | None, deadline: Deadline) -> dic
             if topic.error_code == _LEADER_NOT_AVAILABLE:
                 raise Again(f"topic {topic.name!r}: {code_names([topic.error_code])}")
             if topic.error_code:
-                raise KafkaResponseError(
-                    f"topic {topic.name!r}: {code_names([topic.error_code])}", topic.error_code
-                )
+                acl = Acl(ResourceType.TOPIC, topic.name, operation)
+                raise refusal(f"topic {topic.name!r}", topic.error_code, [acl], wire.grantee)
             if names is None and topic.is_internal:
                 continue
             found[topic.name] = TopicInfo(topic.name, topic.topic_id, len(topic.partitions))
         return found
 
     return wire.ask(request, deadline, interpret=interpret)
+
+
+def topic_operations(
+    wire: Wire, names: Collection[str], deadline: Deadline
+) -> dict[str, set[Operation]]:
+    """What may be done with topics, as the brokers tell it (KIP-430).
+
+    Args:
+        wire: the connections.
+        names: topic names.
+        deadline: over all attempts.
+
+    Returns:
+        Operations by topic. Topics that do not exist, or of which the broker does not tell, are
+        left out.
+    """
+    request = _metadata_request(names, operations=True)
+
+    def interpret(response: Any) -> dict[str, set[Operation]]:
+        found = {}
+        for topic in response.topics:
+            if topic.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
+                found[topic.name] = set[Operation]()
+            elif not topic.error_code and topic.authorized_operations is not None:
+                found[topic.name] = {
+                    operation
+                    for number, operation in _OPERATIONS.items()
+                    if number in topic.authorized_operations
+                }
+        return found
+
+    return wire.ask(request, deadline, interpret=interpret)
+
+
+def _metadata_request(names: Collection[str] | None, *, operations: bool = False) -> Any:
+    return MetadataRequest(
+        topics=None
+        if names is None
+        else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=operations,
+    )
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
+from spark_eos.acls import Grantee
 from spark_eos.errors import ConfigurationError
 from spark_eos.security import is_security_setting, security
 
@@ -103,6 +104,11 @@ class ClientSettings:
     def bootstrap_servers(self) -> str:
         """The servers to start from, joined by commas."""
         return str(self._settings["bootstrap.servers"])
+
+    @property
+    def grantee(self) -> Grantee:
+        """Whom ACLs for these clients are given to, as far as the settings tell, and where."""
+        return Grantee(self.security.principal, self.bootstrap_servers)
 
     def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
         """Settings of librdkafka for one transactional producer."""

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from spark_eos import group_calls
+from spark_eos import acls, group_calls
 from spark_eos.assignment import Member, after_heartbeat, owners
 from spark_eos.calls import TopicInfo
 from spark_eos.deadline import Again, Deadline
@@ -18,9 +18,9 @@ from spark_eos.errors import (
     Code,
     FencedByNewerRunError,
     ForeignMemberError,
-    KafkaResponseError,
     SparkEosError,
     code_name,
+    refusal,
 )
 from spark_eos.members import INSTANCE_PREFIX, own_group
 from spark_eos.transaction_calls import MemberIdentity
@@ -232,10 +232,9 @@ class GroupCoordinator:
 
     def _refuse(self, answer: group_calls.HeartbeatAnswer) -> None:
         if answer.code:
-            raise KafkaResponseError(
-                f"group {self._group_id!r}: {code_name(answer.code)} {answer.message}".rstrip(),
-                answer.code,
-            )
+            needed = [acls.read_group(self._group_id), *map(acls.read_topic, self._topics)]
+            what = f"group {self._group_id!r}: {answer.message}".rstrip(": ")
+            raise refusal(what, answer.code, needed, self._wire.grantee)
 
     def _await_assignment(self, needed: Collection[tuple[str, int]], deadline: Deadline) -> None:
         def attempt() -> None:

@@ -2,9 +2,11 @@
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from kafka import errors as kafka_errors
+
+from spark_eos.acls import Acl, Grantee, ResourceType
 
 
 class SparkEosError(Exception):
@@ -90,6 +92,21 @@ class KafkaResponseError(SparkEosError):
         return type(self), (str(self), self.code)
 
 
+class AuthorizationError(KafkaResponseError):
+    """A broker refuses what no ACL allows; the text names the ACLs and how to grant them.
+
+    Attributes:
+        missing: the ACLs, as far as they are known.
+    """
+
+    def __init__(self, message: str, code: int, missing: Iterable[Acl]) -> None:
+        super().__init__(message, code)
+        self.missing = tuple(missing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.code, self.missing)
+
+
 class Code(enum.IntEnum):
     """Kafka error codes that spark-eos acts upon, by their names in Kafka's protocol."""
 
@@ -105,6 +122,7 @@ class Code(enum.IntEnum):
     UNKNOWN_MEMBER_ID = 25
     TOPIC_AUTHORIZATION_FAILED = 29
     GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     UNSUPPORTED_VERSION = 35
     INVALID_REQUEST = 42
     INVALID_PRODUCER_EPOCH = 47
@@ -157,6 +175,14 @@ _VERDICTS = {
 }
 
 
+# The codes of an authorizer, and what each is about.
+DENIED: Final[Mapping[int, ResourceType]] = {
+    Code.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,
+    Code.GROUP_AUTHORIZATION_FAILED: ResourceType.GROUP,
+    Code.CLUSTER_AUTHORIZATION_FAILED: ResourceType.CLUSTER,
+    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceType.TRANSACTIONAL_ID,
+}
+
 # The codes that are cured by asking the same coordinator again.
 RETRIED: Final = frozenset(code for code, found in _VERDICTS.items() if found is Verdict.RETRY)
 
@@ -184,12 +210,6 @@ def code_names(codes: Iterable[int]) -> str:
 _REMEDIES: Final[Mapping[int, str]] = {
     Code.OFFSET_METADATA_TOO_LARGE: "raise the brokers' offset.metadata.max.bytes",
     Code.INVALID_GROUP_ID: "choose another group_id",
-    Code.TOPIC_AUTHORIZATION_FAILED: "allow its principal to READ the source topic {topic!r}",
-    Code.GROUP_AUTHORIZATION_FAILED: "allow its principal to READ the group {group_id!r}",
-    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "allow its principal to WRITE the transactional id {transactional_id!r}; a prefixed ACL "
-        "covers those of all workers"
-    ),
     Code.UNSUPPORTED_VERSION: (
         "upgrade the cluster's feature transaction.version to 2 (kafka-features.sh upgrade)"
     ),
@@ -197,14 +217,34 @@ _REMEDIES: Final[Mapping[int, str]] = {
 }
 
 
-def remedy(code: int, *, topic: str, group_id: str, transactional_id: str) -> str:
-    """What the operator can do about a refused TxnOffsetCommit, or "" where nothing is known.
+def remedy(code: int, needed: Iterable[Acl], grantee: Grantee) -> str:
+    """What the operator can do about a code, or "" where nothing is known.
 
     Args:
         code: Kafka's error code.
-        topic: the source topic of the partition that is refused.
-        group_id: the consumer group.
-        transactional_id: the producer's.
+        needed: the ACLs that were needed for what was asked.
+        grantee: who asked.
     """
-    words = _REMEDIES.get(code, "")
-    return words.format(topic=topic, group_id=group_id, transactional_id=transactional_id)
+    missing = _missing(code, needed)
+    return grantee.lacks(missing) if missing else _REMEDIES.get(code, "")
+
+
+def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> KafkaResponseError:
+    """The error for a code that retrying does not cure; an `AuthorizationError` if ACLs would.
+
+    Args:
+        what: what was asked, for the text.
+        code: Kafka's error code.
+        needed: the ACLs that were needed for it.
+        grantee: who asked.
+    """
+    missing = _missing(code, needed)
+    text = f"{what}: {code_name(code)}"
+    if code in DENIED:
+        told = f": {grantee.lacks(missing)}" if missing else ""
+        return AuthorizationError(text + told, code, missing)
+    return KafkaResponseError(text, code)
+
+
+def _missing(code: int, needed: Iterable[Acl]) -> list[Acl]:
+    return [acl for acl in needed if acl.resource is DENIED.get(code)]

@@ -1,6 +1,5 @@
 """Typed calls to a consumer group's coordinator (KIP-848): who its members are."""
 
-import functools
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,8 +7,9 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest
 
+from spark_eos.acls import ResourceType, describe, read_group
 from spark_eos.deadline import Deadline
-from spark_eos.errors import Code, KafkaResponseError, code_names
+from spark_eos.errors import Code, refusal
 from spark_eos.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_eos.wire import CoordinatorType, Wire
 
@@ -146,8 +146,7 @@ def heartbeats(
         The answers, in the members' order; those that did not come at once are asked for again.
     """
     requests = [_heartbeat_request(group_id, beat, subscription) for beat in beats]
-    find = functools.partial(wire.coordinator, CoordinatorType.GROUP, group_id, deadline)
-    node = deadline.attempts(f"the coordinator of group {group_id!r}")(find)
+    node = wire.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
     answers = wire.send_together(requests, deadline, node=node)
     return [
         _heartbeat_answer(answer)
@@ -201,6 +200,22 @@ def _heartbeat_answer(answer: Any) -> HeartbeatAnswer:
         interval=answer.heartbeat_interval_ms / 1000,
         assigned=assigned,
     )
+
+
+def check_membership(wire: Wire, group_id: str, deadline: Deadline) -> None:
+    """Finds out whether we may be a member of the group; changes nothing.
+
+    Lets a member leave that never was: authorization is what the broker checks first.
+
+    Raises:
+        AuthorizationError: we may not.
+    """
+    nobody = str(uuid.uuid4())
+    answer = heartbeat(wire, group_id, nobody, LEAVE_EPOCH, nobody, deadline)
+    if answer.code == Code.GROUP_AUTHORIZATION_FAILED:
+        raise refusal(
+            f"membership of group {group_id!r}", answer.code, [read_group(group_id)], wire.grantee
+        )
 
 
 def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGroup:
@@ -267,7 +282,10 @@ def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> A
     if group.error_code == Code.GROUP_ID_NOT_FOUND:
         return None
     if group.error_code:
-        raise KafkaResponseError(
-            f"describing group {group_id!r}: {code_names([group.error_code])}", group.error_code
-        )
+        what = f"describing group {group_id!r}"
+        if group.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
+            # The broker does not say which.
+            what += f" ({wire.grantee.who} lacks Describe on a topic of its members)"
+        needed = [describe(ResourceType.GROUP, group_id)]
+        raise refusal(what, group.error_code, needed, wire.grantee)
     return group

@@ -83,10 +83,11 @@ def _interval(
     return value
 
 
+bootstrap_servers_option: Final = click.option(
+    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
+)
 _CLIENT: Final = (
-    click.option(
-        "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
-    ),
+    bootstrap_servers_option,
     click.option(
         "--kafka",
         multiple=True,

@@ -6,9 +6,9 @@ from typing import Final
 
 from spark_eos.deadline import Deadline
 from spark_eos.errors import KafkaResponseError
-from spark_eos.identity import id_pattern
+from spark_eos.identity import driver_id, id_pattern
 from spark_eos.transaction_calls import describe_transaction, open_transactions
-from spark_eos.wire import Wire
+from spark_eos.wire import CoordinatorType, Wire
 
 _TRANSACTIONAL_ID_NOT_FOUND: Final = 105
 _OVER: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
@@ -70,7 +70,10 @@ def lingering(
 
     Raises:
         KafkaResponseError: transactions can't be listed or described.
+        AuthorizationError: the right to is missing.
     """
+    # Brokers leave out of the list, without a word, what may not be described.
+    wire.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
     names = open_transactions(wire, id_pattern(prefix, group_id), deadline)
     found = (_described(wire, name, deadline) for name in names)
     return tuple(

@@ -7,9 +7,10 @@ from typing import Final
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from spark_eos.acls import ResourceType, describe
 from spark_eos.calls import by_topic
 from spark_eos.deadline import Again, Deadline
-from spark_eos.errors import Code, KafkaResponseError, code_names
+from spark_eos.errors import Code, code_names, refusal
 from spark_eos.wire import Wire
 
 _LATEST: Final = -1
@@ -99,9 +100,8 @@ def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> dict[tu
         if topic.error_code in _MOVING:
             raise Again(f"topic {topic.name!r}: {code_names([topic.error_code])}")
         if topic.error_code:
-            raise KafkaResponseError(
-                f"topic {topic.name!r}: {code_names([topic.error_code])}", topic.error_code
-            )
+            needed = [describe(ResourceType.TOPIC, topic.name)]
+            raise refusal(f"topic {topic.name!r}", topic.error_code, needed, wire.grantee)
         for p in topic.partitions:
             found[topic.name, p.partition_index] = p.leader_id
     return found
@@ -141,9 +141,11 @@ def _listed(
             if p.error_code in _MOVING or p.error_code in _GONE:
                 raise Again(f"{topic.name}-{p.partition_index}: {code_names([p.error_code])}")
             if p.error_code:
-                raise KafkaResponseError(
-                    f"offsets of {topic.name}-{p.partition_index}: {code_names([p.error_code])}",
+                raise refusal(
+                    f"offsets of {topic.name}-{p.partition_index}",
                     p.error_code,
+                    [describe(ResourceType.TOPIC, topic.name)],
+                    wire.grantee,
                 )
             found[topic.name, p.partition_index] = p.offset
     return found

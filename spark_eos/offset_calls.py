@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
+from spark_eos.acls import ResourceType, describe
 from spark_eos.calls import NO_ID, by_topic, topics_with_offsets
 from spark_eos.deadline import Deadline
-from spark_eos.errors import Code, KafkaResponseError, code_names
+from spark_eos.errors import Code, KafkaResponseError, refusal
 from spark_eos.wire import CoordinatorType, Wire
 
 _BY_NAME: Final = 9
@@ -37,6 +38,7 @@ def committed_offsets(
     *,
     member: tuple[str, int] | None = None,
     stable: bool = True,
+    wait: bool = True,
 ) -> dict[tuple[str, int], int]:
     """The group's committed offsets, once no transaction on them is pending (KIP-447).
 
@@ -47,13 +49,15 @@ def committed_offsets(
         topic_ids: ids of their topics.
         deadline: also bounds the wait for pending transactions.
         member: member id and epoch of a current member, which the broker then checks.
-        stable: whether to wait for pending transactions; if not, what they hold does not count.
+        stable: whether pending transactions matter; if not, what they hold does not count.
+        wait: whether to wait for them, or to raise 88 UNSTABLE_OFFSET_COMMIT.
 
     Returns:
         Offsets by (topic, partition); partitions without one are left out.
 
     Raises:
         KafkaResponseError: the member is not current, or the offsets can't be read.
+        AuthorizationError: they may not be read.
     """
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     member_id, epoch = member or (None, -1)
@@ -83,11 +87,11 @@ def committed_offsets(
         request,
         deadline,
         codes=_codes,
-        retry=[Code.UNSTABLE_OFFSET_COMMIT],
+        retry=[Code.UNSTABLE_OFFSET_COMMIT] if wait else (),
     )
     bad = [code for code in _codes(response) if code]
     if bad:
-        raise KafkaResponseError(f"offsets of group {group_id!r}: {code_names(bad)}", bad[0])
+        raise _refused(wire, group_id, grouped, bad[0])
     names = {topic_id: name for name, topic_id in ids.items()}
     return {
         (topic.name or names[topic.topic_id], p.partition_index): p.committed_offset
@@ -125,13 +129,19 @@ def all_committed_offsets(
     )
     bad = [code for code in _codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
     if bad:
-        raise KafkaResponseError(f"offsets of group {group_id!r}: {code_names(bad)}", bad[0])
+        raise _refused(wire, group_id, (), bad[0])
     return {
         (topic.name, p.partition_index): p.committed_offset
         for topic in response.groups[0].topics
         for p in topic.partitions
         if p.committed_offset >= 0
     }
+
+
+def _refused(wire: Wire, group_id: str, topics: Iterable[str], code: int) -> KafkaResponseError:
+    needed = [describe(ResourceType.TOPIC, topic) for topic in topics]
+    needed.append(describe(ResourceType.GROUP, group_id))
+    return refusal(f"offsets of group {group_id!r}", code, needed, wire.grantee)
 
 
 def commit_offsets(

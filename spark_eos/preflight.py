@@ -3,14 +3,18 @@
 from collections.abc import Collection
 
 from spark_eos import calls
+from spark_eos.acls import Acl, ResourceType, query_acls
 from spark_eos.deadline import Deadline
 from spark_eos.errors import (
+    AuthorizationError,
     Code,
     ConfigurationError,
     KafkaResponseError,
     TopicNotFoundError,
     UnsupportedBrokerError,
+    code_names,
 )
+from spark_eos.group_calls import check_membership
 from spark_eos.identity import driver_id
 from spark_eos.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos.settings import WriterSettings
@@ -63,17 +67,17 @@ def check_target_topic(
         raise TopicNotFoundError(f"target topic {topic!r} does not exist; create it first")
 
 
-def check_transactions(
-    wire: Wire, prefix: str, group_id: str, transaction_timeout_ms: int, deadline: Deadline
-) -> None:
+def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
     """Tries the transaction settings with a transactional id of the driver's own.
 
     Raises:
         ConfigurationError: the broker does not allow so long a transaction.
-        KafkaResponseError: it does not allow the transactional id.
+        AuthorizationError: it does not allow the transactional id.
     """
+    transaction_timeout_ms = settings.transaction_timeout_ms
+    name = driver_id(settings.transactional_id_prefix, settings.group_id)
     try:
-        end_transaction(wire, driver_id(prefix, group_id), transaction_timeout_ms, deadline)
+        end_transaction(wire, name, transaction_timeout_ms, deadline)
     except KafkaResponseError as error:
         if error.code != Code.INVALID_TRANSACTION_TIMEOUT:
             raise
@@ -81,6 +85,41 @@ def check_transactions(
             f"transaction_timeout_ms={transaction_timeout_ms} is above the brokers' "
             "transaction.max.timeout.ms; lower the one or raise the other"
         ) from error
+
+
+def check_authorization(
+    wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+) -> None:
+    """Refuses to start without the ACLs that a query needs, as far as its topics are known.
+
+    Tries the transaction settings too, which is how the right to transactional ids is found out.
+
+    Raises:
+        AuthorizationError: ACLs are missing: all of them are named.
+        ConfigurationError: as `check_transactions`.
+    """
+    targets = () if settings.topic is None else (settings.topic,)
+    needed = query_acls(settings.group_id, settings.id_prefix, sources, targets)
+    allowed = calls.topic_operations(wire, {*sources, *targets}, deadline)
+    missing: dict[Acl, int] = {}
+    for acl in needed:
+        if acl.resource is ResourceType.TOPIC:
+            if acl.operation not in allowed.get(acl.name, {acl.operation}):
+                missing[acl] = Code.TOPIC_AUTHORIZATION_FAILED
+            continue
+        try:
+            if acl.resource is ResourceType.GROUP:
+                check_membership(wire, settings.group_id, deadline)
+            else:
+                check_transactions(wire, settings, deadline)
+        except AuthorizationError as error:
+            missing[acl] = error.code
+    if missing:
+        raise AuthorizationError(
+            f"{code_names(missing.values())}: {wire.grantee.lacks(missing)}",
+            min(missing.values()),
+            missing,
+        )
 
 
 def check_cluster(
@@ -103,12 +142,6 @@ def check_cluster(
     """
     features = calls.broker_features(wire, deadline)
     version = offset_commit_version(features, settings.client.bootstrap_servers)
+    check_authorization(wire, settings, sources, deadline)
     check_target_topic(wire, settings.topic, sources, deadline)
-    check_transactions(
-        wire,
-        settings.transactional_id_prefix,
-        settings.group_id,
-        settings.transaction_timeout_ms,
-        deadline,
-    )
     return version

@@ -3,18 +3,22 @@
 import logging
 import time
 from collections.abc import Collection
+from typing import Final
 
 from spark_eos import plan
+from spark_eos.acls import Operation, query_acls, transactional_ids
 from spark_eos.calls import TopicInfo
 from spark_eos.coordinator import GroupCoordinator
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
+    AuthorizationError,
     Code,
     KafkaResponseError,
     OffsetsLostError,
     SparkEosError,
     Verdict,
     code_names,
+    refusal,
     verdict,
 )
 from spark_eos.group_calls import describe_group
@@ -30,6 +34,11 @@ logger = logging.getLogger(__name__)
 
 # Seconds between two looks for what cancelled tasks have left.
 _SWEEP = 0.25
+# Seconds between the brokers' looks for transactions that are over their timeout
+# (transaction.abort.timed.out.transaction.cleanup.interval.ms).
+_ABORT_INTERVAL: Final = 10
+# Seconds after which offsets are stable if all transactions that held them have been ended.
+_SETTLING: Final = 5.0
 _EPOCH_MOVED = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
 
 
@@ -63,6 +72,7 @@ class Progress:
         self.committed: Positions = {}
         self._known: set[tuple[str, int]] = set()
         self._end_in_doubt = False
+        self._warned = False
 
     def _deadline(self) -> Deadline:
         return Deadline(self._group_timeout, "group_timeout")
@@ -85,7 +95,11 @@ class Progress:
         """
         # Only now that everyone older is fenced do the offsets stand still.
         self._end_open_transactions(self._deadline())
-        deadline = self._deadline()
+        # Offsets that a transaction holds are stable once it has ended; one that could not be ended
+        # here, the brokers end.
+        left = self._settings.transaction_timeout_ms / 1000 + _ABORT_INTERVAL
+        deadline = Deadline(self._group_timeout + left, "group_timeout, transaction_timeout_ms")
+        ended = Deadline(_SETTLING, "")
 
         def attempt() -> Positions:
             try:
@@ -94,18 +108,24 @@ class Progress:
                     self._settings.group_id,
                     batch.ends,
                     self._coordinator.topic_ids,
-                    deadline,
+                    self._deadline(),
                     member=self._coordinator.any_member(),
+                    wait=False,
                 )
             except KafkaResponseError as error:
                 if error.code == Code.UNKNOWN_MEMBER_ID:
                     # Dropped by the broker; if a newer run holds the members, this raises.
                     self._coordinator.take_over_own(self._coordinator.topics, batch.ends)
+                elif error.code == Code.UNSTABLE_OFFSET_COMMIT:
+                    if ended.expired:
+                        self._warn_of_hidden(
+                            "an open transaction that is not seen holds its offsets"
+                        )
                 elif error.code not in _EPOCH_MOVED:
                     raise
                 raise Again(str(error)) from error
 
-        found = deadline.attempts("reading the group's offsets", pause=0.05)(attempt)
+        found = deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
         for (topic, partition), before in self.committed.items():
             if (topic, partition) in batch.ends and found.get((topic, partition), -1) < before:
                 raise OffsetsLostError(
@@ -143,9 +163,40 @@ class Progress:
     def _end_open_transactions(self, deadline: Deadline) -> None:
         settings = self._settings
         pattern = id_pattern(settings.transactional_id_prefix, settings.group_id)
-        for transactional_id in open_transactions(self._wire, pattern, deadline):
-            logger.info("ending the open transaction of %s", transactional_id)
-            end_transaction(self._wire, transactional_id, settings.transaction_timeout_ms, deadline)
+        # Whoever may still write has lost its members by now: what it has open can get no further
+        # offsets, and those that it holds are not read before it has ended. So what can't be found
+        # or ended here takes time, and nothing else.
+        try:
+            names = open_transactions(self._wire, pattern, deadline)
+        except AuthorizationError as error:
+            self._warn_of_hidden(str(error))
+            return
+        for name in names:
+            logger.info("ending the open transaction of %s", name)
+            try:
+                end_transaction(self._wire, name, settings.transaction_timeout_ms, deadline)
+            except AuthorizationError as error:
+                self._warn_of_hidden(str(error))
+
+    def _warn_of_hidden(self, what: str) -> None:
+        """Once for a run: transactions that can't be found or ended end by their timeout."""
+        if self._warned:
+            return
+        self._warned = True
+        settings = self._settings
+        needed = transactional_ids(settings.id_prefix, Operation.WRITE)
+        logger.warning(
+            "group %s: %s. What a killed worker has left open is then not ended at once, but by "
+            "the brokers: up to transaction_timeout_ms=%d and %d s after it began. No record is "
+            "lost or doubled by that, but until then its source partitions are not written, and "
+            "consumers of the output wait. To end it at once the query needs %s: %s",
+            settings.group_id,
+            what,
+            settings.transaction_timeout_ms,
+            _ABORT_INTERVAL,
+            needed,
+            settings.client.grantee.command(needed),
+        )
 
     def take_over(self, batch: BatchRange) -> None:
         """Fences every task that knows the run's members so far, then reads what is committed."""
@@ -232,8 +283,11 @@ class Progress:
         if verdict(refused) is Verdict.REJECTED:
             self.take_over(batch)
             raise Again(code_names(refused))
-        raise KafkaResponseError(
-            f"committing the ends of batch {batch.batch_id} of group "
-            f"{self._settings.group_id!r}: {code_names(refused)}",
+        raise refusal(
+            f"committing the ends of batch {batch.batch_id} of group {self._settings.group_id!r}",
             min(refused),
+            query_acls(
+                self._settings.group_id, self._settings.id_prefix, {t for t, _ in offsets}, []
+            ),
+            self._settings.client.grantee,
         )

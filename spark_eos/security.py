@@ -61,6 +61,14 @@ class Security:
                 parts.append(f"as {self.sasl.username}")
         return " ".join(parts)
 
+    @property
+    def principal(self) -> str | None:
+        """Whom brokers take the client for, unless they map names; None if only they know it."""
+        if self.sasl is not None:
+            return f"User:{self.sasl.username}" if self.sasl.username else None
+        shown = self.tls is not None and self.tls.certificate is not None
+        return None if shown else "User:ANONYMOUS"
+
     def for_librdkafka(self) -> dict[str, Any]:
         """Settings of librdkafka."""
         return {

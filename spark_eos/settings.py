@@ -6,6 +6,7 @@ from typing import Any
 
 from spark_eos.config import ClientSettings
 from spark_eos.errors import ConfigurationError
+from spark_eos.identity import id_prefix
 from spark_eos.options import check_positive, check_text
 
 
@@ -40,6 +41,11 @@ class WriterSettings:
     connect_timeout: float
     max_block_ms: int
     metadata_max_idle_ms: int
+
+    @property
+    def id_prefix(self) -> str:
+        """What the query's transactional ids begin with."""
+        return id_prefix(self.transactional_id_prefix, self.group_id)
 
 
 def writer_settings(

@@ -22,7 +22,7 @@ from spark_eos.options import check_positive, check_text
 from spark_eos.pipeline import check_narrow
 from spark_eos.run import QueryRun
 from spark_eos.settings import writer_settings
-from spark_eos.source import read_from_offsets, source_partitions
+from spark_eos.source import named_topics, read_from_offsets, source_partitions
 from spark_eos.surroundings import Surroundings
 from spark_eos.wire import Wire
 
@@ -165,9 +165,15 @@ class ExactlyOnceSink:
             AuthenticationError: a broker and this client do not accept one another.
             UnsupportedPipelineError: an option would split or reorder source partitions.
             TopicNotFoundError: a source topic does not exist.
+            AuthorizationError: ACLs that the query needs are missing; see ``spark-eos acls``.
         """
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
+        with contextlib.closing(Wire(self._settings.client)) as wire:
+            # First of all, for an error that names everything that is missing.
+            preflight.check_authorization(
+                wire, self._settings, named_topics(selection), self._deadline()
+            )
         frame = read_from_offsets(
             spark,
             self._settings.client,
@@ -199,9 +205,9 @@ class ExactlyOnceSink:
 
         Raises:
             UnsupportedPipelineError: a column or an operator of the plan stands in the way.
+            UnsupportedBrokerError, TopicNotFoundError, ForeignMemberError, ConfigurationError,
+            AuthorizationError: the cluster can't be written to exactly once as things are.
             AuthenticationError: a broker and this client do not accept one another.
-            UnsupportedBrokerError, TopicNotFoundError, ForeignMemberError, ConfigurationError:
-                the cluster can't be written to exactly once as things are.
         """
         check_columns(frame.schema, self._settings.topic)
         if not frame.isStreaming:

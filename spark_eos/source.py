@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import calls
+from spark_eos.acls import Operation
 from spark_eos.config import QUICK_SOURCE, ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
@@ -79,37 +80,55 @@ def source_partitions(
         ConfigurationError: not exactly one selection, or one that can't be parsed.
         TopicNotFoundError: a topic or partition does not exist.
     """
-    if len(selection) != 1:
-        raise ConfigurationError("give exactly one of subscribe, subscribePattern and assign")
-    ((kind, text),) = selection.items()
-    if kind == "subscribePattern":
-        pattern = re.compile(text)
+    names, assigned = _named(selection)
+    if names is None:
+        pattern = re.compile(selection["subscribePattern"])
         found = {
             name: topic
             for name, topic in calls.topics(wire, None, deadline).items()
             if pattern.fullmatch(name)
         }
         if not found:
-            raise TopicNotFoundError(f"no topic matches subscribePattern {text!r}")
+            raise TopicNotFoundError(
+                f"no topic that {wire.grantee.who} may describe matches subscribePattern "
+                f"{pattern.pattern!r}"
+            )
         return found, _all_partitions(found)
+    found = _existing(wire, names, deadline)
+    for topic, partition in sorted(assigned - _all_partitions(found)):
+        raise TopicNotFoundError(f"source topic {topic!r} has no partition {partition}")
+    return found, assigned or _all_partitions(found)
+
+
+def named_topics(selection: Mapping[str, str]) -> set[str]:
+    """The topics that a selection names; none if it is a pattern.
+
+    Raises:
+        ConfigurationError: as `source_partitions`.
+    """
+    return _named(selection)[0] or set()
+
+
+def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[tuple[str, int]]]:
+    """Topics, or None for a pattern; and partitions, if they are assigned one by one."""
+    if len(selection) != 1:
+        raise ConfigurationError("give exactly one of subscribe, subscribePattern and assign")
+    ((kind, text),) = selection.items()
+    if kind == "subscribePattern":
+        return None, set()
     if kind == "subscribe":
-        names = {name.strip() for name in text.split(",") if name.strip()}
-        found = _existing(wire, names, deadline)
-        return found, _all_partitions(found)
+        return {name.strip() for name in text.split(",") if name.strip()}, set()
     try:
         assigned = {(t, int(p)) for t, indexes in json.loads(text).items() for p in indexes}
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"assign is {text!r}; it must be JSON such as '{{\"orders\": [0, 1]}}'"
         ) from error
-    found = _existing(wire, {topic for topic, _ in assigned}, deadline)
-    for topic, partition in sorted(assigned - _all_partitions(found)):
-        raise TopicNotFoundError(f"source topic {topic!r} has no partition {partition}")
-    return found, assigned
+    return {topic for topic, _ in assigned}, assigned
 
 
 def _existing(wire: Wire, names: set[str], deadline: Deadline) -> dict[str, calls.TopicInfo]:
-    found = calls.topics(wire, names, deadline)
+    found = calls.topics(wire, names, deadline, Operation.READ)
     missing = sorted(names - found.keys())
     if missing or not names:
         raise TopicNotFoundError(f"source topic {', '.join(missing) or '(none)'} does not exist")

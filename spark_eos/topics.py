@@ -11,6 +11,7 @@ from cachetools import TTLCache
 from kafka.util import ensure_valid_topic_name
 
 from spark_eos import calls
+from spark_eos.acls import Operation
 from spark_eos.calls import NO_ID, TopicInfo
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import DeadlineExceededError, OffsetsLostError, TopicNotFoundError
@@ -45,15 +46,21 @@ class TopicCache:
         self._max_block = max_block_ms / 1000
         self._topics: TTLCache[str, TopicInfo] = TTLCache(math.inf, max_idle_ms / 1000)
 
-    def get(self, names: Collection[str]) -> dict[str, TopicInfo]:
+    def get(
+        self, names: Collection[str], operation: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicInfo]:
         """The topics, as they were when they were last asked for.
 
         Those that are not in the cache are asked for in one request, and again until they exist.
 
+        Args:
+            names: their names.
+            operation: what they are looked up for.
+
         Raises:
             MissingTopicsError: some do not exist after max_block_ms, or never can.
             DeadlineExceededError: the cluster did not answer within max_block_ms.
-            KafkaResponseError: a topic may not be described.
+            AuthorizationError: a topic may not be described.
         """
         found = {}
         for name in names:
@@ -62,19 +69,21 @@ class TopicCache:
                 # Set again, for the cache counts a topic's time from there.
                 found[name] = self._topics[name] = topic
         missing = set(names) - found.keys()
-        return {**found, **self._wait_for(missing)} if missing else found
+        return {**found, **self._wait_for(missing, operation)} if missing else found
 
-    def refresh(self, names: Collection[str]) -> dict[str, TopicInfo]:
+    def refresh(
+        self, names: Collection[str], operation: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicInfo]:
         """The topics as they are now; waits and raises as `get` does."""
         for name in names:
             self._topics.pop(name, None)
-        return self.get(names)
+        return self.get(names, operation)
 
     def clear(self) -> None:
         """Forgets all topics."""
         self._topics.clear()
 
-    def _wait_for(self, names: Collection[str]) -> dict[str, TopicInfo]:
+    def _wait_for(self, names: Collection[str], operation: Operation) -> dict[str, TopicInfo]:
         impossible = [name for name in names if not _is_valid(name)]
         if impossible:
             raise MissingTopicsError(impossible, "no topic can have such a name")
@@ -86,7 +95,7 @@ class TopicCache:
         def attempt() -> None:
             nonlocal answered
             answered = False
-            found.update(calls.topics(self._wire, missing, deadline))
+            found.update(calls.topics(self._wire, missing, deadline, operation))
             missing.difference_update(found)
             answered = True
             if missing:
@@ -120,7 +129,7 @@ def source_topics(
         TopicNotFoundError: a topic does not exist any more, after max_block_ms.
     """
     try:
-        found = cache.refresh(names)
+        found = cache.refresh(names, Operation.READ)
     except MissingTopicsError as error:
         raise TopicNotFoundError(
             f"source topic {quoted(error.names)} does not exist any more: {error.reason}. "

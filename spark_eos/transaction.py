@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from spark_eos.acls import Operation, query_acls
 from spark_eos.calls import TopicInfo
 from spark_eos.deadline import Deadline
 from spark_eos.errors import DeadlineExceededError, SparkEosError, Verdict, remedy
@@ -136,7 +137,8 @@ class Transactions:
             raise TransactionError(f"{found.position(row)}: {reason}", again=False)
         try:
             # Asked for by us: librdkafka would wait for a topic that does not exist, or create it.
-            return self._producer.topics.get({name for name in names if name is not None})
+            wanted = {name for name in names if name is not None}
+            return self._producer.topics.get(wanted, Operation.WRITE)
         except MissingTopicsError as error:
             row = next(row for row, wanted in enumerate(topics) if wanted in error.names)
             raise TransactionError(
@@ -154,7 +156,7 @@ class Transactions:
             TransactionError: one is not; if it still exists, another round may write.
         """
         try:
-            now = self._producer.topics.refresh(self._targets)
+            now = self._producer.topics.refresh(self._targets, Operation.WRITE)
         except SparkEosError as error:
             raise _failure("looking target topics up", error) from error
         for name, before in self._targets.items():
@@ -266,9 +268,8 @@ class Transactions:
         remedies = {
             remedy(
                 code,
-                topic=topic,
-                group_id=settings.group_id,
-                transactional_id=self._producer.identity.transactional_id,
+                query_acls(settings.group_id, settings.id_prefix, [topic], []),
+                settings.client.grantee,
             )
             for (topic, _partition), code in answer.codes.items()
         }

@@ -9,18 +9,20 @@ from typing import Any, Final
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
+from spark_eos.acls import Operation, transactional_ids
 from spark_eos.calls import NO_ID, topics_with_offsets
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     RETRIED,
     Code,
-    KafkaResponseError,
     SparkEosError,
     Verdict,
     code_name,
     code_names,
+    refusal,
     verdict,
 )
+from spark_eos.identity import id_prefix_of
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.wire import CoordinatorType, Wire
 
@@ -73,10 +75,11 @@ def end_transaction(
         retry=[Code.CONCURRENT_TRANSACTIONS],
     )
     if response.error_code:
-        raise KafkaResponseError(
-            f"InitProducerId for transactional id {transactional_id!r}: "
-            f"{code_names([response.error_code])}",
+        raise refusal(
+            f"InitProducerId for transactional id {transactional_id!r}",
             response.error_code,
+            [transactional_ids(id_prefix_of(transactional_id), Operation.WRITE)],
+            wire.grantee,
         )
 
 
@@ -106,10 +109,7 @@ def open_transactions(wire: Wire, pattern: str, deadline: Deadline) -> list[str]
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 raise Again(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
-                raise KafkaResponseError(
-                    f"listing open transactions: {code_names([response.error_code])}",
-                    response.error_code,
-                )
+                raise refusal("listing open transactions", response.error_code, (), wire.grantee)
             found.update(state.transactional_id for state in response.transaction_states)
         # Filtered here as well: brokers before Kafka 4.1 know no patterns.
         return sorted(name for name in found if re.fullmatch(pattern, name))
@@ -132,9 +132,11 @@ def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) 
     )
     state = response.transaction_states[0]
     if state.error_code:
-        raise KafkaResponseError(
-            f"describing transactional id {transactional_id!r}: {code_names([state.error_code])}",
+        raise refusal(
+            f"describing transactional id {transactional_id!r}",
             state.error_code,
+            [transactional_ids(id_prefix_of(transactional_id), Operation.DESCRIBE)],
+            wire.grantee,
         )
     return state
 

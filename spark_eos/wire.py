@@ -6,6 +6,7 @@ One event loop thread serves any number of calling threads.
 
 import copy
 import enum
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -15,16 +16,19 @@ from kafka import errors as kafka_errors
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import FindCoordinatorRequest
 
+from spark_eos import acls
+from spark_eos.acls import Grantee, Operation, ResourceType
 from spark_eos.config import ClientSettings
 from spark_eos.connecting import Connections
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     Code,
     DeadlineExceededError,
-    KafkaResponseError,
     SparkEosError,
     code_names,
+    refusal,
 )
+from spark_eos.identity import id_prefix_of
 
 # Reconnecting is this module's business, and its outcome reaches the user as an error that says
 # what to do; without a handler Python would print every attempt.
@@ -68,6 +72,11 @@ class Wire:
         self._manager: Any = None
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
         self._closed = False
+
+    @property
+    def grantee(self) -> Grantee:
+        """Whom ACLs for these connections are given to."""
+        return self._settings.grantee
 
     def close(self) -> None:
         """Closes all connections and ends the event loop's thread. May be called again."""
@@ -219,13 +228,28 @@ class Wire:
         if answer.error_code in _RETRY_HERE | _RETRY_ELSEWHERE:
             raise Again(f"{kind.name.lower()} coordinator: {code_names([answer.error_code])}")
         if answer.error_code:
-            raise KafkaResponseError(
-                f"finding the {kind.name.lower()} coordinator of {key!r}: "
-                f"{code_names([answer.error_code])}",
+            needed = (
+                acls.describe(ResourceType.GROUP, key)
+                if kind is CoordinatorType.GROUP
+                else acls.transactional_ids(id_prefix_of(key), Operation.DESCRIBE)
+            )
+            raise refusal(
+                f"finding the {kind.name.lower()} coordinator of {key!r}",
                 answer.error_code,
+                [needed],
+                self.grantee,
             )
         self._coordinators[kind, key] = answer.node_id
         return int(answer.node_id)
+
+    def find_coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
+        """As `coordinator`, again until it is found.
+
+        Raises:
+            AuthorizationError: the group or transactional id may not be described.
+        """
+        find = functools.partial(self.coordinator, kind, key, deadline)
+        return deadline.attempts(f"the {kind.name.lower()} coordinator of {key!r}")(find)
 
     def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
         """Makes the next request look the coordinator up again."""

@@ -7,6 +7,7 @@ from spark_eos.cli.group import LazyGroup
 # Each command's module is imported only when the command runs or helps.
 COMMANDS = {
     "abort": "spark_eos.cli.abort:abort",
+    "acls": "spark_eos.cli.acls:acls",
     "adopt": "spark_eos.cli.adopt:adopt",
     "broker": "spark_eos.cli.broker:broker",
     "demo": "spark_eos.cli.demo:demo",
@@ -31,6 +32,9 @@ def main() -> None:
     Whether its output is exactly-once:
       spark-eos verify --bootstrap-servers localhost:9092 --group-id orders \\
           --input orders --output orders-enriched --position-header source
+    What an administrator has to allow it:
+      spark-eos acls --bootstrap-servers localhost:9092 --principal User:orders \\
+          --group-id orders --source orders --target orders-enriched
     A Kafka to try things on, until Ctrl-C:
       spark-eos broker --port 9092
     """  # noqa: D301 - click wants the character itself

@@ -42,14 +42,15 @@ class Query:
         return Deadline(self.timeout, "--timeout")
 
 
+prefix_option: Final = click.option(
+    "--prefix",
+    default="spark-eos",
+    show_default=True,
+    help="The query's transactional_id_prefix.",
+)
 _OPTIONS: Final = (
     click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
-    click.option(
-        "--prefix",
-        default="spark-eos",
-        show_default=True,
-        help="The query's transactional_id_prefix.",
-    ),
+    prefix_option,
     click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),

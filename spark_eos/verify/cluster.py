@@ -15,9 +15,17 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
+from spark_eos.acls import Operation, transactional_ids
 from spark_eos.config import ClientSettings
-from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
+from spark_eos.errors import (
+    Code,
+    DeadlineExceededError,
+    TopicNotFoundError,
+    VerificationError,
+    code_names,
+)
 from spark_eos.verify.connections import Connections
 from spark_eos.verify.places import Places
 from spark_eos.verify.reading import refused
@@ -138,8 +146,13 @@ class Cluster:
 
 
 def open_transactions(connections: Connections, prefix: str) -> set[OpenTransaction]:
-    """Transactions that are not ended, of transactional ids that begin with a prefix."""
+    """Transactions that are not ended, of transactional ids that begin with a prefix.
+
+    Raises:
+        VerificationError: they may not be described; brokers leave such ones out without a word.
+    """
     found: set[OpenTransaction] = set()
+    _check_may_describe(connections, prefix)
     for broker in connections.brokers():
         listed = connections.send(ListTransactionsRequest(state_filters=list(_OPEN_STATES)), broker)
         ids = [
@@ -157,6 +170,20 @@ def open_transactions(connections: Connections, prefix: str) -> set[OpenTransact
             if not one.error_code and one.transaction_state in _OPEN_STATES
         )
     return found
+
+
+def _check_may_describe(connections: Connections, prefix: str) -> None:
+    # Looking a coordinator up asks for the same right, and is refused in words.
+    find = FindCoordinatorRequest(
+        key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[prefix], min_version=4
+    )
+    answer = connections.send(find, connections.brokers()[0]).coordinators[0]
+    if answer.error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        raise VerificationError(
+            f"open transactions: {code_names([answer.error_code])}: looking for them needs "
+            f"{transactional_ids(prefix, Operation.DESCRIBE)}, which spark-eos acls --for verify "
+            "tells how to grant. A longer prefix, <prefix>/<group>/, needs less"
+        )
 
 
 @dataclass(frozen=True)

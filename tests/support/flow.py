@@ -74,7 +74,7 @@ class Flow:
         **more: Any,
     ) -> None:
         """Appends values to the source topic, spread over its partitions unless one is given."""
-        producer = Producer(self.kafka)
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
         for number, value in enumerate(values):
             encoded = value if isinstance(value, bytes | None) else str(value).encode()
             chosen = number % self.partitions if partition < 0 else partition
@@ -99,7 +99,8 @@ class Flow:
     @contextmanager
     def wire(self) -> Iterator[Wire]:
         """Connections of the test's own."""
-        with closing(Wire(ClientSettings(self.kafka))) as wire:
+        plain = {"bootstrap.servers": self.bootstrap_servers}
+        with closing(Wire(ClientSettings(plain))) as wire:
             yield wire
 
     def committed(self) -> dict[int, int]:

@@ -15,7 +15,10 @@ from support.writing import rows, transactions
 
 def run(command: str, flow: Flow, *more: str, answer: str | None = None) -> Result:
     """``spark-eos status`` or ``abort`` for the flow's group; it must not raise."""
-    where = ["--bootstrap-servers", flow.bootstrap_servers, "--group-id", flow.group_id]
+    settings = dict(flow.kafka)
+    where = ["--bootstrap-servers", settings.pop("bootstrap.servers"), "--group-id", flow.group_id]
+    for name, value in settings.items():
+        where += ["--kafka", f"{name}={value}"]
     result = CliRunner().invoke(main, [command, *where, *more], input=answer)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result

@@ -1,0 +1,107 @@
+"""``spark-eos acls``."""
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from spark_eos.acls import Acl, Grantee, Purpose, acls_for, without_implied
+from spark_eos.cli.query import prefix_option
+from spark_eos.errors import SparkEosError
+from spark_eos.identity import id_prefix
+from spark_eos.job_options import bootstrap_servers_option
+from spark_eos.options import check_text
+
+
+@click.command()
+@bootstrap_servers_option
+@click.option(
+    "--principal",
+    required=True,
+    metavar="TYPE:NAME",
+    help="Whom the brokers take the client for, such as User:alice.",
+)
+@click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    required=True,
+    metavar="TOPIC",
+    help="A topic that the query reads; repeatable.",
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    required=True,
+    metavar="TOPIC",
+    help="A topic that it writes to; repeatable.",
+)
+@prefix_option
+@click.option(
+    "--for",
+    "purposes",
+    multiple=True,
+    type=click.Choice([purpose.value for purpose in Purpose]),
+    default=[Purpose.QUERY.value],
+    show_default=True,
+    help="What the principal is to do: run the query, or a command about it; repeatable.",
+)
+@click.option(
+    "--command-config",
+    metavar="FILE",
+    help="Properties file with which the administrator's kafka-acls.sh connects.",
+)
+@click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+def acls(
+    *,
+    bootstrap_servers: str,
+    principal: str,
+    group_id: str,
+    sources: tuple[str, ...],
+    targets: tuple[str, ...],
+    prefix: str,
+    purposes: tuple[str, ...],
+    command_config: str | None,
+    json_: bool,
+) -> None:
+    """Print the commands that grant what a query needs, and no more.
+
+    Connects to nothing. With these ACLs a query runs, restarts and ends what a killed run has left
+    open; with any one missing it stops with an error that names it.
+    """
+    try:
+        check_text("--group-id", group_id)
+        check_text("transactional_id_prefix", prefix)
+    except SparkEosError as error:
+        raise click.ClickException(str(error)) from error
+    if ":" not in principal:
+        raise click.BadParameter(
+            f"{principal!r} has no type, as User:{principal} has", param_hint="--principal"
+        )
+    ids = id_prefix(prefix, group_id)
+    found = without_implied(
+        acl
+        for purpose in purposes
+        for acl in acls_for(Purpose(purpose), group_id, ids, sources, targets)
+    )
+    if json_:
+        click.echo(json.dumps(_document(principal, found), indent=2))
+        return
+    grantee = Grantee(principal, bootstrap_servers, command_config)
+    for acl in found:
+        click.echo(grantee.command(acl))
+
+
+def _document(principal: str, found: Sequence[Acl]) -> list[dict[str, str]]:
+    return [
+        {
+            "principal": principal,
+            "operation": acl.operation.value,
+            "resource_type": acl.resource.value,
+            "pattern_type": acl.pattern_type,
+            "name": acl.name,
+        }
+        for acl in found
+    ]

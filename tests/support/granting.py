@@ -1,0 +1,167 @@
+"""A broker on which nothing is allowed but what ACLs say, and principals to grant them to."""
+
+import argparse
+import functools
+import itertools
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from click.testing import CliRunner
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from spark_eos.cli import main
+from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
+from support.flow import Flow
+from support.queries import until
+
+_LISTENER: Final = "ACLS"
+_MECHANISM: Final = "PLAIN"
+_SETTINGS: Final = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": _MECHANISM}
+_RESOURCES: Final = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactional_id": ResourceType.TRANSACTIONAL_ID,
+}
+# A principal for each test; users of PLAIN are told to the broker before it starts.
+_USERS: Final = [f"user-{number}" for number in range(60)]
+_unused = itertools.cycle(_USERS)
+
+
+@contextmanager
+def guarded_kafka() -> Iterator[EmbeddedKafka]:
+    """A broker with StandardAuthorizer, for `Guarded` flows."""
+    security = BrokerSecurity(
+        listeners={_LISTENER: SecuredListener("SASL_PLAINTEXT", (_MECHANISM,))},
+        users={user: _password(user) for user in _USERS},
+        super_users=[],
+    )
+    # Transactions that are over their timeout are looked for so often.
+    quickly = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    with EmbeddedKafka(security=security, properties=quickly) as broker:
+        yield broker
+
+
+def _password(user: str) -> str:
+    return f"password of {user}"
+
+
+@dataclass
+class Guarded(Flow):
+    """A flow whose query and commands are a principal of their own; the test may do everything."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.user = next(_unused)
+
+    @property
+    def principal(self) -> str:
+        return f"User:{self.user}"
+
+    @property
+    def kafka(self) -> dict[str, Any]:
+        return {
+            **_SETTINGS,
+            "bootstrap.servers": self.broker.servers_of(_LISTENER),
+            "sasl.username": self.user,
+            "sasl.password": _password(self.user),
+        }
+
+    def commands(self, *more: str) -> list[str]:
+        """What ``spark-eos acls`` prints for the principal."""
+        names = ["--source", self.source, "--target", self.target, "--group-id", self.group_id]
+        where = ["--bootstrap-servers", self.broker.servers_of(_LISTENER)]
+        arguments = ["acls", *where, "--principal", self.principal, *names, *more]
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    def grant(self, *commands: str) -> None:
+        """Does what command lines of ``kafka-acls.sh`` say."""
+        self._put(*(_binding(line) for line in commands))
+
+    def revoke(self, command: str) -> None:
+        """Undoes what a command line of ``kafka-acls.sh`` does."""
+        acl = _filter(_binding(command))
+        self._admin.delete_acls([acl])[acl].result(10)
+        until(lambda: not self._known(acl), lambda: command, 10)
+
+    @contextmanager
+    def without(self, command: str) -> Iterator[None]:
+        """Undoes it for a while."""
+        self.revoke(command)
+        yield
+        self.grant(command)
+
+    def deny_describing(self, transactional_id: str) -> None:
+        """Hides one transactional id from the principal, whatever else it is allowed."""
+        self._put(
+            AclBinding(
+                ResourceType.TRANSACTIONAL_ID,
+                transactional_id,
+                ResourcePatternType.LITERAL,
+                self.principal,
+                "*",
+                AclOperation.DESCRIBE,
+                AclPermissionType.DENY,
+            )
+        )
+
+    def _put(self, *acls: AclBinding) -> None:
+        for future in self._admin.create_acls(list(acls)).values():
+            future.result(10)
+        until(lambda: all(self._known(_filter(acl)) for acl in acls), lambda: f"{acls}", 10)
+
+    @functools.cached_property
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers})
+
+    def _known(self, acl: AclBindingFilter) -> bool:
+        return bool(self._admin.describe_acls(acl).result(10))
+
+
+def _filter(acl: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        acl.restype,
+        acl.name,
+        acl.resource_pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission_type,
+    )
+
+
+def _binding(line: str) -> AclBinding:
+    words = shlex.split(line)
+    assert words[0] == "kafka-acls.sh"
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--add", action="store_true", required=True)
+    parser.add_argument("--allow-principal", required=True)
+    parser.add_argument("--operation", required=True)
+    parser.add_argument("--resource-pattern-type", default="literal")
+    resource = parser.add_mutually_exclusive_group(required=True)
+    for option in _RESOURCES:
+        resource.add_argument(f"--{option.replace('_', '-')}")
+    found = vars(parser.parse_args(words[1:]))
+    (option,) = (option for option in _RESOURCES if found[option] is not None)
+    return AclBinding(
+        _RESOURCES[option],
+        found[option],
+        ResourcePatternType[found["resource_pattern_type"].upper()],
+        found["allow_principal"],
+        "*",
+        AclOperation[found["operation"].upper()],
+        AclPermissionType.ALLOW,
+    )
