@@ -1,6 +1,7 @@
 """A real Kafka broker for tests: one node, ready in about a second, gone when it is closed."""
 
 import logging
+import os
 import signal
 import tempfile
 import time
@@ -30,6 +31,9 @@ from spark_eos.testing.broker_remains import Remains
 
 _Broker = TypeVar("_Broker", bound="EmbeddedKafka")
 _logger = logging.getLogger(__name__)
+KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
+"""Environment variable with the version of the brokers that are not given a `jar_set`."""
+_NEWEST = "4.4.0"
 _STARTED = "Kafka Server started"
 _BIND_ATTEMPTS = 5
 _LOG_TAIL_LINES = 40
@@ -50,7 +54,8 @@ class EmbeddedKafka:
             ``listener.security.protocol.map`` and ``listener.name.client.*``.
         features: Levels of Kafka features to format the data with, such as
             ``{"transaction.version": 1}``; by default the newest.
-        jar_set: Which broker, by the name of its jars' lock file.
+        jar_set: Which broker, by the name of its jars' lock file; by default that of the version
+            in the environment variable ``SPARK_EOS_KAFKA``, such as ``4.3.1``, or else the newest.
         heap: Maximum heap of the JVM, as in ``-Xmx``.
         port: Port for clients; by default a free one.
         advertised_port: Port that clients are sent to once they have connected, such as that of
@@ -69,7 +74,7 @@ class EmbeddedKafka:
         *,
         properties: Mapping[str, str] | None = None,
         features: Mapping[str, int] | None = None,
-        jar_set: str = "kafka-4.4.0",
+        jar_set: str | None = None,
         heap: str = "256m",
         port: int | None = None,
         advertised_port: int | None = None,
@@ -77,7 +82,7 @@ class EmbeddedKafka:
     ) -> None:
         self._properties = dict(properties or {})
         self._features = dict(features or {})
-        self._jar_set = jar_set
+        self._jar_set = jar_set or f"kafka-{os.environ.get(KAFKA_VARIABLE, _NEWEST)}"
         self._heap = heap
         self._port = port
         self._advertised_port = advertised_port
