@@ -5,7 +5,8 @@ SHELL := /bin/bash -euo pipefail
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-MKDOCS = $(BIN)/mkdocs --quiet build --strict
+# With --quiet it would not count warnings.
+MKDOCS = $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
 .PHONY: help venv jars test test-slow matrix chaos chaos-mutations soak bench check docs demo clean

@@ -32,11 +32,15 @@ from spark_eos.testing.broker_remains import Remains
 _Broker = TypeVar("_Broker", bound="EmbeddedKafka")
 _logger = logging.getLogger(__name__)
 KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
-"""Environment variable with the version of the brokers that are not given a `jar_set`."""
 _NEWEST = "4.4.0"
 _STARTED = "Kafka Server started"
 _BIND_ATTEMPTS = 5
 _LOG_TAIL_LINES = 40
+
+
+def kafka_version() -> str:
+    """Return the version of brokers for which none is chosen: ``$SPARK_EOS_KAFKA``, or 4.4.0."""
+    return os.environ.get(KAFKA_VARIABLE) or _NEWEST
 
 
 class EmbeddedKafka:
@@ -54,8 +58,8 @@ class EmbeddedKafka:
             ``listener.security.protocol.map`` and ``listener.name.client.*``.
         features: Levels of Kafka features to format the data with, such as
             ``{"transaction.version": 1}``; by default the newest.
-        jar_set: Which broker, by the name of its jars' lock file; by default that of the version
-            in the environment variable ``SPARK_EOS_KAFKA``, such as ``4.3.1``, or else the newest.
+        jar_set: Which broker, by the name of its jars' lock file; by default that of
+            `kafka_version`.
         heap: Maximum heap of the JVM, as in ``-Xmx``.
         port: Port for clients; by default a free one.
         advertised_port: Port that clients are sent to once they have connected, such as that of
@@ -82,7 +86,7 @@ class EmbeddedKafka:
     ) -> None:
         self._properties = dict(properties or {})
         self._features = dict(features or {})
-        self._jar_set = jar_set or f"kafka-{os.environ.get(KAFKA_VARIABLE, _NEWEST)}"
+        self._jar_set = jar_set or f"kafka-{kafka_version()}"
         self._heap = heap
         self._port = port
         self._advertised_port = advertised_port
