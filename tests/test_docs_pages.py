@@ -259,12 +259,13 @@ def test_what_a_page_shows_runs(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)
 def test_the_first_query(tmp_path: Path) -> None:
     (block,) = (block for block in blocks("docs/index.md") if block.note == _OWN_PROCESS)
     script = tmp_path / "first.py"
     script.write_text(block.code)
     result = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=170, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, result.stderr
     assert "group upper batch 0: 3 rows written" in result.stdout
