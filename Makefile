@@ -5,9 +5,11 @@ SHELL := /bin/bash -euo pipefail
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# With --quiet it would not count warnings.
+MKDOCS = $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-slow chaos chaos-mutations soak bench check demo clean
+.PHONY: help venv jars test test-slow matrix chaos chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,13 +17,17 @@ help: ## Show these targets
 venv: $(VENV)/.stamp ## Create .venv with the pinned dependencies and this project
 
 # setuptools comes first and builds run without isolation, because pyspark is published as source
-# only: so every file that pip downloads is under constraints.txt's hashes.
-$(VENV)/.dependencies: constraints.txt
+# only: so every file that pip downloads is under the hashes of these files.
+# SPARK=4.0.0 takes that pyspark instead; all other packages are the same.
+OTHER_SPARK := $(if $(SPARK),constraints-spark-$(SPARK).txt)
+$(VENV)/.dependencies: constraints.txt $(OTHER_SPARK)
 	@echo "Installing the pinned dependencies into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@awk '/^[a-z]/ { keep = /^setuptools==/ } keep' constraints.txt > $(VENV)/setuptools.txt
+	@awk '/^[a-z]/ { keep = !/^pyspark==/ || !"$(SPARK)" } keep' constraints.txt > $(VENV)/constraints.txt
+	@cat $(OTHER_SPARK) /dev/null >> $(VENV)/constraints.txt
 	@$(PIP) install --require-hashes --requirement $(VENV)/setuptools.txt
-	@$(PIP) install --require-hashes --requirement constraints.txt --no-build-isolation --use-pep517
+	@$(PIP) install --require-hashes --requirement $(VENV)/constraints.txt --no-build-isolation --use-pep517
 	@touch $@
 
 $(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
@@ -38,6 +44,9 @@ test: jars ## Run the tests on a real broker and a real Spark
 
 test-slow: jars ## Run the tests that take longest: the demo, the jobs and a session as users start them
 	@$(BIN)/python -m pytest -m slow
+
+matrix: jars ## Run the tests on other versions of Python, Spark and Kafka, into docs/versions.md; ARGS="--help"
+	@$(BIN)/python tools/matrix.py $(ARGS)
 
 chaos: jars ## Disturb running queries for a quarter of an hour, from a random seed; SEED=n for a chosen one
 	@cd tests && ../$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED))
@@ -59,11 +68,17 @@ $(VENV)/quix/.stamp: $(VENV)/.stamp benchmarks/quix-constraints.txt
 bench: jars $(VENV)/quix/.stamp ## Compare speed with all else there is, into docs/performance; SCALE=0.1 for a tenth
 	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
 
-check: $(VENV)/.stamp ## Check style, types and import contracts
+check: $(VENV)/.stamp ## Check style, types, import contracts and the documentation's links
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(MKDOCS) --site-dir $(VENV)/docs
+
+docs: $(VENV)/.stamp ## Bring the pages that are made from the code up to date; build all into build/docs
+	@$(BIN)/python tools/options.py
+	@$(BIN)/python tools/versions.py
+	@$(MKDOCS)
 
 demo: jars ## Show exactly-once on a real broker, from start to end
 	@$(BIN)/spark-eos demo

@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 
 from spark_eos import task
 from spark_eos.assignment import Member, after_heartbeat, may_commit, owners
-from spark_eos.errors import Code
 from spark_eos.offset_calls import committed_offsets
 from spark_eos.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos.report import REJECTED, WRITTEN, job_outcome
@@ -32,9 +31,10 @@ from support.actors import Actors
 from support.flow import Flow
 from support.members import deadline, writer_settings
 from support.runs import close_producers
+from support.versions import STALE_EPOCH
 from support.writing import rows
 
-_ACCEPTED, _STALE = 0, int(Code.STALE_MEMBER_EPOCH)
+_ACCEPTED, _STALE = 0, int(STALE_EPOCH)
 
 
 # A model -------------------------------------------------------------------------------------

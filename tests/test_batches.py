@@ -15,6 +15,7 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.errors import QueryStoppedError
 from support.flow import Flow
 from support.queries import run_available, until
+from support.versions import OFFSET_COMMIT
 
 
 def test_rows_of_several_batches_arrive_once_each(
@@ -30,7 +31,7 @@ def test_rows_of_several_batches_arrive_once_each(
     assert flow.open_transactions() == []
     first = reports[0]
     assert (first.group_id, first.batch_id, first.rounds) == (flow.group_id, 0, 1)
-    assert first.offset_commit_version == 6
+    assert first.offset_commit_version == OFFSET_COMMIT
     assert {(p.partition, p.start, p.end, p.rows_written) for p in first.partitions} == {
         (0, 0, 5, 5),
         (1, 0, 5, 5),

@@ -1,6 +1,7 @@
 """A real Kafka broker for tests: one node, ready in about a second, gone when it is closed."""
 
 import logging
+import os
 import signal
 import tempfile
 import time
@@ -31,9 +32,16 @@ from spark_eos.testing.broker_security import BrokerSecurity
 
 _Broker = TypeVar("_Broker", bound="EmbeddedKafka")
 _logger = logging.getLogger(__name__)
+KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
+_NEWEST = "4.4.0"
 _STARTED = "Kafka Server started"
 _BIND_ATTEMPTS = 5
 _LOG_TAIL_LINES = 40
+
+
+def kafka_version() -> str:
+    """Return the version of brokers for which none is chosen: ``$SPARK_EOS_KAFKA``, or 4.4.0."""
+    return os.environ.get(KAFKA_VARIABLE) or _NEWEST
 
 
 class EmbeddedKafka:
@@ -51,7 +59,8 @@ class EmbeddedKafka:
             there is an authorizer.
         features: Levels of Kafka features to format the data with, such as
             ``{"transaction.version": 1}``; by default the newest.
-        jar_set: Which broker, by the name of its jars' lock file.
+        jar_set: Which broker, by the name of its jars' lock file; by default that of
+            `kafka_version`.
         heap: Maximum heap of the JVM, as in ``-Xmx``.
         port: Port for clients; by default a free one.
         advertised_port: Port that clients are sent to once they have connected, such as that of
@@ -71,7 +80,7 @@ class EmbeddedKafka:
         properties: Mapping[str, str] | None = None,
         security: BrokerSecurity | None = None,
         features: Mapping[str, int] | None = None,
-        jar_set: str = "kafka-4.4.0",
+        jar_set: str | None = None,
         heap: str = "256m",
         port: int | None = None,
         advertised_port: int | None = None,
@@ -80,7 +89,7 @@ class EmbeddedKafka:
         self._properties = dict(properties or {})
         self._security = security
         self._features = dict(features or {})
-        self._jar_set = jar_set
+        self._jar_set = jar_set or f"kafka-{kafka_version()}"
         self._heap = heap
         self._port = port
         self._advertised_port = advertised_port

@@ -88,7 +88,7 @@ class Actors:
     def codes(
         self, instance_id: str, epoch: int, partitions: Collection[int], topic: str | None = None
     ) -> dict[int, int]:
-        """What the broker answers to a member's TxnOffsetCommit v6; nothing is committed.
+        """What the broker answers to a member's TxnOffsetCommit; nothing is committed.
 
         Each partition is in a request of its own: of several, Kafka 4.4.0 refuses all if it
         refuses one for its epoch.

@@ -1,0 +1,19 @@
+"""What the run's brokers speak, for tests of what not all versions of them do."""
+
+from typing import Final
+
+import pytest
+from packaging.version import Version
+
+from spark_eos.errors import Code
+from spark_eos.testing.broker import kafka_version
+
+_BY_ID: Final = Version(kafka_version()) >= Version("4.4")
+
+OFFSET_COMMIT: Final = 6 if _BY_ID else 5
+"""The version of TxnOffsetCommit that queries use."""
+
+STALE_EPOCH: Final = Code.STALE_MEMBER_EPOCH if _BY_ID else Code.ILLEGAL_GENERATION
+"""What the run's brokers call a wrong member epoch in TxnOffsetCommit."""
+
+needs_topic_ids = pytest.mark.skipif(not _BY_ID, reason="needs Kafka 4.4: TxnOffsetCommit 6")

@@ -1,0 +1,118 @@
+"""Writes docs/options.md from the code: signatures, docstrings and click's commands.
+
+The page is committed, so that it can be read where the code is read, and a change of an option
+shows in its review; ``tests/test_docs_pages.py`` fails while it is not what this module makes.
+"""
+
+import inspect
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.cli import main
+
+ROOT: Final = Path(__file__).parent.parent
+PAGE: Final = ROOT / "docs" / "options.md"
+
+_ARGUMENT: Final = re.compile(r"^    (\w+): (.*(?:\n      +.*)*)", re.MULTILINE)
+
+_HEAD: Final = """# Options
+
+This page is made from the code by `make docs`.
+
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return _HEAD + "\n".join([*_sink(), *_commands(), *_jobs()])
+
+
+def _sink() -> Iterator[str]:
+    yield "## ExactlyOnceSink\n\nAll by keyword; those without a default are required.\n"
+    yield _arguments(ExactlyOnceSink, inspect.getdoc(ExactlyOnceSink) or "")
+    yield (
+        "`kafka` takes what librdkafka's\n"
+        "[CONFIGURATION.md](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)"
+        "\nhas for producers, but for what the sink itself decides, and hands it to all clients.\n"
+    )
+    yield "## sink.read\n"
+    yield _arguments(ExactlyOnceSink.read, inspect.getdoc(ExactlyOnceSink.read) or "")
+
+
+def _arguments(function: Callable[..., Any], doc: str) -> str:
+    meanings = {
+        name: " ".join(text.split())
+        for name, text in _ARGUMENT.findall(doc.partition("Args:\n")[2].partition("\n\n")[0])
+    }
+    rows = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name == "self":
+            continue
+        required = parameter.default is parameter.empty
+        rows.append(
+            (
+                f"`{name}`",
+                f"`{_type(parameter.annotation)}`",
+                "" if required else _code(parameter.default),
+                meanings[name].replace("``", "`"),
+            )
+        )
+    return _table(("option", "type", "default", "meaning"), rows)
+
+
+def _type(annotation: Any) -> str:
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
+
+
+def _code(value: Any) -> str:
+    number = isinstance(value, int) and not isinstance(value, bool) and value >= 10_000
+    return f"{value:,}" if number else f"`{value}`"
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    # A bar would end the cell, even in code.
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+
+
+def _commands() -> Iterator[str]:
+    yield "## Commands\n"
+    context = click.Context(main, info_name="spark-eos")
+    for name in main.list_commands(context):
+        if (command := main.get_command(context, name)) is not None:
+            yield from _command(f"spark-eos {name}", command)
+
+
+def _jobs() -> Iterator[str]:
+    yield "## Jobs\n\nFor spark-submit.\n"
+    for path in sorted((ROOT / "jobs").glob("*.py")):
+        yield from _command(f"jobs/{path.name}", runpy.run_path(str(path))["main"])
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=name)
+    paragraphs = [p for p in inspect.cleandoc(command.help or "").split("\n\n") if "\b" not in p]
+    yield f"### {name}\n\n" + "\n\n".join(paragraphs) + "\n"
+    rows = []
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None or "--help" in parameter.opts:
+            continue
+        option, meaning = record
+        rows.append((f"`{option}`", re.sub(r" +", " ", meaning)))
+    if rows:
+        yield _table(("option", "meaning"), rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"{PAGE} is written\n")
