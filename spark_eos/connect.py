@@ -53,8 +53,8 @@ class ConnectSurroundings:
         CheckpointError: the checkpoint is missing, or another query's.
     """
 
-    # A killed task's Python worker has spark.python.task.killTimeout, 2 s, to end.
-    tasks_outlive_stop = 3.0
+    # Spark cancels tasks at its leisure, and spark.python.task.killTimeout, 2 s, later it kills.
+    tasks_outlive_stop = 5.0
 
     def __init__(self, frame: DataFrame, location: str, *, plan_checked: bool) -> None:
         self._session = frame.sparkSession
@@ -139,9 +139,11 @@ class ConnectSurroundings:
         if not self._stop_asked:
             return None
         with contextlib.suppress(Exception):
-            # The job is an operation of the session, not of the query, and would go on.
+            # The job is an operation of the session, not of the query, and would go on. That Spark's
+            # client has given it up may have ended it by now, which is nowhere promised.
             self._session.interruptTag(self._tag)
-        return QueryStoppedError(f"the batch was interrupted: {error!r:.1000}")
+        because = "" if isinstance(error, _Terminated) else f": {error!s:.1000}"
+        return QueryStoppedError(f"the query was stopped in the middle of a batch{because}")
 
     # The end of the run -----------------------------------------------------------------------
 

@@ -65,8 +65,9 @@ class ExactlyOnceSink:
             write what a failed task left.
         worker_directory: directory, on each host, for the host's id and the locks of
             transactional ids; by default one below the temporary directory.
-        on_batch: called on the driver with each `BatchReport`, after everything is committed; or
-            several of such functions. What one raises is logged, and the query goes on.
+        on_batch: called with each `BatchReport`, after everything is committed, or several of such
+            functions: on the driver, with Spark Connect copies of them in the process that the
+            server starts for the query. What one raises is logged, and the query goes on.
 
     Raises:
         ConfigurationError: an option can't be used as given.
@@ -145,7 +146,7 @@ class ExactlyOnceSink:
         """Reads source topics as a streaming DataFrame, from the group's committed offsets on.
 
         Args:
-            spark: the session.
+            spark: the session, classic or of Spark Connect.
             subscribe: topic names, joined by commas.
             subscribePattern: a regular expression that whole topic names match.
             assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
@@ -296,7 +297,8 @@ class ExactlyOnceSink:
         """Lets the group's members leave now; for use after the query has been stopped.
 
         Not needed: they leave by themselves about a second after the query's end, and when the
-        driver exits. May be called again.
+        driver exits. With Spark Connect it does nothing, since they are not the client's. May be
+        called again.
         """
         self._end_run()
 

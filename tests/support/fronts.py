@@ -14,9 +14,11 @@ from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+import tenacity
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from support.flow import Flow
@@ -88,7 +90,7 @@ class Queries:
         if order.available_now:
             writer = writer.trigger(availableNow=True)
         number = next(self._numbers)
-        self._queries[number] = (writer.start(), sink)
+        self._queries[number] = (_started(writer), sink)
         return number
 
     def ask(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -116,6 +118,16 @@ class Queries:
         query, sink = self._queries[number]
         query.stop()
         sink.close()
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_message(match="(?s).*waiting for the Python worker"),
+    stop=tenacity.stop_after_attempt(3),
+    reraise=True,
+)
+def _started(writer: DataStreamWriter) -> StreamingQuery:
+    # Connect's server allows a sink's process 10 s to start, which a busy machine may exceed.
+    return writer.start()
 
 
 class RunningQuery:
