@@ -46,8 +46,9 @@ def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
 
 
 def _positions(offsets: list[Any]) -> Positions:
-    # A source that has none yet has null.
-    known = [json.dumps(offset) for offset in offsets if offset is not None]
+    # JSON in classic Spark, texts that hold JSON in Connect; null where there is none yet.
+    texts = [offset if isinstance(offset, str) else json.dumps(offset) for offset in offsets]
+    known = [text for text in texts if text != "null"]
     return parse_positions(known, "the query's progress")
 
 

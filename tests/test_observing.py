@@ -198,11 +198,16 @@ def test_progress_and_reports_are_joined(flow: Flow, spark_eos_session: SparkSes
     assert joined[0].lag == {(flow.source, 0): 10, (flow.source, 1): 10}
 
 
-def test_lag_is_told_where_it_is_known() -> None:
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_lag_is_told_where_it_is_known(kind: str) -> None:
+    def told(offsets: object) -> object:
+        # As Spark's progress has them.
+        return offsets if kind == "classic" else json.dumps(offsets)
+
     end, latest = {"a": {"0": 5, "1": 5}}, {"a": {"0": 9, "1": 4, "2": 3}}
     # Partition 2 appeared after the batch was planned: where it starts is not known.
-    assert source_lag(progress(end, latest)) == {("a", 0): 4, ("a", 1): 0}
-    assert source_lag(progress(end, None)) == {}
+    assert source_lag(progress(told(end), told(latest))) == {("a", 0): 4, ("a", 1): 0}
+    assert source_lag(progress(told(end), told(None))) == {}
 
 
 def test_a_listener_can_not_travel() -> None:

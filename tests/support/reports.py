@@ -27,9 +27,7 @@ REPORT = BatchReport(
 )
 
 
-def progress(
-    end: dict[str, dict[str, int]], latest: dict[str, dict[str, int]] | None
-) -> StreamingQueryProgress:
+def progress(end: object, latest: object) -> StreamingQueryProgress:
     """Progress of `REPORT`'s batch: up to where it read, and up to where there were records."""
     source = {
         "description": "KafkaV2[Subscribe[a]]",

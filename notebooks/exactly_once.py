@@ -1,0 +1,126 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # Exactly once, from Kafka to Kafka
+# MAGIC
+# MAGIC Reads what a topic has, writes it to another one, and shows what each batch did. Run it
+# MAGIC again, or stop it in the middle and run it again: every record is written once. Databricks
+# MAGIC brings Spark's Kafka source; driver and workers must both reach the brokers, and both topics
+# MAGIC must exist.
+
+# COMMAND ----------
+
+# MAGIC %pip install /Volumes/main/default/wheels/spark_eos-0.1.0-py3-none-any.whl
+
+# COMMAND ----------
+
+dbutils.library.restartPython()
+
+# COMMAND ----------
+
+dbutils.widgets.text("bootstrap_servers", "localhost:9092", "Kafka brokers")
+dbutils.widgets.text("source", "orders", "Source topic")
+dbutils.widgets.text("target", "orders-enriched", "Target topic")
+dbutils.widgets.text("group_id", "order-processors", "Consumer group, no one else's")
+dbutils.widgets.text("checkpoint", "/Volumes/main/default/checkpoints/orders", "Checkpoint")
+dbutils.widgets.text("records_per_batch", "100000", "Records per batch")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## The job
+# MAGIC
+# MAGIC A batch's report is a file beside the checkpoint: with Spark Connect, batches run in another
+# MAGIC process than this notebook.
+
+# COMMAND ----------
+
+import json
+from pathlib import Path
+
+from pyspark.sql import functions as F
+
+from spark_eos import ExactlyOnceSink
+
+checkpoint = dbutils.widgets.get("checkpoint")
+reports_path = f"{checkpoint}-reports"
+dbutils.fs.mkdirs(reports_path)
+
+
+def keep_report(report):
+    file = Path(reports_path, f"{report.query_id}-{report.batch_id}.json")
+    file.write_text(json.dumps(report.fields()))
+
+
+sink = ExactlyOnceSink(
+    kafka={"bootstrap.servers": dbutils.widgets.get("bootstrap_servers")},
+    group_id=dbutils.widgets.get("group_id"),
+    topic=dbutils.widgets.get("target"),
+    checkpoint_location=checkpoint,
+    on_batch=keep_report,
+)
+orders = sink.read(
+    spark,
+    subscribe=dbutils.widgets.get("source"),
+    options={"maxOffsetsPerTrigger": dbutils.widgets.get("records_per_batch")},
+)
+enriched = orders.select("source", "key", F.upper(F.col("value").cast("string")).alias("value"))
+query = sink.write(enriched).trigger(availableNow=True).start()
+query.awaitTermination()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What it did
+# MAGIC
+# MAGIC The sink's reports and Spark's progress of this run, joined. `lag` is what was there and not
+# MAGIC read yet.
+
+# COMMAND ----------
+
+from spark_eos.listener import source_lag
+
+reports = spark.read.schema(
+    "query_id string, batch_id long, rows_written long, rows_skipped long, transactions long, "
+    "rounds long, total_ms double"
+).json(reports_path)
+lags = spark.createDataFrame(
+    [(p.batchId, sum(source_lag(p).values())) for p in query.recentProgress],
+    "batch_id long, lag long",
+)
+batches = (
+    reports.where(F.col("query_id") == str(query.id))
+    .drop("query_id")
+    .join(lags, "batch_id")
+    .orderBy("batch_id")
+)
+display(batches)
+
+# COMMAND ----------
+
+import matplotlib.pyplot as plt
+
+rows = batches.collect()
+numbers = [row.batch_id for row in rows]
+figure, written = plt.subplots(figsize=(10, 4))
+written.bar(numbers, [row.rows_written for row in rows], color="tab:blue")
+written.set(xlabel="batch", ylabel="rows written", title="Rows and lag by batch")
+lag = written.twinx()
+lag.plot(numbers, [row.lag for row in rows], color="tab:orange", marker="o")
+lag.set(ylabel="lag", ylim=(0, None))
+display(figure)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Cleaning up
+# MAGIC
+# MAGIC The checkpoint stays, so that the notebook goes on where it has stopped. Without it, it
+# MAGIC would go on from the group's offsets in Kafka, and still write each record once.
+
+# COMMAND ----------
+
+query.stop()
+sink.close()
+plt.close(figure)
+dbutils.fs.rm(reports_path, True)
+dbutils.widgets.removeAll()
