@@ -22,7 +22,7 @@ from support.queries import until
 @pytest.fixture
 def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary directory whose name leaves room for a socket's."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # noqa: S108
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
         monkeypatch.setattr(tempfile, "gettempdir", lambda: name)
         yield Path(name)
 
