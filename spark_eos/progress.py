@@ -111,10 +111,14 @@ class Progress:
         self.committed = found
         self._known = set(batch.ends)
 
+    def open_transactions(self) -> list[str]:
+        """Transactional ids of the query that have a transaction open."""
+        pattern = id_pattern(self._settings.transactional_id_prefix, self._settings.group_id)
+        return open_transactions(self._wire, pattern, self._deadline())
+
     def _end_open_transactions(self) -> None:
         settings, deadline = self._settings, self._deadline()
-        pattern = id_pattern(settings.transactional_id_prefix, settings.group_id)
-        for transactional_id in open_transactions(self._wire, pattern, deadline):
+        for transactional_id in self.open_transactions():
             logger.info("ending the open transaction of %s", transactional_id)
             end_transaction(self._wire, transactional_id, settings.transaction_timeout_ms, deadline)
 

@@ -24,7 +24,7 @@ from support.data_sources import (
     writer,
 )
 from support.flow import Flow
-from support.queries import relay, until
+from support.queries import QueryProcess, relay, until
 
 
 @pytest.fixture
@@ -144,14 +144,14 @@ def _slowly(frame: DataFrame) -> DataFrame:
 def test_a_query_stopped_in_a_batch_goes_on_when_it_is_started_again(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    flow.produce(range(20))
+    # Spark hands them over by ten thousand.
+    flow.produce(range(24_000))
     query = writer(_slowly(relay(read(spark_eos_session, flow))), flow).start()
     until(flow.open_transactions, lambda: "a task that writes")
     query.stop()
     assert query.exception() is None
-    assert flow.members() == []
     write_available(spark_eos_session, flow)
-    _written_once(flow, 20)
+    _written_once(flow, 24_000)
 
 
 def test_a_task_that_fails_ends_the_query_and_its_keeper(
@@ -180,15 +180,14 @@ def test_two_queries_of_one_session(
     queries = []
     for one in both:
         frame = relay(read(spark_eos_session, one))
-        queries.append(writer(frame, one, idleTimeout="1").queryName(one.name).start())
+        queries.append(writer(frame, one).queryName(one.name).start())
         one.produce(range(20))
     until(lambda: all(len(one.values()) == 20 for one in both), lambda: "rows of both")
     for query in queries:
         query.stop()
     for one in both:
         _written_once(one, 20)
-        # Stopped between batches, of which nobody tells the keeper.
-        until_kept_no_more(one)
+        end_keepers(one)
 
 
 def test_rows_that_have_left_their_partition_end_the_query(
@@ -216,7 +215,7 @@ def test_rows_that_have_left_their_partition_end_the_query(
         (
             lambda f: relay(f.withWatermark("timestamp", "1 minute").dropDuplicates(["key"])),
             {},
-            "keeps state|a shuffle",
+            "keeps state",
         ),
     ],
     ids=["unknown option", "no topic", "no source", "option's value", "state"],
@@ -232,7 +231,7 @@ def test_what_is_refused(
     with pytest.raises(StreamingQueryException, match=words):
         write_available(spark_eos_session, flow, transform, **options)
     assert flow.written() == []
-    assert keepers(flow) == []
+    until_kept_no_more(flow)
 
 
 def test_a_checkpoint_that_only_a_setting_names(
@@ -247,3 +246,35 @@ def test_a_checkpoint_that_only_a_setting_names(
     finally:
         spark_eos_session.conf.unset(setting)
     assert flow.written() == []
+
+
+@pytest.mark.slow
+def test_a_query_killed_with_its_driver_goes_on_elsewhere(flow: Flow, tmp_path: Path) -> None:
+    flow.produce(range(2_000))
+    settings: dict[str, Any] = {"main": "support.data_source_main", "max_offsets": 40}
+    with QueryProcess(flow, tmp_path / "first.log", **settings) as first:
+        first.until(lambda: len(flow.values()) > 200, "some batches")
+        (kept,) = keepers(flow)
+        first.kill()
+    until_kept_no_more(flow)
+    with QueryProcess(flow, tmp_path / "second.log", **settings) as second:
+        second.until(lambda: keepers(flow), "its own keeper")
+        assert kept not in keepers(flow)
+        assert second.wait() == 0, second.output()
+    _written_once(flow, 2_000)
+    until_kept_no_more(flow)
+
+
+@pytest.mark.slow
+def test_through_spark_connect(flow: Flow, tmp_path: Path) -> None:
+    flow.produce(range(200))
+    settings: dict[str, Any] = {
+        "main": "support.data_source_main",
+        "max_offsets": 50,
+        "remote": True,
+    }
+    with QueryProcess(flow, tmp_path / "log", **settings) as query:
+        assert query.wait(150) == 0, query.output()
+    _written_once(flow, 200)
+    # The server goes with the client that has started it.
+    until_kept_no_more(flow)
