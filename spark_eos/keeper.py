@@ -3,7 +3,7 @@
 Spark plans, writes and commits the batches of a Python data source in processes of their own,
 none of which lives long. What must outlive them, a `QueryRun` with its members and heartbeats,
 lives here. The keeper ends when the query does: with Spark's driver, when a batch has failed or
-the query was stopped in one, or when no batch has been planned for a while.
+the query was stopped in one, or when for a while nothing has been planned or written.
 """
 
 import contextlib
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 # How often the keeper looks whether it is still wanted, in seconds.
 _PULSE: Final = 1.0
+# So often in a row must no transaction be open: between two of them none is.
+_QUIET_PULSES: Final = 5
 # A process that connects has its request at hand.
 _REQUEST_SECONDS: Final = 10.0
 # One job, and its result; a second one is refused in words of our own.
@@ -131,10 +133,15 @@ class Keeper:
         self._in_hand: BatchInHand | None = None
         self._last: BatchReport | None = None
 
-    @property
-    def idle(self) -> bool:
-        """Whether no batch is under way."""
-        return self._in_hand is None
+    def works(self) -> bool:
+        """Whether there are signs that the batch in hand is being written."""
+        if self._in_hand is None or self._run is None:
+            return False
+        try:
+            return self._run.writes()
+        except SparkEosError as error:
+            logger.warning("whether batch %d is written: %s", self._in_hand.batch_id, error)
+            return True
 
     def answer(self, request: object) -> Planned | BatchReport | None:
         """Does what is asked.
@@ -229,24 +236,30 @@ def serve(
         path: its name, which is gone when this returns.
         keeper: who answers.
         driver: the keeper ends with it.
-        idle_seconds: and after so long without a batch.
+        idle_seconds: and when so long nobody has asked for anything and nothing is written: Spark
+            does not always tell that a query was stopped.
     """
     listener.settimeout(_PULSE)
-    used = time.monotonic()
+    until, quiet = time.monotonic() + idle_seconds, 0
     with contextlib.ExitStack() as at_end:
         at_end.callback(keeper.close)
         # Whoever plans next starts a keeper of its own, from here on.
         at_end.callback(listener.close)
         at_end.callback(path.unlink, missing_ok=True)
-        while driver.alive and not (keeper.idle and time.monotonic() - used > idle_seconds):
+        while driver.alive and quiet < _QUIET_PULSES:
             try:
                 accepted, _ = listener.accept()
             except TimeoutError:
-                continue
-            with Connection(accepted.detach()) as connection:
-                if not _serve_one(connection, keeper, at_end):
-                    return
-            used = time.monotonic()
+                if time.monotonic() < until:
+                    continue
+                if not keeper.works():
+                    quiet += 1
+                    continue
+            else:
+                with Connection(accepted.detach()) as connection:
+                    if not _serve_one(connection, keeper, at_end):
+                        return
+            until, quiet = time.monotonic() + idle_seconds, 0
 
 
 def _serve_one(

@@ -160,14 +160,22 @@ class Progress:
                 "group %s: open transactions will time out: %s", self._settings.group_id, error
             )
 
+    def open_transactions(self, deadline: Deadline | None = None) -> list[str]:
+        """Transactional ids of the query that have a transaction open.
+
+        Raises:
+            AuthorizationError: the query may not see them.
+        """
+        pattern = id_pattern(self._settings.transactional_id_prefix, self._settings.group_id)
+        return open_transactions(self._wire, pattern, deadline or self._deadline())
+
     def _end_open_transactions(self, deadline: Deadline) -> None:
         settings = self._settings
-        pattern = id_pattern(settings.transactional_id_prefix, settings.group_id)
         # Whoever may still write has lost its members by now: what it has open can get no further
         # offsets, and those that it holds are not read before it has ended. So what can't be found
         # or ended here takes time, and nothing else.
         try:
-            names = open_transactions(self._wire, pattern, deadline)
+            names = self.open_transactions(deadline)
         except AuthorizationError as error:
             self._warn_of_hidden(str(error))
             return

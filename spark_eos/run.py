@@ -114,6 +114,14 @@ class QueryRun:
         self._coordinator.abandon()
         self._wire.close()
 
+    def writes(self) -> bool:
+        """Whether a transaction of the query is open now.
+
+        Raises:
+            SparkEosError: the brokers do not say.
+        """
+        return bool(self._progress.open_transactions())
+
     # The start --------------------------------------------------------------------------------
 
     def _start(self, batch: BatchRange) -> None:

@@ -66,7 +66,7 @@ def keepers(flow: Flow) -> list[int]:
 
 def until_kept_no_more(flow: Flow) -> None:
     """Waits until the group has neither members nor a keeper."""
-    until(lambda: not flow.members() and not keepers(flow), lambda: f"{keepers(flow)} to end", 15)
+    until(lambda: not flow.members() and not keepers(flow), lambda: f"{keepers(flow)} to end", 30)
 
 
 def end_keepers(flow: Flow) -> None:

@@ -91,9 +91,10 @@ def keeping(flow: Flow, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iter
         try:
             yield Keeping(flow, driver, **options)
         finally:
-            end_keepers(flow)
-            close_producers()
+            # Without it their keepers end too, should they not do as they are told.
             driver.kill()
+            close_producers()
+            end_keepers(flow)
 
 
 def kill(pids: list[int]) -> None:

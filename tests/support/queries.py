@@ -56,10 +56,13 @@ class QueryProcess:
     Args:
         flow: topics, group and checkpoint.
         log: file for all that the process prints.
-        settings: see ``query_main.py``.
+        main: the module that runs it.
+        settings: see that module.
     """
 
-    def __init__(self, flow: Flow, log: Path, **settings: Any) -> None:
+    def __init__(
+        self, flow: Flow, log: Path, *, main: str = "support.query_main", **settings: Any
+    ) -> None:
         self.log = log
         self.flow = flow
         arguments = {**flow.options(), "source": flow.source, **settings}
@@ -67,7 +70,7 @@ class QueryProcess:
         environment = {**os.environ, "PYTHONPATH": tests, "PYTHONUNBUFFERED": "1"}
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "support.query_main", json.dumps(arguments)],
+                [sys.executable, "-m", main, json.dumps(arguments)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,146 @@
+"""What becomes of the options of ``format("kafka-eos")``; no Spark and no broker."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_eos import ExactlyOnceSink, errors
+from spark_eos.arrow_columns import writable_batches
+from spark_eos.data_source_options import in_option_names, read_options
+from spark_eos.uri_files import UriFiles
+
+_NEEDED = {
+    "kafka.bootstrap.servers": "localhost:1",
+    "groupid": "group",
+    "checkpointlocation": "/c",
+}
+
+
+def test_options_are_the_sinks_with_its_defaults() -> None:
+    found = read_options({**_NEEDED, "queryname": "q"})
+    sink = ExactlyOnceSink(
+        kafka={"bootstrap.servers": "localhost:1"}, group_id="group", checkpoint_location="/c"
+    )
+    assert found.settings == sink._settings
+    assert (found.members, found.group_timeout) == (sink._members, sink._group_timeout)
+    assert (found.checkpoint_location, found.idle_timeout) == ("/c", 600)
+
+
+def test_options_of_each_kind() -> None:
+    more = {
+        "topic": "t",
+        "chunkrecords": "5",
+        "grouptimeout": "1.5",
+        "idletimeout": "7",
+        "kafka.compression.type": "zstd",
+    }
+    found = read_options({**_NEEDED, **more})
+    assert (found.settings.topic, found.settings.chunk_records) == ("t", 5)
+    assert (found.group_timeout, found.idle_timeout) == (1.5, 7)
+    assert found.settings.client.for_producer("t", 1)["compression.type"] == "zstd"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"chunkrecord": "1"}, "no option 'chunkrecord': did you mean chunkRecords?"),
+        ({"bootstrap.servers": "x"}, "did you mean kafka.bootstrap.servers?"),
+        ({"rounds": "1"}, "no option 'rounds'"),
+        ({"zzzzzzz": "1"}, "there are checkpointLocation, chunkBytes, .*, and Kafka's client"),
+        ({"members": "many"}, "option members must be a number, not 'many'"),
+        ({"members": "0"}, "members must be a number above 0"),
+        ({"idletimeout": "-1"}, "idleTimeout must be a number above 0"),
+        ({"maxblockms": "0"}, "maxBlockMs must be a number above 0"),
+        ({"chunkms": "60000"}, "chunkMs=60000 must be below transactionTimeoutMs=60000"),
+        ({"kafka.acks": "1"}, "kafka.acks can't be set"),
+        ({"kafka.no.such": "1"}, "kafka.no.such"),
+        ({"groupid": ""}, "groupId must be a text that is not empty"),
+        ({"checkpointlocation": ""}, "checkpointLocation is missing"),
+    ],
+    ids=str,
+)
+def test_refusals_name_the_option(options: dict[str, str], words: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as refusal:
+        read_options({**_NEEDED, **options})
+    assert re.search(words, str(in_option_names(refusal.value)))
+
+
+def test_other_errors_name_options_too() -> None:
+    error = errors.KafkaResponseError("no success within 5 s (group_timeout)", 15)
+    told = in_option_names(error)
+    assert isinstance(told, errors.KafkaResponseError)
+    assert (str(told), told.code) == ("no success within 5 s (groupTimeout)", 15)
+
+
+def test_columns_in_arrow_are_those_of_a_data_frame() -> None:
+    """As `writable` has them: null where the struct is null, milliseconds towards the past."""
+    source = pa.array(
+        [{"topic": "t", "partition": 1, "offset": 7}, None],
+        pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]),
+    )
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array(["é", None], pa.large_string()),
+            "key": pa.array([b"k", None]),
+            "source": source,
+            "timestamp": pa.array([-1, 1_999], pa.timestamp("us", tz="UTC")),
+            "other": pa.array([1, 2]),
+        }
+    )
+    (found,) = writable_batches(iter([rows]))
+    assert found.to_pydict() == {
+        "source_topic": ["t", None],
+        "source_partition": [1, None],
+        "source_offset": [7, None],
+        "value": ["é".encode(), None],
+        "key": [b"k", None],
+        "timestamp": [-1, 1],
+    }
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+def test_local_checkpoints(tmp_path: Path, form: str) -> None:
+    # Hadoop takes nothing in it for an escape.
+    base = tmp_path / "a b%20c"
+    (base / "offsets").mkdir(parents=True)
+    for name in ("0", "10", ".0.crc", "_x"):
+        (base / "offsets" / name).write_text("text")
+    files = UriFiles(form.format(base))
+    assert files.names("offsets") == ["0", "10"]
+    assert files.names("state") == []
+    assert (files.read("offsets/10"), files.read("metadata")) == ("text", None)
+
+
+def test_relative_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("metadata").write_text("text")
+    assert UriFiles(".").read("metadata") == "text"
+
+
+@pytest.mark.parametrize("location", ["dbfs:/checkpoints/x", "wasb://c@account/x"])
+def test_file_systems_that_are_not_known_here(location: str) -> None:
+    with pytest.raises(errors.CheckpointError, match=r"checkpoint_location '.*' can't be read"):
+        UriFiles(location).read("metadata")
+
+
+def test_buckets_have_one_name_here_and_two_in_hadoop() -> None:
+    assert UriFiles("s3a://bucket/c?region=eu-west-1")._base == "bucket/c"
+
+
+def test_an_older_spark_is_named() -> None:
+    script = """
+import pyspark.sql.datasource as found, spark_eos
+del found.DataSourceStreamArrowWriter
+spark_eos.ExactlyOnceSink
+try:
+    spark_eos.KafkaEosDataSource
+except ImportError as error:
+    assert "needs Spark 4.1 or newer" in str(error), error
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
