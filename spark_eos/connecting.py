@@ -13,6 +13,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateRespons
 
 from spark_eos.config import ClientSettings
 from spark_eos.errors import AuthenticationError
+from spark_eos.sasl import MSK_IAM
 from spark_eos.security import Security
 from spark_eos.tokens import TokenError
 
@@ -25,7 +26,7 @@ _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
 
 class _HiddenCredentials(logging.Filter):
-    """At level DEBUG kafka-python logs requests, those with passwords and tokens among them."""
+    """At level DEBUG kafka-python logs all it sends, passwords and tokens among it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -34,7 +35,9 @@ class _HiddenCredentials(logging.Filter):
 
 
 def _is_secret(argument: object) -> bool:
-    return isinstance(argument, SaslAuthenticateRequest | SaslAuthenticateResponse)
+    # Of bytes nobody can tell what they hold.
+    kinds = SaslAuthenticateRequest | SaslAuthenticateResponse | bytes | bytearray | memoryview
+    return isinstance(argument, kinds)
 
 
 for _name in ("kafka.net.connection", "kafka.protocol.parser"):
@@ -212,4 +215,6 @@ def _credentials(security: Security) -> str:
         return "see sasl.username and sasl.password"
     if security.sasl.credentials is not None:
         return "it does not accept the token of sasl.oauthbearer.token.endpoint.url"
+    if security.sasl.mechanism == MSK_IAM:
+        return "see AWS' credentials on this machine, and the policies of their identity"
     return "it does not accept the token that oauth_cb returned"

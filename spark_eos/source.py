@@ -1,8 +1,11 @@
 """Spark's Kafka source as a query of spark-eos reads it: from the group's committed offsets on."""
 
+import contextlib
 import json
+import logging
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +32,24 @@ _REFUSED: Final = {
 }
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keeps out of logs what this thread tells Spark: py4j logs each call at level DEBUG."""
+    this = threading.get_ident()
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != this
+
+    loggers = [logging.getLogger(f"py4j.{name}") for name in ("clientserver", "java_gateway")]
+    for logger in loggers:
+        logger.addFilter(others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(others)
 
 
 def check_source_options(
@@ -149,10 +170,11 @@ def read_source(
     options: Mapping[str, str],
 ) -> DataFrame:
     """Spark's Kafka source with the struct ``source`` beside its own columns."""
-    reader = spark.readStream.format("kafka").options(
-        **{**client.for_spark_source(), **options, **selection, "startingOffsets": starting}
-    )
-    if include_headers:
-        reader = reader.option("includeHeaders", "true")
-    frame = reader.load()
+    with _unlogged():
+        reader = spark.readStream.format("kafka").options(
+            **{**client.for_spark_source(), **options, **selection, "startingOffsets": starting}
+        )
+        if include_headers:
+            reader = reader.option("includeHeaders", "true")
+        frame = reader.load()
     return frame.withColumn("source", F.struct("topic", "partition", "offset"))
