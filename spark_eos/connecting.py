@@ -44,7 +44,7 @@ for _name in ("kafka.net.connection", "kafka.protocol.parser"):
     logging.getLogger(_name).addFilter(_HiddenCredentials())
 
 
-class Connections(KafkaConnectionManager):  # type: ignore[misc]
+class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     """The connections to one cluster.
 
     kafka-python tries a listener that refuses a client again and again. This raises
@@ -112,18 +112,19 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             self._refusal = AuthenticationError(f"{listener}: {reason}")
             self._refusal.__cause__ = error
             return
-        self.last_failure = f"{listener}: {error}"
         if self.bootstrapped or not _closed_silently(error):
+            self.last_failure = f"{listener}: {error}"
             self._closing_since = None
             return
+        self.last_failure = (
+            f"{listener}: the listener closes each connection without an answer; does it speak "
+            f"{self._security.protocol}? See security.protocol, and the broker's log"
+        )
         now = time.monotonic()
         if self._closing_since is None:
             self._closing_since = now
         elif now - self._closing_since > _SILENCE:
-            self._refusal = AuthenticationError(
-                f"{listener}: the listener closes each connection without an answer; does it "
-                f"speak {self._security.protocol}? See security.protocol, and the broker's log"
-            )
+            self._refusal = AuthenticationError(self.last_failure)
 
 
 def _closed_silently(error: BaseException) -> bool:
