@@ -13,6 +13,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateRespons
 
 from spark_eos.config import ClientSettings
 from spark_eos.errors import AuthenticationError
+from spark_eos.sasl import MSK_IAM
 from spark_eos.security import Security
 from spark_eos.tokens import TokenError
 
@@ -25,7 +26,7 @@ _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
 
 class _HiddenCredentials(logging.Filter):
-    """At level DEBUG kafka-python logs requests, those with passwords and tokens among them."""
+    """At level DEBUG kafka-python logs all it sends, passwords and tokens among it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -34,14 +35,16 @@ class _HiddenCredentials(logging.Filter):
 
 
 def _is_secret(argument: object) -> bool:
-    return isinstance(argument, SaslAuthenticateRequest | SaslAuthenticateResponse)
+    # Of bytes nobody can tell what they hold.
+    kinds = SaslAuthenticateRequest | SaslAuthenticateResponse | bytes | bytearray | memoryview
+    return isinstance(argument, kinds)
 
 
 for _name in ("kafka.net.connection", "kafka.protocol.parser"):
     logging.getLogger(_name).addFilter(_HiddenCredentials())
 
 
-class Connections(KafkaConnectionManager):  # type: ignore[misc]
+class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     """The connections to one cluster.
 
     kafka-python tries a listener that refuses a client again and again. This raises
@@ -109,18 +112,19 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
             self._refusal = AuthenticationError(f"{listener}: {reason}")
             self._refusal.__cause__ = error
             return
-        self.last_failure = f"{listener}: {error}"
         if self.bootstrapped or not _closed_silently(error):
+            self.last_failure = f"{listener}: {error}"
             self._closing_since = None
             return
+        self.last_failure = (
+            f"{listener}: the listener closes each connection without an answer; does it speak "
+            f"{self._security.protocol}? See security.protocol, and the broker's log"
+        )
         now = time.monotonic()
         if self._closing_since is None:
             self._closing_since = now
         elif now - self._closing_since > _SILENCE:
-            self._refusal = AuthenticationError(
-                f"{listener}: the listener closes each connection without an answer; does it "
-                f"speak {self._security.protocol}? See security.protocol, and the broker's log"
-            )
+            self._refusal = AuthenticationError(self.last_failure)
 
 
 def _closed_silently(error: BaseException) -> bool:
@@ -212,4 +216,6 @@ def _credentials(security: Security) -> str:
         return "see sasl.username and sasl.password"
     if security.sasl.credentials is not None:
         return "it does not accept the token of sasl.oauthbearer.token.endpoint.url"
+    if security.sasl.mechanism == MSK_IAM:
+        return "see AWS' credentials on this machine, and the policies of their identity"
     return "it does not accept the token that oauth_cb returned"

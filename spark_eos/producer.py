@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 # records for a topic that is gone until the transaction's timeout.
 _STALL: Final = 1.0
 # Seconds after which a producer that can't start asks whether a listener refuses it.
-_REFUSED_WITHIN: Final = 5.0
+_REFUSED_WITHIN: Final = 3.0
 
 
 def _go_on() -> None:
@@ -162,17 +162,21 @@ class SlotProducer:
                 # vain, and then again after half a second.
                 with contextlib.suppress(KafkaException):
                     self._producer.list_topics(self.settings.topic, wait)
+            self._raise_refusal()
             try:
                 self._producer.init_transactions(wait)
             except KafkaException as error:
-                self._producer.poll(0)
-                if self._refusal is not None:
-                    raise KafkaException(self._refusal) from error
+                self._raise_refusal()
                 if error.args[0].retriable():
                     raise Again(f"{error.args[0]}; {self._disturbance}") from error
                 raise
 
         deadline.attempts("init_transactions")(attempt)
+
+    def _raise_refusal(self) -> None:
+        self._producer.poll(0)
+        if self._refusal is not None:
+            raise KafkaException(self._refusal)
 
     def drop(self) -> None:
         """Fences and closes the producer; whatever its transaction holds is aborted."""

@@ -140,7 +140,9 @@ class Sasl:
                 "sasl.jaas.config": JaasLine(self.module, given).render(),
                 "sasl.client.callback.handler.class": _MSK_HANDLER,
             }
-        options = {f"extension_{name}": value for name, value in self.extensions}
+        # Of a JAAS line Spark's log leaves out all that comes after password=; Kafka ignores it.
+        options = {"password": ""}
+        options |= {f"extension_{name}": value for name, value in self.extensions}
         settings = {"sasl.mechanism": "OAUTHBEARER"}
         if self.credentials is not None:
             found = self.credentials

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import logging
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +33,24 @@ _REFUSED: Final = {
 }
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keeps out of logs what this thread tells Spark: py4j logs each call at level DEBUG."""
+    this = threading.get_ident()
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != this
+
+    loggers = [logging.getLogger(f"py4j.{name}") for name in ("clientserver", "java_gateway")]
+    for logger in loggers:
+        logger.addFilter(others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(others)
 
 
 def check_source_options(
@@ -175,12 +195,14 @@ def read_from_offsets(
     check_source_options(starting_offsets, options, client)
     with contextlib.closing(Wire(client)) as wire:
         starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
-    reader = spark.readStream.format("kafka").options(
-        **{**client.for_spark_source(), **options, **selection, "startingOffsets": starting}
-    )
-    if include_headers:
-        reader = reader.option("includeHeaders", "true")
-    return reader.load().withColumn("source", F.struct("topic", "partition", "offset"))
+    with _unlogged():
+        reader = spark.readStream.format("kafka").options(
+            **{**client.for_spark_source(), **options, **selection, "startingOffsets": starting}
+        )
+        if include_headers:
+            reader = reader.option("includeHeaders", "true")
+        frame = reader.load()
+    return frame.withColumn("source", F.struct("topic", "partition", "offset"))
 
 
 def read_from_group(

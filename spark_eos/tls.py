@@ -24,6 +24,9 @@ NAMES: Final = frozenset(
     }
 )
 _TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW converts it"
+# Spark hides options whose name or value has such a word (spark.redaction.regex), and knows nothing
+# of private keys. Text before a PEM is no part of it (RFC 7468, section 2).
+_REDACTED_BY_SPARK: Final = "secret\n"
 # The object identifier of PBES2 (RFC 8018), which Kafka's Java client can't decrypt on Java 17.
 _PBES2: Final = bytes.fromhex("06092a864886f70d01050d")
 
@@ -88,11 +91,11 @@ class Tls:
                 # Without a password OpenSSL would ask for one on the terminal.
                 context.load_cert_chain(file.name, password=lambda: self.key_password or "")
             except (ssl.SSLError, ValueError) as error:
-                wrong = "ENCRYPTED" in key
-                raise _unreadable(
-                    "ssl.key.password" if wrong else "ssl.certificate.location, ssl.key.location",
-                    error,
-                ) from None
+                if "ENCRYPTED" in key:
+                    raise ConfigurationError(
+                        "kafka: the key can't be decrypted with ssl.key.password"
+                    ) from None
+                raise _unreadable("ssl.certificate.location, ssl.key.location", error) from None
 
     def for_java(self) -> dict[str, str]:
         """Settings of Kafka's Java clients (KIP-651)."""
@@ -102,7 +105,7 @@ class Tls:
         if self.certificate is not None and self.key is not None:
             options["ssl.keystore.type"] = "PEM"
             options["ssl.keystore.certificate.chain"] = self.certificate
-            options["ssl.keystore.key"] = self.key
+            options["ssl.keystore.key"] = _REDACTED_BY_SPARK + self.key
         if self.key_password is not None:
             options["ssl.key.password"] = self.key_password
         return options

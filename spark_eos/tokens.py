@@ -149,13 +149,12 @@ def msk_signer() -> Any:
         ConfigurationError: it is not installed.
     """
     try:
-        signer = importlib.import_module("aws_msk_iam_sasl_signer")
+        return importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     except ImportError as error:
         raise ConfigurationError(
             "sasl.mechanism=AWS_MSK_IAM needs the package aws-msk-iam-sasl-signer-python, on the "
             "executors too: pip install 'spark-eos[msk-iam]'"
         ) from error
-    return signer.MSKAuthTokenProvider
 
 
 def msk_region(bootstrap_servers: str) -> str | None:

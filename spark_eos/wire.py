@@ -19,7 +19,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from spark_eos import acls
 from spark_eos.acls import Grantee, Operation, ResourceType
 from spark_eos.config import ClientSettings
-from spark_eos.connecting import Connections
+from spark_eos.connecting import ConnectionManager
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     Code,
@@ -103,7 +103,7 @@ class Wire:
         configuration = self._settings.for_wire()
         net = NetworkSelector(**configuration)
         net.start()
-        self._manager = Connections(net, self._settings, configuration)
+        self._manager = ConnectionManager(net, self._settings, configuration)
         try:
             self._manager.bootstrap(timeout_ms=max(1, int(deadline.remaining() * 1000)))
         except Exception as error:

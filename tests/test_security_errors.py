@@ -3,17 +3,25 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+from click.testing import CliRunner
 
 from spark_eos import connecting
+from spark_eos.cli import main
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import AuthenticationError, DeadlineExceededError
+from spark_eos.librdkafka import TransactionError
+from spark_eos.producer import SlotProducer
 from spark_eos.wire import Wire
 from support.certificates import issued, pem
+from support.flow import Flow
+from support.members import writer_settings
 from support.secured import Secured
 from support.tokens import TokenAuthority, token_endpoint
 
@@ -175,3 +183,84 @@ def test_an_endpoint_that_is_not_there(secured: Secured) -> None:
         pytest.raises(DeadlineExceededError, match=r"token\.endpoint\.url.*can't be reached"),
     ):
         wire.brokers(Deadline(1, "connect_timeout"))
+
+
+def test_msk_signs_tokens_that_reach_the_broker(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "marker-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "marker-secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    settings = {**secured.tls("SASL_SSL"), "sasl.mechanism": "AWS_MSK_IAM"}
+    refused(settings, "set the environment variable AWS_REGION")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    # A broker of Amazon's would take it.
+    text = refused(settings, "broker refuses the credentials: see AWS' credentials")
+    assert "marker" not in text
+
+
+def tell(settings: dict[str, Any], tmp_path: Path) -> list[str]:
+    """The commands' option for client settings."""
+    file = tmp_path / "client.properties"
+    lines = [f"{name} = {value}" for name, value in settings.items()]
+    file.write_text("\n".join(["# A comment.", "", *lines]))
+    servers = settings["bootstrap.servers"]
+    return ["--bootstrap-servers", servers, "--kafka-config", str(file)]
+
+
+@pytest.mark.parametrize("command", ["status", "abort", "verify"])
+def test_the_commands_log_in_and_say_why_they_can_not(
+    secured: Secured, command: str, tmp_path: Path
+) -> None:
+    flow = Flow(secured.broker, "", "")
+    arguments = [command, "--group-id", flow.group_id]
+    if command == "verify":
+        arguments += ["--input", flow.source, "--output", flow.target, "--key", "--json"]
+    good = secured.sasl("SCRAM-SHA-512")
+    result = CliRunner().invoke(main, [*arguments, *tell(good, tmp_path)])
+    if command == "status":
+        assert f"group '{flow.group_id}' does not exist" in result.output
+    elif command == "abort":
+        assert "No open transactions" in result.output
+    else:
+        assert "has no committed offset" in result.output
+    bad = {**good, "sasl.password": "marker-secret"}
+    result = CliRunner().invoke(main, [*arguments, *tell(bad, tmp_path)])
+    assert result.exit_code == (2 if command == "verify" else 1)
+    assert "see sasl.username and sasl.password" in result.output
+    assert "marker" not in result.output
+
+
+def test_lines_that_are_no_settings_are_refused_without_being_told(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.username=alice\nmarker-secret\n")
+    where = ["--bootstrap-servers", "x", "--group-id", "g", "--kafka-config"]
+    result = CliRunner().invoke(main, ["status", *where, str(file)])
+    assert "line 2 of" in result.output
+    assert "marker" not in result.output
+    result = CliRunner().invoke(main, ["status", *where, "/nowhere"])
+    assert "No such file" in result.output
+
+
+def test_a_producer_that_is_refused_ends_its_task_at_once(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(secured.broker, "", str(tmp_path / "workers"))
+    settings = replace(
+        writer_settings(flow),
+        client=ClientSettings(secured.sasl("SCRAM-SHA-256", password="marker-secret")),
+    )
+    began = time.monotonic()
+    producer = SlotProducer(settings)
+    with closing(producer), pytest.raises(TransactionError, match=r"sasl\.password") as caught:
+        producer.begin()
+    assert not caught.value.again
+    # And if librdkafka alone is refused.
+    monkeypatch.setattr(Wire, "brokers", lambda *_: [])
+    producer = SlotProducer(settings)
+    with closing(producer), pytest.raises(TransactionError, match="sasl_ssl://") as caught:
+        producer.begin()
+    assert not caught.value.again
+    assert "marker" not in str(caught.value)
+    assert time.monotonic() - began < 15

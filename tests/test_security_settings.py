@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,9 +180,10 @@ def test_jaas_lines_that_can_not_be_translated_are_refused(line: str, words: str
     [
         (lambda key: rewritten(key, PrivateFormat.TraditionalOpenSSL), "PKCS#8.*openssl pkcs8"),
         (lambda key: rewritten(key, password="marker-secret"), "set ssl.key.password"),
+        (lambda _: rewritten(trustme.CA().issue_cert("x").private_key_pem.bytes()), "KEY_VALUES"),
         (lambda _: "-----BEGIN PRIVATE KEY-----\nnot\n-----END PRIVATE KEY-----", "ssl.key.loc"),
     ],
-    ids=["another form", "encrypted", "broken"],
+    ids=["another form", "encrypted", "of another certificate", "broken"],
 )
 def test_keys_that_can_not_be_used_are_refused(secured: Secured, change: Any, words: str) -> None:
     certificate = {"ssl.certificate.pem": secured.client.chain}

@@ -119,7 +119,7 @@ def test_isolation_level_and_complete(flow: Flow) -> None:
         (["--position-header", ""], "the name of a header must not be empty"),
         (["--header", "nope"], "has no header 'nope' to be matched by"),
         (["--expect-header", "id"], "header 'id' is no number of outputs: b'0-0'"),
-        (["--kafka", "security.protocol=SSL"], "PLAINTEXT"),
+        (["--kafka", "security.protocol=TLS"], "must be one of PLAINTEXT"),
         (["--kafka", "fetch.min.bytes=x"], "Invalid value"),
         (["--timeout", "1", "--bootstrap-servers", "127.0.0.1:1"], "within 1 s (--timeout)"),
     ],

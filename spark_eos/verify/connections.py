@@ -7,8 +7,8 @@ from kafka import errors as kafka_errors
 from kafka.net.selector import NetworkSelector
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from spark_eos import connecting
 from spark_eos.config import ClientSettings
+from spark_eos.connecting import ConnectionManager
 from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
 
 # Failures reach the user as one error; without a handler Python would print every attempt.
@@ -42,7 +42,7 @@ class Connections:
         configuration = settings.for_wire()
         self._net = NetworkSelector(**configuration)
         self._net.start()
-        self._manager: Any = connecting.Connections(self._net, settings, configuration)
+        self._manager: Any = ConnectionManager(self._net, settings, configuration)
         try:
             self._manager.bootstrap(timeout_ms=max(1, int(timeout * 1000)))
         except SparkEosError:
@@ -52,7 +52,7 @@ class Connections:
             self.close()
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={settings.bootstrap_servers!r} could be reached "
-                f"within {timeout:g} s: {self._manager.last_failure or error}"
+                f"within {timeout:g} s (--timeout): {self._manager.last_failure or error}"
             ) from error
 
     def close(self) -> None:

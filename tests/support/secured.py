@@ -16,6 +16,10 @@ from support.tokens import AUDIENCE, ISSUER, TokenAuthority
 USER = "alice"
 # What a JAAS line, a properties file, SCRAM and a shell each have something against.
 PASSWORD = "a \\ b\"c'd;e=f,g%h#i${j}\tk\N{LATIN SMALL LETTER E WITH ACUTE}l"
+# Whose secrets can be looked for wherever they must not be.
+MARKED_USER = "carol"
+MARK = "MARKED"
+MARKED_PASSWORD = f"{MARK}password7391"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 HOSTS = ("localhost", "127.0.0.1")
 
@@ -77,7 +81,7 @@ def secured_kafka(directory: Path) -> Iterator[Secured]:
             "SASL_PLAINTEXT": SecuredListener("SASL_PLAINTEXT", MECHANISMS),
             "SCRAM_ONLY": SecuredListener("SASL_PLAINTEXT", ("SCRAM-SHA-256",)),
         },
-        users={USER: PASSWORD},
+        users={USER: PASSWORD, MARKED_USER: MARKED_PASSWORD},
         trusted=pem(authority),
         jwks_url=tokens.write_jwks(directory / "jwks.json"),
         issuer=ISSUER,

@@ -1,0 +1,127 @@
+"""Queries of a process that writes down all it can: logs, plans, events, errors, objects.
+
+Arguments: a JSON file, and a directory for what is written down.
+"""
+
+import json
+import logging
+import pickle
+import sys
+import traceback
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.cli import main as command
+from spark_eos.testing import spark_session
+
+
+def main(settings: dict[str, Any], here: Path) -> None:
+    (here / "events").mkdir()
+    logs = f"-Dlog4j2.configurationFile={settings['log4j2']}"
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings['endpoint']}"
+    spark = spark_session(
+        "secrets",
+        config={
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": (here / "events").as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+            "spark.driver.extraJavaOptions": f"{logs} {allowed}",
+        },
+        quick_start=True,
+    )
+    for name, kafka in settings["kafka"].items():
+        _query(spark, name, kafka, settings, here)
+    _failures(spark, settings, here)
+    _commands(settings, here)
+    spark.stop()
+
+
+def _query(
+    spark: SparkSession, name: str, kafka: dict[str, Any], settings: dict[str, Any], here: Path
+) -> None:
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(
+        kafka=kafka,
+        group_id=f"{settings['group_id']}-{name}",
+        topic=settings["target"],
+        checkpoint_location=str(here / f"checkpoint-{name}"),
+        worker_directory=str(here / "workers"),
+        on_batch=reports.append,
+    )
+    source = sink.read(spark, subscribe=settings["source"])
+    frame = source.select("source", "key", "value")
+    query = sink.write(frame).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sum(report.rows_written for report in reports) > 0
+    note = here / f"seen-{name}.txt"
+    with note.open("w") as file:
+        jvm_frame: Any = source._jdf
+        print(jvm_frame.queryExecution().toString(), file=file)
+        print(jvm_frame.queryExecution().logical().toString(), file=file)
+        jvm_query: Any = query._jsq
+        print(jvm_query.explainInternal(True), file=file)  # noqa: FBT003 - Java's
+        print(query.recentProgress, query.lastProgress, query.status, file=file)
+        print(repr(sink), sink, reports, sink.__dict__, file=file)
+        print(pickle.dumps(reports), file=file)
+        base = f"{spark.sparkContext.uiWebUrl}/api/v1/applications"
+        page = f"{base}/{spark.sparkContext.applicationId}"
+        for path in ("environment", "sql?details=true&planDescription=true", "jobs", "stages"):
+            with urllib.request.urlopen(f"{page}/{path}") as answer:  # noqa: S310
+                print(answer.read().decode(), file=file)
+        for path in ("SQL", "environment", "StreamingQuery"):
+            with urllib.request.urlopen(f"{spark.sparkContext.uiWebUrl}/{path}/") as answer:  # noqa: S310
+                print(answer.read().decode(), file=file)
+
+
+def _failures(spark: SparkSession, settings: dict[str, Any], here: Path) -> None:
+    """What goes wrong: a password, a row, and a broker that the source alone can't get into."""
+
+    def too_large(frame: DataFrame) -> DataFrame:
+        value = F.repeat(F.lit("x"), 3_000_000).alias("value")
+        return frame.select("source", "key", value)
+
+    with (here / "errors.txt").open("w") as file:
+        for name, kafka in settings["wrong"].items():
+            try:
+                sink = ExactlyOnceSink(
+                    kafka=kafka,
+                    group_id=f"{settings['group_id']}-wrong-{name}",
+                    topic=settings["target"],
+                    checkpoint_location=str(here / f"checkpoint-wrong-{name}"),
+                    worker_directory=str(here / "workers"),
+                )
+                frame = sink.read(spark, subscribe=settings["source"])
+                query = sink.write(too_large(frame)).trigger(availableNow=True).start()
+                query.awaitTermination()
+            except Exception:  # noqa: BLE001, PERF203 - each is looked at
+                print(name, traceback.format_exc(), file=file)
+            else:
+                raise AssertionError(f"{name} did not fail")
+
+
+def _commands(settings: dict[str, Any], here: Path) -> None:
+    with (here / "commands.txt").open("w") as file:
+        kafka = dict(settings["kafka"]["password"])
+        config = [("--bootstrap-servers", kafka.pop("bootstrap.servers"))]
+        config += [("--kafka", f"{name}={value}") for name, value in kafka.items()]
+        options = [word for pair in config for word in pair]
+        group = ["--group-id", f"{settings['group_id']}-password"]
+        topics = ["--input", settings["source"], "--output", settings["target"], "--key"]
+        for line in (["status", *group], ["abort", "--yes", *group], ["verify", *group, *topics]):
+            more = [] if line[0] == "abort" else ["--json"]
+            result = CliRunner().invoke(command, [*line, *more, *options])
+            assert not isinstance(result.exception, Exception) or result.exit_code in {1, 2}
+            print(line[0], result.exit_code, result.output, file=file)
+
+
+if __name__ == "__main__":
+    logging.getLogger().info("started")
+    main(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
