@@ -47,7 +47,7 @@ _PERMANENT: Final = {
 # Whoever asks for the topic as it is now can tell why: it is gone, it was created anew with fewer
 # partitions, a row names what never was, or it may not be written to, for which librdkafka fails
 # the transaction and purges its records.
-NO_SUCH_PLACE: Final = {
+TOPIC_AT_FAULT: Final = {
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,

@@ -1,7 +1,6 @@
 """What must hold before anything is written; each refusal says what would help."""
 
-import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from spark_eos import calls
 from spark_eos.acls import ResourceType, query_acls
@@ -105,20 +104,25 @@ def check_authorization(
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
     missing = calls.forbidden(wire, on_topics, deadline)
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
-    for check in (
-        functools.partial(check_membership, wire, settings.group_id, deadline),
-        functools.partial(check_transactions, wire, settings, deadline),
+    for code in (
+        _denied(lambda: check_membership(wire, settings.group_id, deadline)),
+        _denied(lambda: check_transactions(wire, settings, deadline)),
     ):
-        try:
-            check()
-        except AuthorizationError as error:
-            # Whatever was asked first, the query needs what its list says.
-            missing += [acl for acl in needed if acl.resource is DENIED[error.code]]
-            codes.append(error.code)
+        if code is not None:
+            missing += [acl for acl in needed if acl.resource is DENIED[code]]
+            codes.append(code)
     if missing:
         raise AuthorizationError(
             f"{code_names(codes)}: {wire.grantee.lacks(missing)}", codes[0], missing
         )
+
+
+def _denied(check: Callable[[], None]) -> int | None:
+    try:
+        check()
+    except AuthorizationError as error:
+        return error.code
+    return None
 
 
 def check_cluster(

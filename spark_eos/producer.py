@@ -21,8 +21,8 @@ from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import SparkEosError
 from spark_eos.identity import Slot
 from spark_eos.librdkafka import (
-    NO_SUCH_PLACE,
     REFUSALS,
+    TOPIC_AT_FAULT,
     ConnectionLog,
     TransactionError,
     advice,
@@ -285,7 +285,7 @@ class SlotProducer:
         except Exception as error:
             if isinstance(error, TransactionError):
                 raise
-            if isinstance(error, KafkaException) and error.args[0].code() in NO_SUCH_PLACE:
+            if isinstance(error, KafkaException) and error.args[0].code() in TOPIC_AT_FAULT:
                 check()
             index = found.rows.num_rows - 1 - sum(1 for _ in arguments)
             raise TransactionError(
@@ -311,7 +311,7 @@ class SlotProducer:
     def _raise_failed(self, check: Callable[[], None]) -> None:
         failed = self._failed
         if failed is not None:
-            if failed.error.code() in NO_SUCH_PLACE:
+            if failed.error.code() in TOPIC_AT_FAULT:
                 check()
             raise TransactionError(
                 f"{failed.position}, for topic {failed.topic!r}: "
