@@ -172,11 +172,11 @@ def acls_for(
     group = describe(ResourceType.GROUP, group_id)
     if purpose is Purpose.QUERY:
         return query_acls(group_id, id_prefix, sources, targets)
-    if purpose is Purpose.STATUS:
+    if purpose in (Purpose.STATUS, Purpose.ABORT):
+        # A group is described only to who may describe the topics of its members too.
         topics = [describe(ResourceType.TOPIC, topic) for topic in sorted(sources)]
-        return [*topics, group, transactional_ids(id_prefix, Operation.DESCRIBE)]
-    if purpose is Purpose.ABORT:
-        return [group, transactional_ids(id_prefix, Operation.WRITE)]
+        operation = Operation.WRITE if purpose is Purpose.ABORT else Operation.DESCRIBE
+        return [*topics, group, transactional_ids(id_prefix, operation)]
     if purpose is Purpose.VERIFY:
         read = [read_topic(topic) for topic in sorted({*sources, *targets})]
         return [*read, group, transactional_ids(id_prefix, Operation.DESCRIBE)]

@@ -83,12 +83,12 @@ def topics(
         wire: the connections.
         names: topic names, or None for all topics that are not internal and may be described.
         deadline: over all attempts.
-        operation: what they are looked up for; Read and Write imply Describe.
+        operation: what they are looked up for.
 
     Raises:
-        AuthorizationError: a topic of the names may not be described.
+        AuthorizationError: that is not allowed for a topic of the names.
     """
-    request = _metadata_request(names)
+    request = _metadata_request(names, operations=operation is not Operation.DESCRIBE)
     # A topic can't exist under a name that is not valid.
     missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
 
@@ -99,9 +99,12 @@ def topics(
                 continue
             if topic.error_code == _LEADER_NOT_AVAILABLE:
                 raise Again(f"topic {topic.name!r}: {code_names([topic.error_code])}")
-            if topic.error_code:
+            code = topic.error_code
+            if not code and operation not in _operations(topic, operation):
+                code = Code.TOPIC_AUTHORIZATION_FAILED
+            if code:
                 acl = Acl(ResourceType.TOPIC, topic.name, operation)
-                raise refusal(f"topic {topic.name!r}", topic.error_code, [acl], wire.grantee)
+                raise refusal(f"topic {topic.name!r}", code, [acl], wire.grantee)
             if names is None and topic.is_internal:
                 continue
             found[topic.name] = TopicInfo(topic.name, topic.topic_id, len(topic.partitions))
@@ -110,36 +113,33 @@ def topics(
     return wire.ask(request, deadline, interpret=interpret)
 
 
-def topic_operations(
-    wire: Wire, names: Collection[str], deadline: Deadline
-) -> dict[str, set[Operation]]:
-    """What may be done with topics, as the brokers tell it (KIP-430).
+def forbidden(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
+    """Those of the ACLs on topics that we lack; of topics that do not exist nothing is told.
 
     Args:
         wire: the connections.
-        names: topic names.
+        wanted: ACLs on topics.
         deadline: over all attempts.
-
-    Returns:
-        Operations by topic. Topics that do not exist, or of which the broker does not tell, are
-        left out.
     """
-    request = _metadata_request(names, operations=True)
+    request = _metadata_request({acl.name for acl in wanted}, operations=True)
 
-    def interpret(response: Any) -> dict[str, set[Operation]]:
-        found = {}
-        for topic in response.topics:
-            if topic.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
-                found[topic.name] = set[Operation]()
-            elif not topic.error_code and topic.authorized_operations is not None:
-                found[topic.name] = {
-                    operation
-                    for number, operation in _OPERATIONS.items()
-                    if number in topic.authorized_operations
-                }
-        return found
+    def interpret(response: Any) -> list[Acl]:
+        found = {topic.name: topic for topic in response.topics}
+        return [
+            acl
+            for acl in wanted
+            if found[acl.name].error_code == Code.TOPIC_AUTHORIZATION_FAILED
+            or acl.operation not in _operations(found[acl.name], acl.operation)
+        ]
 
     return wire.ask(request, deadline, interpret=interpret)
+
+
+def _operations(topic: Any, *otherwise: Operation) -> set[Operation]:
+    """What may be done with a topic, as the broker tells it (KIP-430), if it does."""
+    if topic.error_code or topic.authorized_operations is None:
+        return set(otherwise)
+    return {_OPERATIONS[n] for n in topic.authorized_operations if n in _OPERATIONS}
 
 
 def _metadata_request(names: Collection[str] | None, *, operations: bool = False) -> Any:

@@ -1,10 +1,13 @@
 """What librdkafka's errors and its log mean to a transaction."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
+
+from spark_eos.acls import Acl, Grantee
+from spark_eos.errors import DENIED, remedy
 
 logger = logging.getLogger(__name__)
 # Failures reach the user as errors that name a cause; without a handler each of librdkafka's own
@@ -42,8 +45,12 @@ _PERMANENT: Final = {
 }
 
 # Whoever asks for the topic as it is now can tell why: it is gone, it was created anew with fewer
-# partitions, or a row names what never was.
-NO_SUCH_PLACE: Final = {
+# partitions, a row names what never was, or it may not be written to, for which librdkafka fails
+# the transaction and purges its records.
+TOPIC_AT_FAULT: Final = {
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
@@ -94,8 +101,14 @@ def is_transient(error: KafkaError | BaseException) -> bool:
     return isinstance(cause, SystemError | TimeoutError)
 
 
-def advice(error: KafkaError | BaseException) -> str:
-    """The error in words, with what can be done about it where that is known."""
+def advice(error: KafkaError | BaseException, needed: Iterable[Acl], grantee: Grantee) -> str:
+    """The error in words, with what can be done about it where that is known.
+
+    Args:
+        error: librdkafka's error, or another.
+        needed: the ACLs that were needed for what failed.
+        grantee: whom they are given to.
+    """
     cause = _cause(error)
     if isinstance(cause, KafkaError) and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return (
@@ -103,6 +116,8 @@ def advice(error: KafkaError | BaseException) -> str:
             "topic's max.message.bytes and kafka['message.max.bytes'], or, if the record itself "
             "is smaller than that, lower kafka['batch.size'] to the topic's max.message.bytes"
         )
+    if isinstance(cause, KafkaError) and cause.code() in DENIED:
+        return f"{cause}: {remedy(cause.code(), needed, grantee)}".removesuffix(": ")
     return str(cause)
 
 

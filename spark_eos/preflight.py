@@ -1,11 +1,12 @@
 """What must hold before anything is written; each refusal says what would help."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from spark_eos import calls
-from spark_eos.acls import Acl, ResourceType, query_acls
+from spark_eos.acls import ResourceType, query_acls
 from spark_eos.deadline import Deadline
 from spark_eos.errors import (
+    DENIED,
     AuthorizationError,
     Code,
     ConfigurationError,
@@ -100,26 +101,28 @@ def check_authorization(
     """
     targets = () if settings.topic is None else (settings.topic,)
     needed = query_acls(settings.group_id, settings.id_prefix, sources, targets)
-    allowed = calls.topic_operations(wire, {*sources, *targets}, deadline)
-    missing: dict[Acl, int] = {}
-    for acl in needed:
-        if acl.resource is ResourceType.TOPIC:
-            if acl.operation not in allowed.get(acl.name, {acl.operation}):
-                missing[acl] = Code.TOPIC_AUTHORIZATION_FAILED
-            continue
-        try:
-            if acl.resource is ResourceType.GROUP:
-                check_membership(wire, settings.group_id, deadline)
-            else:
-                check_transactions(wire, settings, deadline)
-        except AuthorizationError as error:
-            missing[acl] = error.code
+    on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
+    missing = calls.forbidden(wire, on_topics, deadline)
+    codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
+    for code in (
+        _denied(lambda: check_membership(wire, settings.group_id, deadline)),
+        _denied(lambda: check_transactions(wire, settings, deadline)),
+    ):
+        if code is not None:
+            missing += [acl for acl in needed if acl.resource is DENIED[code]]
+            codes.append(code)
     if missing:
         raise AuthorizationError(
-            f"{code_names(missing.values())}: {wire.grantee.lacks(missing)}",
-            min(missing.values()),
-            missing,
+            f"{code_names(codes)}: {wire.grantee.lacks(missing)}", codes[0], missing
         )
+
+
+def _denied(check: Callable[[], None]) -> int | None:
+    try:
+        check()
+    except AuthorizationError as error:
+        return error.code
+    return None
 
 
 def check_cluster(

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import SparkEosError
 from spark_eos.identity import Slot
 from spark_eos.librdkafka import (
-    NO_SUCH_PLACE,
     REFUSALS,
+    TOPIC_AT_FAULT,
     ConnectionLog,
     TransactionError,
     advice,
@@ -51,6 +52,7 @@ class _FailedRecord:
     error: KafkaError
     size: int
     position: str
+    topic: str
 
 
 class SlotProducer:
@@ -148,7 +150,8 @@ class SlotProducer:
         except Exception as error:
             self._producer = None
             raise TransactionError(
-                f"starting a transactional producer: {error}", again=is_transient(error)
+                f"starting a transactional producer: {self._advice(error)}",
+                again=is_transient(error),
             ) from error
         # An error while connecting can't reach into a transaction. A lost connection is remembered,
         # since librdkafka does not tell of the next one if that comes within 30 s.
@@ -242,14 +245,22 @@ class SlotProducer:
             return
         row = find_record(found, key, value)
         position = found.position(row) if row is not None else f"source {found.topic}"
-        self._failed = _FailedRecord(error, size, f"{position}, for topic {message.topic()!r}")
+        self._failed = _FailedRecord(error, size, position, message.topic())
+
+    def _advice(self, error: KafkaError | BaseException, topic: str | None = None) -> str:
+        needed = [transactional_ids(self.settings.id_prefix, Operation.WRITE)]
+        if topic is not None:
+            needed.append(write_topic(topic))
+        return advice(error, needed, self.settings.client.grantee)
 
     def _guarded(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
         except Exception as error:
             # Besides KafkaException: SystemError, when librdkafka fails inside a callback.
-            raise TransactionError(f"{what}: {error}", again=is_transient(error)) from error
+            raise TransactionError(
+                f"{what}: {self._advice(error)}", again=is_transient(error)
+            ) from error
 
     # Work -------------------------------------------------------------------------------------
 
@@ -278,11 +289,12 @@ class SlotProducer:
         except Exception as error:
             if isinstance(error, TransactionError):
                 raise
-            if isinstance(error, KafkaException) and error.args[0].code() in NO_SUCH_PLACE:
+            if isinstance(error, KafkaException) and error.args[0].code() in TOPIC_AT_FAULT:
                 check()
             index = found.rows.num_rows - 1 - sum(1 for _ in arguments)
             raise TransactionError(
-                f"{found.position(index)}, for topic {topics[index]!r}: {advice(error)}",
+                f"{found.position(index)}, for topic {topics[index]!r}: "
+                f"{self._advice(error, topics[index])}",
                 again=is_transient(error),
             ) from error
         self._guarded("poll", self._producer.poll, 0)
@@ -303,10 +315,11 @@ class SlotProducer:
     def _raise_failed(self, check: Callable[[], None]) -> None:
         failed = self._failed
         if failed is not None:
-            if failed.error.code() in NO_SUCH_PLACE:
+            if failed.error.code() in TOPIC_AT_FAULT:
                 check()
             raise TransactionError(
-                f"{failed.position}: {advice(failed.error)}",
+                f"{failed.position}, for topic {failed.topic!r}: "
+                f"{self._advice(failed.error, failed.topic)}",
                 again=is_transient(failed.error),
             )
 

@@ -1,5 +1,7 @@
 """Least privilege, on a broker with StandardAuthorizer; see docs/acls.md."""
 
+import copy
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 from kafka.protocol.admin import ListTransactionsRequest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink, progress
-from spark_eos.errors import AuthorizationError, Code, code_name
+from spark_eos.acls import Grantee, Purpose, acls_for, read_group, read_topic
+from spark_eos.cli import main
+from spark_eos.errors import AuthorizationError, Code, code_name, refusal
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.granting import Guarded, guarded_kafka
@@ -23,6 +27,7 @@ from support.operating import run
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import relay, run_available
+from support.tables import table_of, tables
 from support.writing import rows, transactions
 
 
@@ -126,6 +131,7 @@ def test_a_query_does_not_start_without(
     assert str(refusal.value) == (
         f"{code_name(code)}: {flow.principal} lacks {words}. To grant: {command}"
     )
+    assert str(refusal.value).startswith(_documented(flow, "error at the start", missing))
     flow.grant(command)
     _start(spark_eos_session, flow)
 
@@ -166,7 +172,7 @@ def test_an_acl_that_is_taken_away_from_a_running_query(
     missing: str, flow: Guarded, spark_eos_session: SparkSession
 ) -> None:
     flow.grant(*flow.commands())
-    words, command = _needed(flow, missing)
+    _words, command = _needed(flow, missing)
     flow.produce(range(10))
 
     def taken_away(report: BatchReport) -> None:
@@ -184,9 +190,27 @@ def test_an_acl_that_is_taken_away_from_a_running_query(
         query.stop()
         sink.close()
     # What Spark's source reads with tells in its own words.
-    told = "Not authorized to access topics" if missing == "source" else words.split(" on ")[1]
+    told = _documented(flow, "error of the running query", missing)
     assert told in str(failure.value)
+    assert (command in str(failure.value)) == (missing != "source")
     assert sorted(map(int, flow.values())) == list(range(10))
+
+
+def test_the_groups_of_sparks_deprecated_offset_fetching(
+    flow: Guarded, spark_eos_session: SparkSession
+) -> None:
+    flow.grant(*flow.commands())
+    flow.produce(range(4))
+    setting = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+    spark_eos_session.conf.set(setting, "true")
+    try:
+        with pytest.raises(StreamingQueryException, match="Not authorized to access group: spark-"):
+            run_available(spark_eos_session, flow)
+        flow.grant(*flow.commands("--for", "deprecated-offset-fetching"))
+        run_available(spark_eos_session, flow)
+    finally:
+        spark_eos_session.conf.unset(setting)
+    assert sorted(map(int, flow.values())) == list(range(4))
 
 
 # What can't be found or ended ---------------------------------------------------------------------
@@ -256,17 +280,17 @@ def test_status_needs_what_is_printed_for_it(flow: Guarded) -> None:
 
 
 def test_abort_needs_what_is_printed_for_it(flow: Guarded) -> None:
-    group, ids = _granted(flow, "abort")
-    with flow.without(ids):
-        assert _less(ids) in run("abort", flow, "--yes").stderr
     flow.grant(*flow.commands())
     with _left_open(flow) as name:
         for line in flow.commands():
             flow.revoke(line)
-        flow.grant(group, ids)
+        topic, group, ids = _granted(flow, "abort")
+        with flow.without(topic):
+            assert "lacks Describe on a topic of its members" in run("abort", flow).stderr
         with flow.without(group):
-            assert group in run("abort", flow, "--yes").stderr
+            assert group in run("abort", flow).stderr
         with flow.without(ids):
+            assert _less(ids) in run("abort", flow).stderr
             flow.grant(_less(ids))
             assert ids in run("abort", flow, "--yes").stderr
         assert flow.open_transactions() == [name]
@@ -284,15 +308,113 @@ def test_verify_needs_what_is_printed_for_it(
         flow.revoke(line)
     lines = _granted(flow, "verify")
     assert _verify(flow).exit_code == 0
-    codes = ("TOPIC_AUTHORIZATION", "TOPIC_AUTHORIZATION", "GROUP_AUTH", "TRANSACTIONAL_ID_AUTH")
-    for line, _code in zip(lines, codes, strict=True):
+    told = (
+        (f"topic '{flow.source}'", "Topic authorization failed"),
+        (f"topic '{flow.target}'", "Topic authorization failed"),
+        (f"group '{flow.group_id}'", "30 GROUP_AUTHORIZATION_FAILED"),
+        (f"ids that begin with 'spark-eos/{flow.group_id}/'", "53 TRANSACTIONAL_ID_AUTH"),
+    )
+    for line, words in zip(lines, told, strict=True):
         with flow.without(line):
             result = _verify(flow)
-        assert result.exit_code == 2
-        print(result.stderr)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert all(word in result.stderr for word in words), result.stderr
 
 
 def _granted(flow: Guarded, purpose: str) -> list[str]:
     lines = flow.commands("--for", purpose)
     flow.grant(*lines)
     return lines
+
+
+def _documented(flow: Guarded, column: str, missing: str) -> str:
+    """What docs/acls.md says, with the names of the flow."""
+    (text,) = (
+        row[column]
+        for table in tables("acls.md")
+        for row in table.rows
+        if column in table.columns and row["without"].startswith(missing)
+    )
+    for name, value in {
+        "PRINCIPAL": flow.principal,
+        "SOURCE": flow.source,
+        "TARGET": flow.target,
+        "GROUP": flow.group_id,
+    }.items():
+        # Words, not the names of codes.
+        text = re.sub(rf"(?<![A-Z_]){name}(?![A-Z_])", value, text)
+    return text
+
+
+def test_the_table_of_acls_is_what_is_granted() -> None:
+    table = table_of("acls.md", "What is needed")
+    told = [tuple(row.values())[:-1] for row in table.rows]
+    assert told == [
+        (purpose.value, acl.operation.value, acl.resource.value, acl.pattern_type, acl.name)
+        for purpose in Purpose
+        for acl in acls_for(purpose, "GROUP", "spark-eos/GROUP/", ["SOURCE"], ["TARGET"])
+    ]
+
+
+# The command itself -------------------------------------------------------------------------------
+
+_ARGUMENTS = (
+    *("acls", "--bootstrap-servers", "kafka:9092", "--principal", "User:it's", "--group-id", "a b"),
+    *("--source", "in", "--source", "other", "--target", "out"),
+)
+
+
+def _printed(*more: str) -> str:
+    result = CliRunner().invoke(main, [*_ARGUMENTS, *more])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_lines_are_quoted_for_a_shell() -> None:
+    lines = _printed("--prefix", "eu", "--command-config", "my admin.properties").splitlines()
+    start = (
+        "kafka-acls.sh --bootstrap-server kafka:9092 --command-config 'my admin.properties' --add "
+        """--allow-principal 'User:it'"'"'s' --operation """
+    )
+    assert [line.removeprefix(start) for line in lines] == [
+        "Read --topic in",
+        "Read --topic other",
+        "Write --topic out",
+        "Read --group 'a b'",
+        "Write --resource-pattern-type prefixed --transactional-id eu/a%20b/",
+    ]
+
+
+def test_what_one_acl_implies_is_not_printed_again() -> None:
+    assert _printed("--for", "query", "--for", "status", "--for", "abort") == _printed()
+
+
+def test_acls_as_json() -> None:
+    found = json.loads(_printed("--json", "--for", "deprecated-offset-fetching"))
+    assert found == [
+        {
+            "principal": "User:it's",
+            "operation": "Read",
+            "resource_type": "group",
+            "pattern_type": "prefixed",
+            "name": "spark-kafka-source",
+        }
+    ]
+
+
+def test_a_principal_without_its_type_is_refused() -> None:
+    result = CliRunner().invoke(main, [*_ARGUMENTS, "--principal", "alice"])
+    assert result.exit_code == 2
+    assert "'alice' has no type, as User:alice has" in result.stderr
+
+
+def test_errors_have_the_acls_that_they_name() -> None:
+    acl = read_group("orders")
+    error = refusal("x", 30, [acl, read_topic("in")], Grantee(None, "kafka:9092"))
+    assert isinstance(error, AuthorizationError)
+    assert copy.copy(error).missing == (acl,)
+    assert str(error).startswith(
+        "x: 30 GROUP_AUTHORIZATION_FAILED: the principal of the kafka settings lacks Read on group "
+        "'orders'. To grant: kafka-acls.sh "
+    )
+    assert "--allow-principal User:PRINCIPAL " in str(error)

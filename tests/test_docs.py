@@ -1,10 +1,9 @@
-"""docs/protocol.md says what the code does, and names tests that exist."""
+"""What docs/ says in tables is what the code does, and names tests that exist."""
 
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +11,10 @@ import pytest
 
 from spark_eos.errors import Code, verdict
 from spark_eos.protocol import TxnOffsetCommitRequest
+from support.tables import table_of, tables
 
 _ROOT = Path(__file__).parent.parent
-_PROTOCOL = _ROOT / "docs" / "protocol.md"
 _REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
-
-
-@dataclass(frozen=True)
-class _Table:
-    section: str
-    columns: list[str]
-    rows: list[dict[str, str]]
-
-
-def _tables() -> Iterator[_Table]:
-    section, lines = "", []
-    for line in [*_PROTOCOL.read_text().splitlines(), ""]:
-        if line.startswith("|"):
-            lines.append([cell.strip() for cell in line.strip("|").split(" | ")])
-            continue
-        if lines:
-            columns = lines[0]
-            yield _Table(
-                section, columns, [dict(zip(columns, row, strict=True)) for row in lines[2:]]
-            )
-            lines = []
-        if line.startswith("## "):
-            section = line.removeprefix("## ")
-
-
-def _table(section: str) -> _Table:
-    return next(table for table in _tables() if table.section == section)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +30,15 @@ def collected() -> set[str]:
     return {line.removeprefix("tests/") for line in found.stdout.splitlines() if "::" in line}
 
 
-def test_every_row_of_the_protocol_has_a_test(collected: set[str]) -> None:
-    rows = [(table.section, row) for table in _tables() for row in table.rows]
-    assert len(rows) > 80
+@pytest.mark.parametrize(("page", "least"), [("protocol.md", 80), ("acls.md", 12)])
+def test_every_row_has_a_test(page: str, least: int, collected: set[str]) -> None:
+    rows = [
+        (table.section, row)
+        for table in tables(page)
+        for row in table.rows
+        if "covered by" in table.columns
+    ]
+    assert len(rows) > least
     for section, row in rows:
         references = _REFERENCE.findall(row["covered by"])
         assert references, f"{section}: no test for {row}"
@@ -73,13 +51,14 @@ def test_every_row_of_the_protocol_has_a_test(collected: set[str]) -> None:
 
 
 def test_the_error_table_says_what_the_code_does() -> None:
-    table = _table("Errors of TxnOffsetCommit, per partition")
+    table = table_of("protocol.md", "Errors of TxnOffsetCommit, per partition")
     codes = {row["code"]: row for row in table.rows}
     for code, row in codes.items():
         judged = verdict([12_345 if code == "other" else int(code)])
         assert row["verdict"] == judged.name.lower(), row
     # Every code that this answer may have and that is not simply refused has a row.
     elsewhere = {
+        Code.CLUSTER_AUTHORIZATION_FAILED,
         Code.INVALID_TRANSACTION_TIMEOUT,
         Code.UNSTABLE_OFFSET_COMMIT,
         Code.UNRELEASED_INSTANCE_ID,
@@ -92,7 +71,8 @@ def test_the_error_table_says_what_the_code_does() -> None:
 
 
 def test_the_field_table_is_the_schema() -> None:
-    told = {row["field"]: (row["type"], row["versions"]) for row in _table("TxnOffsetCommit").rows}
+    table = table_of("protocol.md", "TxnOffsetCommit")
+    told = {row["field"]: (row["type"], row["versions"]) for row in table.rows}
     assert told == dict(_fields(TxnOffsetCommitRequest.json["fields"]))
 
 

@@ -44,9 +44,9 @@ _REJECTED = [
 ]
 _FENCED = ["47 INVALID_PRODUCER_EPOCH", "49 INVALID_PRODUCER_ID_MAPPING", "90 PRODUCER_FENCED"]
 _REFUSED = {
-    "29 TOPIC_AUTHORIZATION_FAILED": "READ the source topic 'in-",
-    "30 GROUP_AUTHORIZATION_FAILED": "READ the group 'group-",
-    "53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "WRITE the transactional id 'spark-eos/",
+    "29 TOPIC_AUTHORIZATION_FAILED": "lacks Read on topic 'in-",
+    "30 GROUP_AUTHORIZATION_FAILED": "lacks Read on group 'group-",
+    "53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "lacks Write on transactional ids that begin with",
     "12 OFFSET_METADATA_TOO_LARGE": "offset.metadata.max.bytes",
     "24 INVALID_GROUP_ID": "another group_id",
     "42 INVALID_REQUEST": "the broker's log",
