@@ -80,17 +80,21 @@ def main(
         own = "python{}.{}".format(*sys.version_info)
         newest = (SPARKS[-1], KAFKAS[-1])
         chosen = [one for one in chosen if one[0] == own or one[1:] == newest]
+    # Before the results change a file.
+    commit = _commit()
     failed = False
     for python, spark, kafka in chosen:
         click.echo(f"Python {_version(python)}, Spark {spark}, Kafka {kafka}")
-        result = _run(python, spark, kafka, processes, tests)
+        result = _run(python, spark, kafka, processes, tests, commit)
         keep(result)
         failed |= result.failed > 0 or result.passed == 0
         click.echo(f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped")
     raise SystemExit(int(failed))
 
 
-def _run(python: str, spark: str, kafka: str, processes: int, tests: tuple[str, ...]) -> Result:
+def _run(
+    python: str, spark: str, kafka: str, processes: int, tests: tuple[str, ...], commit: str
+) -> Result:
     version = _version(python) or ""
     minor = version.rpartition(".")[0]
     venv = Path(".venv", "matrix", f"spark-{spark}-python{minor}")
@@ -125,7 +129,7 @@ def _run(python: str, spark: str, kafka: str, processes: int, tests: tuple[str, 
         failed=failed,
         skipped=counts["skipped"],
         date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        commit=_commit(),
+        commit=commit,
     )
 
 
