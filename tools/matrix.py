@@ -16,6 +16,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 import click
+from packaging.version import Version
 from versions import Result, keep
 
 from spark_eos.java import find_java
@@ -31,9 +32,12 @@ def _pinned(file: Path) -> str:
 
 
 PINNED: Final = _pinned(ROOT / "constraints.txt")
-SPARKS: Final = sorted({PINNED, *(_pinned(f) for f in ROOT.glob("constraints-spark-*.txt"))})
+SPARKS: Final = sorted(
+    {PINNED, *(_pinned(f) for f in ROOT.glob("constraints-spark-*.txt"))}, key=Version
+)
 KAFKAS: Final = sorted(
-    name.removeprefix("kafka-") for name in lock_names() if name.startswith("kafka-")
+    (name.removeprefix("kafka-") for name in lock_names() if name.startswith("kafka-")),
+    key=Version,
 )
 
 
