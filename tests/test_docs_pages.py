@@ -90,9 +90,6 @@ def test_the_runbook_has_every_error() -> None:
 def page_kafka() -> Iterator[EmbeddedKafka]:
     """A broker of the page's own, since pages share names of topics and groups."""
     with EmbeddedKafka() as broker:
-        for topic in ("orders", "orders-enriched", "orders-rejected", "orders-copy"):
-            broker.create_topic(topic, partitions=4)
-        produce(broker, range(_COUNT))
         yield broker
 
 
@@ -186,8 +183,16 @@ def reader(
     return Reader(page_kafka, tmp_path, {"spark": spark_eos_session})
 
 
+def _topics(reader: Reader) -> None:
+    """What most pages assume."""
+    for topic in ("orders", "orders-enriched", "orders-rejected", "orders-copy"):
+        reader.broker.create_topic(topic, partitions=4)
+    produce(reader.broker, range(_COUNT))
+
+
 def _own_sink(reader: Reader) -> None:
     """The query of docs/moving.md that is to move; it has written some of the orders."""
+    _topics(reader)
     servers = reader.broker.bootstrap_servers
     frame = (
         reader.names["spark"]
@@ -217,12 +222,17 @@ def _own_sink(reader: Reader) -> None:
 
 def _query(reader: Reader) -> None:
     """The query that docs/operations.md is about."""
+    _topics(reader)
     for block in blocks("docs/verify.md"):
         if block.language == "python":
             reader.follow(block)
 
 
-_BEFORE = {"docs/moving.md": _own_sink, "docs/operations.md": _query}
+def _nothing(_reader: Reader) -> None:
+    """This page makes its topics."""
+
+
+_BEFORE = {"docs/index.md": _nothing, "docs/moving.md": _own_sink, "docs/operations.md": _query}
 
 
 def _after_guide(reader: Reader) -> None:
@@ -246,7 +256,7 @@ _AFTER = {"docs/guide.md": _after_guide, "docs/moving.md": _after_moving}
 def test_what_a_page_shows_runs(
     page: str, reader: Reader, embedded_kafka: EmbeddedKafka, spark_eos_session: SparkSession
 ) -> None:
-    _BEFORE.get(page, lambda _: None)(reader)
+    _BEFORE.get(page, _topics)(reader)
     for block in blocks(page):
         if block.runs_here:
             reader.follow(block)

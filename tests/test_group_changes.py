@@ -34,6 +34,7 @@ from support.flow import Flow
 from support.members import deadline, started
 from support.queries import QueryProcess, relay, run_available, until
 from support.runs import running
+from support.versions import STALE_EPOCH
 from support.writing import take_over
 
 
@@ -175,7 +176,7 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
         assert report.rounds == 2
         assert "round 2 for 1 source partitions" in caplog.text
         assert f"spark-eos-0 at epoch {before}" in caplog.text
-        assert "113 STALE_MEMBER_EPOCH" in caplog.text
+        assert errors.code_name(STALE_EPOCH) in caplog.text
         runs.written_once(6, 6)
 
 

@@ -14,7 +14,10 @@ from support.flow import Flow
 from support.members import started
 from support.proxy import KafkaProxy
 from support.runs import running
+from support.versions import needs_topic_ids
 from support.writing import rows, transactions
+
+pytestmark = needs_topic_ids
 
 _DESCRIBE_LOG_DIRS = 35
 

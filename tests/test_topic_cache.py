@@ -19,6 +19,7 @@ from support.flow import Flow
 from support.members import started
 from support.proxy import KafkaProxy
 from support.proxy_faults import Request
+from support.versions import needs_topic_ids
 from support.writing import rows, sent_requests, transactions
 
 
@@ -113,6 +114,8 @@ def test_a_cluster_that_does_not_answer() -> None:
         _cache(wire, max_block_ms=200).get(["any"])
 
 
+# By name, topics are looked up once more before each commit.
+@needs_topic_ids
 def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +160,8 @@ def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch
     assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]
 
 
+# By name, topics are looked up once more before each commit.
+@needs_topic_ids
 def test_a_query_asks_once_per_worker(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:

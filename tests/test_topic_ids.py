@@ -19,6 +19,7 @@ from spark_eos.wire import Wire
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy_faults import Request
+from support.versions import needs_topic_ids
 from support.writing import rows, sent_requests, transactions
 
 _KEY = TxnOffsetCommitRequest.API_KEY
@@ -54,6 +55,7 @@ def _set_id(writing: Transactions, topic: str, topic_id: Any) -> None:
     }
 
 
+@needs_topic_ids
 def test_topics_with_ids_go_by_id(other: str, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sent_requests(monkeypatch)
     with _two_topics(flow, other) as writing:
@@ -67,6 +69,7 @@ def test_topics_with_ids_go_by_id(other: str, flow: Flow, monkeypatch: pytest.Mo
     assert flow.committed() == {0: 2}
 
 
+@needs_topic_ids
 @pytest.mark.parametrize("missing", [None, _NULL], ids=["no id", "null id"])
 def test_one_missing_id_sends_the_whole_request_by_name(
     other: str, flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch

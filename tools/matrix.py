@@ -16,6 +16,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 import click
+from packaging.version import Version
 from versions import Result, keep
 
 from spark_eos.java import find_java
@@ -31,9 +32,12 @@ def _pinned(file: Path) -> str:
 
 
 PINNED: Final = _pinned(ROOT / "constraints.txt")
-SPARKS: Final = sorted({PINNED, *(_pinned(f) for f in ROOT.glob("constraints-spark-*.txt"))})
+SPARKS: Final = sorted(
+    {PINNED, *(_pinned(f) for f in ROOT.glob("constraints-spark-*.txt"))}, key=Version
+)
 KAFKAS: Final = sorted(
-    name.removeprefix("kafka-") for name in lock_names() if name.startswith("kafka-")
+    (name.removeprefix("kafka-") for name in lock_names() if name.startswith("kafka-")),
+    key=Version,
 )
 
 
@@ -80,17 +84,21 @@ def main(
         own = "python{}.{}".format(*sys.version_info)
         newest = (SPARKS[-1], KAFKAS[-1])
         chosen = [one for one in chosen if one[0] == own or one[1:] == newest]
+    # Before the results change a file.
+    commit = _commit()
     failed = False
     for python, spark, kafka in chosen:
         click.echo(f"Python {_version(python)}, Spark {spark}, Kafka {kafka}")
-        result = _run(python, spark, kafka, processes, tests)
+        result = _run(python, spark, kafka, processes, tests, commit)
         keep(result)
         failed |= result.failed > 0 or result.passed == 0
         click.echo(f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped")
     raise SystemExit(int(failed))
 
 
-def _run(python: str, spark: str, kafka: str, processes: int, tests: tuple[str, ...]) -> Result:
+def _run(
+    python: str, spark: str, kafka: str, processes: int, tests: tuple[str, ...], commit: str
+) -> Result:
     version = _version(python) or ""
     minor = version.rpartition(".")[0]
     venv = Path(".venv", "matrix", f"spark-{spark}-python{minor}")
@@ -103,6 +111,8 @@ def _run(python: str, spark: str, kafka: str, processes: int, tests: tuple[str, 
         subprocess.run(
             [
                 *(str(venv / "bin" / "python"), "-m", "pytest", "-m", "not slow"),
+                # The first tests of an environment also prepare its archive of classes.
+                "--timeout=600",
                 *("--numprocesses", str(processes), "--dist", "worksteal"),
                 *(f"--junitxml={report}", *tests),
             ],
@@ -122,9 +132,8 @@ def _run(python: str, spark: str, kafka: str, processes: int, tests: tuple[str, 
         passed=counts["tests"] - failed - counts["skipped"],
         failed=failed,
         skipped=counts["skipped"],
-        seconds=round(float(suite["time"])),
         date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        commit=_commit(),
+        commit=commit,
     )
 
 

@@ -26,7 +26,6 @@ class Result:
         passed: number of tests.
         failed: number of tests that failed or could not be set up.
         skipped: number of tests.
-        seconds: how long they took.
         date: the day, as ``2026-11-21``.
         commit: the commit that was tested, abbreviated; with a plus if there were changes.
     """
@@ -39,7 +38,6 @@ class Result:
     passed: int
     failed: int
     skipped: int
-    seconds: int
     date: str
     commit: str
 
