@@ -139,8 +139,8 @@ class ConnectSurroundings:
         if not self._stop_asked:
             return None
         with contextlib.suppress(Exception):
-            # The job is an operation of the session, not of the query, and would go on. That Spark's
-            # client has given it up may have ended it by now, which is nowhere promised.
+            # The job is an operation of the session, not of the query, and would go on. Since
+            # Spark's client has given it up it may have ended, which is nowhere promised.
             self._session.interruptTag(self._tag)
         because = "" if isinstance(error, _Terminated) else f": {error!s:.1000}"
         return QueryStoppedError(f"the query was stopped in the middle of a batch{because}")

@@ -23,7 +23,7 @@ from support.flow import Flow
 from support.fronts import Queries, RunningQuery, SinkFront
 from support.holding import produce_with_hold
 from support.proxy import KafkaProxy
-from support.proxy_faults import HoldRequest
+from support.proxy_faults import HoldAnswer
 from support.queries import run_available, until
 
 
@@ -80,11 +80,11 @@ def test_stopped_and_started_at_once(front: SinkFront, flow: Flow, tmp_path: Pat
 def test_stopped_before_its_job_it_joins_first_and_then_leaves(
     front: SinkFront, connect_stage: ConnectStage, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    """A join that is broken off may reach the broker later, and the member would stay."""
+    """A join that is broken off may have reached the broker, and the member would stay."""
     flow = proxied_flow
     flow.produce(range(10))
     go = threading.Event()
-    joining = proxy.on(ConsumerGroupHeartbeatRequest, HoldRequest(go))
+    joining = proxy.on(ConsumerGroupHeartbeatRequest, HoldAnswer(go))
     query = front.start(flow, available_now=False)
     joining.await_hit()
     (sink,) = connect_stage.server.sinks()

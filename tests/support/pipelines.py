@@ -18,6 +18,13 @@ def relay(frame: DataFrame) -> DataFrame:
     return frame.select("source", "key", "value", "headers", "timestamp", "partition")
 
 
+def positioned(frame: DataFrame) -> DataFrame:
+    """With a header that tells the source record's position, for the verifier."""
+    position = F.format_string("%s:%d:%d", "source.topic", "source.partition", "source.offset")
+    header = F.struct(F.lit("src").alias("key"), F.encode(position, "UTF-8").alias("value"))
+    return frame.select("source", "key", "value", F.array(header).alias("headers"))
+
+
 def long_words(frame: DataFrame) -> DataFrame:
     """Values of more than two bytes, in upper case."""
     text = F.col("value").cast("string")
@@ -80,5 +87,6 @@ def _at_row(frame: DataFrame, value: bytes, act: Callable[[], None]) -> DataFram
 
 
 PIPELINES: dict[str, Callable[..., Any]] = {
-    function.__name__: function for function in (relay, long_words, letters, united, held, failing)
+    pipeline.__name__: pipeline
+    for pipeline in (relay, positioned, long_words, letters, united, held, failing)
 }

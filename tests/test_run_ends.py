@@ -1,0 +1,33 @@
+"""The end of a run whose tasks were cancelled, and may go on for a moment."""
+
+from support.flow import Flow
+from support.members import started
+from support.queries import until
+from support.runs import running
+from support.writing import rows, transactions
+
+
+def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow) -> None:
+    with running(flow) as older:
+        older.batch(1, 1)
+        with transactions(flow, older.run._coordinator) as writing:
+            writing.add(rows(flow, 0, 1))
+            writing.commit()
+            writing.add(rows(flow, 0, 2))
+            until(flow.open_transactions, lambda: "an open transaction")
+            older.run.leave(tasks_outlive_stop=0.5)
+            assert flow.open_transactions() == []
+            assert flow.members() == []
+    assert flow.committed() == {0: 2, 1: 1}
+
+
+def test_what_a_newer_run_has_open_is_left_alone(flow: Flow) -> None:
+    with running(flow) as older:
+        older.batch(1, 1)
+        with started(flow) as newer, transactions(flow, newer) as writing:
+            writing.add(rows(flow, 0, 1))
+            until(flow.open_transactions, lambda: "an open transaction")
+            older.run.leave(tasks_outlive_stop=0.5)
+            assert flow.open_transactions() != []
+            writing.commit()
+    assert flow.committed() == {0: 2, 1: 1}
