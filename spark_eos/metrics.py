@@ -189,11 +189,12 @@ class PrometheusMetrics:
         Raises:
             ConfigurationError: the port can't be had.
         """
-        self._started().count(report)
+        self._families().count(report)
+        self._serve()
 
     def on_progress(self, joined: BatchProgress) -> None:
         """Sets the lag; for `spark_eos.listener.BatchListener`."""
-        self._started().note_lag(joined.report.group_id, joined.lag)
+        self._families().note_lag(joined.report.group_id, joined.lag)
 
     def close(self) -> None:
         """Stops serving, for good; the metrics stay in their registry, and go on."""
@@ -204,29 +205,31 @@ class PrometheusMetrics:
                 server.shutdown()
                 server.server_close()
 
-    def _started(self) -> _Families:
+    def _families(self) -> _Families:
         registry = self._registry or REGISTRY
         with _lock:
             if registry not in _families:
                 _families[registry] = _Families(registry)
-            if self._port is not None and self._bound is None:
-                self._bound = self._serve(registry, self._port)
             return _families[registry]
 
-    def _serve(self, registry: CollectorRegistry, port: int) -> int:
-        serving = _servers.get((self._address, port))
-        if serving is not None and serving[0] is registry:
-            return port
-        try:
-            server, _thread = serve(port, self._address, registry)
-        except OSError as error:
-            raise ConfigurationError(
-                f"the metrics can't be served on {self._address}:{port} ({error.strerror}): give "
-                "PrometheusMetrics another port"
-            ) from error
-        bound = int(server.server_port)
-        _servers[self._address, bound] = (registry, server)
-        return bound
+    def _serve(self) -> None:
+        registry = self._registry or REGISTRY
+        with _lock:
+            if self._port is None or self._bound is not None:
+                return
+            serving = _servers.get((self._address, self._port))
+            if serving is not None and serving[0] is registry:
+                self._bound = self._port
+                return
+            try:
+                server, _thread = serve(self._port, self._address, registry)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the metrics can't be served on {self._address}:{self._port} "
+                    f"({error.strerror}): give PrometheusMetrics another port"
+                ) from error
+            self._bound = int(server.server_port)
+            _servers[self._address, self._bound] = (registry, server)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._registry is not None:

@@ -137,9 +137,10 @@ def test_a_taken_port_is_named(registry: CollectorRegistry) -> None:
         metrics = PrometheusMetrics(registry=registry, port=port, address="127.0.0.1")
         with pytest.raises(ConfigurationError, match=rf"127.0.0.1:{port} \(Address already in use"):
             metrics(REPORT)
-    # It is tried again with the next batch.
+    # It is tried again with the next batch, and no batch is left out.
     metrics(REPORT)
     assert metrics.port == port
+    assert _value(registry, "batches_total", group_id=REPORT.group_id) == 2
     metrics.close()
 
 
