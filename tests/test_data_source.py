@@ -253,14 +253,14 @@ def test_a_query_killed_with_its_driver_goes_on_elsewhere(flow: Flow, tmp_path: 
     flow.produce(range(2_000))
     settings: dict[str, Any] = {"main": "support.data_source_main", "max_offsets": 40}
     with QueryProcess(flow, tmp_path / "first.log", **settings) as first:
-        first.until(lambda: len(flow.values()) > 200, "some batches")
+        first.until(lambda: len(flow.values()) > 200, "some batches", timeout=120)
         (kept,) = keepers(flow)
         first.kill()
     until_kept_no_more(flow)
     with QueryProcess(flow, tmp_path / "second.log", **settings) as second:
-        second.until(lambda: keepers(flow), "its own keeper")
+        second.until(lambda: keepers(flow), "its own keeper", timeout=120)
         assert kept not in keepers(flow)
-        assert second.wait() == 0, second.output()
+        assert second.wait(120) == 0, second.output()
     _written_once(flow, 2_000)
     until_kept_no_more(flow)
 

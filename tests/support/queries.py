@@ -67,7 +67,8 @@ class QueryProcess:
         self.flow = flow
         arguments = {**flow.options(), "source": flow.source, **settings}
         tests = str(Path(__file__).parents[1])
-        environment = {**os.environ, "PYTHONPATH": tests, "PYTHONUNBUFFERED": "1"}
+        path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         with log.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", main, json.dumps(arguments)],
