@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,8 +16,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from spark_eos.config import ClientSettings
+from spark_eos.deadline import Deadline
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
+from spark_eos.wire import Wire
 from support.secured import MECHANISMS, Secured
+
+ODD_NAME = "o=dd,name"
 
 
 def topics(settings: dict[str, Any]) -> set[str]:
@@ -76,23 +82,24 @@ def test_tls_needs_the_authority_and_where_asked_a_certificate(secured: Secured)
 def test_the_authorizer_allows_what_acls_say() -> None:
     security = BrokerSecurity(
         listeners={"SCRAM": SecuredListener("SASL_PLAINTEXT", ("SCRAM-SHA-256",))},
-        users={"alice": "a", "root": "r"},
+        users={"alice": "a", "root": "r", ODD_NAME: "o"},
         super_users=["User:root"],
     )
     with EmbeddedKafka(security=security) as broker:
         broker.create_topic("seen")
         broker.create_topic("hidden")
 
+        def login(user: str, password: str) -> dict[str, Any]:
+            return {
+                "bootstrap.servers": broker.servers_of("SCRAM"),
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": user,
+                "sasl.password": password,
+            }
+
         def seen_by(user: str, password: str) -> set[str]:
-            return topics(
-                {
-                    "bootstrap.servers": broker.servers_of("SCRAM"),
-                    "security.protocol": "SASL_PLAINTEXT",
-                    "sasl.mechanism": "SCRAM-SHA-256",
-                    "sasl.username": user,
-                    "sasl.password": password,
-                }
-            )
+            return topics(login(user, password))
 
         assert seen_by("root", "r") >= {"seen", "hidden"}
         assert seen_by("alice", "a") == set()
@@ -108,6 +115,9 @@ def test_the_authorizer_allows_what_acls_say() -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_acls([acl])[acl].result(10)
         assert seen_by("alice", "a") == {"seen"}
+        # kafka-python sends names as they are; SCRAM has commas and equals signs of its own.
+        with closing(Wire(ClientSettings(login(ODD_NAME, "o")))) as wire:
+            assert wire.brokers(Deadline(10, "test")) == [1]
         broker.stop()
         broker.start()
         assert seen_by("alice", "a") == {"seen"}

@@ -1,13 +1,20 @@
 """Each way to log in, through a whole query: both wires, the producer and Spark's source."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql import SparkSession
 
+from spark_eos import ExactlyOnceSink, errors
+from spark_eos.config import ClientSettings
+from spark_eos.deadline import Deadline
+from spark_eos.wire import Wire
 from support.certificates import encrypted
 from support.flow import Flow
 from support.queries import run_available
@@ -150,3 +157,60 @@ def _allow(spark: SparkSession, url: str) -> None:
     """What -Dorg.apache.kafka.sasl.oauthbearer.allowed.urls does where Spark is started."""
     jvm: Any = spark.sparkContext._jvm
     jvm.System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", url)
+
+
+def test_a_token_function_without_a_java_class_for_the_source_is_refused(
+    secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    kafka = {**_oauth(secured), "oauth_cb": lambda _: secured.tokens.token("bob")}
+    sink = ExactlyOnceSink(**{**secured_flow.options(), "kafka": kafka})
+    with pytest.raises(errors.ConfigurationError, match=r"kafka\.sasl\.login\.callback\.handler"):
+        sink.read(spark_eos_session, subscribe=secured_flow.source)
+
+
+def test_the_source_can_not_log_in_otherwise_than_the_others(
+    secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    sink = ExactlyOnceSink(**{**secured_flow.options(), "kafka": secured.sasl("PLAIN")})
+    options = {"kafka.sasl.jaas.config": "x"}
+    with pytest.raises(errors.ConfigurationError, match="client settings go into kafka="):
+        sink.read(spark_eos_session, subscribe=secured_flow.source, options=options)
+
+
+def test_a_wrong_password_is_told_when_reading_and_when_writing(
+    secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    kafka = secured.sasl("SCRAM-SHA-256", password="wrong")
+    sink = ExactlyOnceSink(**{**secured_flow.options(), "kafka": kafka})
+    with pytest.raises(errors.AuthenticationError, match=r"see sasl\.username and sasl\.password"):
+        sink.read(spark_eos_session, subscribe=secured_flow.source)
+    frame = ExactlyOnceSink(**secured_flow.options()).read(
+        spark_eos_session, subscribe=secured_flow.source
+    )
+    with pytest.raises(errors.AuthenticationError, match=r"see sasl\.username and sasl\.password"):
+        sink.write(frame.select("source", "value"))
+
+
+@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN"])
+def test_a_connection_that_lives_longer_than_its_login(
+    secured: Secured, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker closes a connection that does not log in again in time (KIP-368)."""
+    settings = {
+        **secured.sasl("PLAIN", tls=False),
+        "bootstrap.servers": secured.broker.servers_of("SHORT"),
+    }
+    if mechanism == "OAUTHBEARER":
+        del settings["sasl.username"], settings["sasl.password"]
+        token = secured.tokens.token("bob")
+        settings |= {"sasl.mechanism": mechanism, "oauth_cb": lambda _: token}
+    with (
+        caplog.at_level(logging.DEBUG, "kafka.net.connection"),
+        closing(Wire(ClientSettings(settings))) as wire,
+    ):
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            wire.send(MetadataRequest(topics=[]), Deadline(5, "test"))
+            time.sleep(0.05)
+    assert "Beginning SASL re-authentication" in caplog.text
+    assert "Connection lost" not in caplog.text

@@ -2,11 +2,14 @@
 
 import copy
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import trustme
+from click.testing import CliRunner
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +17,10 @@ from hypothesis import strategies as st
 from spark_eos.config import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.jaas import JaasError, JaasLine, parse_jaas
+from spark_eos.job_options import JobOptions, job_options
+from spark_eos.tokens import MskIam, TokenProvider, msk_region
 from support.certificates import rewritten
-from support.secured import Secured
+from support.secured import PASSWORD, Secured
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 SCRAM = {
@@ -228,3 +233,64 @@ def test_nothing_secret_is_shown(secured: Secured) -> None:
             assert "marker" not in text
             assert "PRIVATE" not in text
     assert "SASL_SSL SCRAM-SHA-512 as alice" in repr(shown[0])
+
+
+def test_a_token_is_used_until_most_of_its_life_is_over() -> None:
+    lives = [100.0, -1.0, 100.0]
+    made = []
+
+    def function(config: str) -> tuple[str, float, str, dict[str, str]]:
+        made.append(config)
+        return f"token {len(made)}", time.time() + lives[len(made) - 1], "me", {"team": "orders"}
+
+    provider = TokenProvider(function, "config", {"stage": "test"})
+    assert [provider.token() for _ in range(3)] == ["token 1"] * 3
+    assert provider.extensions() == {"stage": "test", "team": "orders"}
+    provider._renewal = 0
+    assert provider.token() == "token 2"
+    assert provider.token() == "token 3"
+    assert made == ["config"] * 3
+
+
+def test_the_region_of_msk_is_in_the_names_of_its_brokers() -> None:
+    names = "b-1.orders.abc.c2.kafka.eu-west-1.amazonaws.com:9098,b-2.x:9098"
+    assert msk_region(names) == "eu-west-1"
+    assert msk_region("boot-x.c1.kafka-serverless.us-east-2.amazonaws.com:9098") == "us-east-2"
+    assert msk_region("broker-1:9092") is None
+
+
+def test_amazons_own_jaas_line_is_taken() -> None:
+    module = "software.amazon.msk.auth.iam.IAMLoginModule"
+    settings = {**SERVERS, "security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"}
+    line = f'{module} required awsRoleArn="arn:1" awsRoleSessionName="orders";'
+    client = ClientSettings({**settings, "sasl.jaas.config": line})
+    options = client.for_spark_source()
+    assert options["kafka.sasl.jaas.config"] == line
+    assert options["kafka.sasl.mechanism"] == "AWS_MSK_IAM"
+    assert client.security.sasl is not None
+    assert client.security.sasl.function == MskIam(None, role="arn:1", session="orders")
+    assert client.for_producer("id", 1)["sasl.mechanism"] == "OAUTHBEARER"
+    with pytest.raises(ConfigurationError, match="awsProfileName, awsRoleArn"):
+        ClientSettings({**settings, "sasl.jaas.config": f"{module} required awsDebugCreds=true;"})
+
+
+def test_jobs_take_settings_from_a_file_and_the_command_line_over_them(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"# c\nsasl.password = {PASSWORD}\nclient.id=file\nbootstrap.servers=x:1\n")
+    seen: list[JobOptions] = []
+
+    @click.command()
+    @job_options
+    def job(options: JobOptions) -> None:
+        seen.append(options)
+
+    line = "--bootstrap-servers y:2 --group-id g --source a --target b --checkpoint-location c"
+    more = ["--kafka-config", str(file), "--kafka", "client.id=line"]
+    result = CliRunner().invoke(job, [*line.split(), *more])
+    assert result.exit_code == 0, result.output
+    assert seen[0].kafka == {
+        "sasl.password": PASSWORD,
+        "client.id": "line",
+        "bootstrap.servers": "y:2",
+    }
+    assert PASSWORD not in repr(seen[0])

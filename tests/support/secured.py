@@ -79,6 +79,7 @@ def secured_kafka(directory: Path) -> Iterator[Secured]:
             "EXPIRED": SecuredListener("SSL", certificate=issued(authority, *HOSTS, expired=True)),
             "SASL_SSL": SecuredListener("SASL_SSL", MECHANISMS, good),
             "SASL_PLAINTEXT": SecuredListener("SASL_PLAINTEXT", MECHANISMS),
+            "SHORT": SecuredListener("SASL_PLAINTEXT", ("OAUTHBEARER", "PLAIN")),
             "SCRAM_ONLY": SecuredListener("SASL_PLAINTEXT", ("SCRAM-SHA-256",)),
         },
         users={USER: PASSWORD, MARKED_USER: MARKED_PASSWORD},
@@ -88,5 +89,10 @@ def secured_kafka(directory: Path) -> Iterator[Secured]:
         audience=AUDIENCE,
     )
     client = issued(authority, "client.test", common_name="client")
-    with EmbeddedKafka(security=security) as broker:
+    # After which a connection has to log in again (KIP-368), at the latest.
+    sessions = {
+        f"listener.name.short.{mechanism}.connections.max.reauth.ms": "1500"
+        for mechanism in ("oauthbearer", "plain")
+    }
+    with EmbeddedKafka(security=security, properties=sessions) as broker:
         yield Secured(broker, authority, authority_file, client, tokens)
