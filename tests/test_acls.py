@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,10 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink, progress
 from spark_eos.acls import Grantee, Purpose, acls_for, read_group, read_topic
 from spark_eos.cli import main
+from spark_eos.config import ClientSettings
 from spark_eos.errors import AuthorizationError, Code, code_name, refusal
 from spark_eos.testing import EmbeddedKafka
+from spark_eos.transaction import Transactions
 from support.flow import Flow
 from support.granting import Guarded, guarded_kafka
 from support.members import deadline, started
@@ -83,15 +86,15 @@ def test_with_just_the_acls_printed_what_a_killed_worker_left_is_ended_at_once(
 
 
 @contextmanager
-def _left_open(flow: Guarded, **options: Any) -> Iterator[str]:
-    """A transaction of the principal's with an offset in it, which nobody is going to end."""
+def _left_open(flow: Guarded, **options: Any) -> Iterator[Transactions]:
+    """A transaction of the principal's with an offset in it, of a worker that has no driver."""
     with started(flow) as coordinator, transactions(flow, coordinator, **options) as writing:
         writing.add(rows(flow, 0, 0))
         writing._producer.flush(deadline())
         writing._send_offsets(deadline())
         coordinator.abandon()
-        (name,) = flow.open_transactions()
-        yield name
+        assert len(flow.open_transactions()) == 1
+        yield writing
 
 
 # With one of them missing -------------------------------------------------------------------------
@@ -216,7 +219,9 @@ def test_the_groups_of_sparks_deprecated_offset_fetching(
 # What can't be found or ended ---------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("end", ["timeout", "commit"])
 def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
+    end: str,
     flow: Guarded,
     spark_eos_session: SparkSession,
     caplog: pytest.LogCaptureFixture,
@@ -225,11 +230,19 @@ def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     monkeypatch.setattr(progress, "_SETTLING", 0.2)
     flow.grant(*flow.commands())
     flow.produce(range(4))
-    with _left_open(flow, transaction_timeout_ms=3_000) as name:
-        flow.deny_describing(name)
+    # Another principal's, which may see it.
+    other = ClientSettings({"bootstrap.servers": flow.bootstrap_servers})
+    timeout_ms = 3_000 if end == "timeout" else 60_000
+    with _left_open(flow, client=other, transaction_timeout_ms=timeout_ms) as writing:
+        flow.deny_describing(*flow.open_transactions())
+        if end == "commit":
+            # A worker that was cut off from its driver after the offsets had gone through.
+            threading.Timer(3, writing._producer.commit, [deadline()]).start()
         (report,) = run_available(spark_eos_session, flow)
-    assert sorted(map(int, flow.values())) == list(range(4))
-    assert report.milliseconds["start"] > 1_000
+    # Offset 0 of partition 0 is the one that the transaction holds.
+    written = {"timeout": ["0", "1", "2", "3"], "commit": ["0/0", "1", "2", "3"]}
+    assert sorted(flow.values()) == written[end]
+    assert report.milliseconds["start"] > 500
     (warning,) = [record for record in caplog.records if "not ended at once" in record.message]
     assert f"group {flow.group_id}: an open transaction that is not seen" in warning.message
     assert f"Write on transactional ids that begin with 'spark-eos/{flow.group_id}/'" in (
@@ -281,7 +294,7 @@ def test_status_needs_what_is_printed_for_it(flow: Guarded) -> None:
 
 def test_abort_needs_what_is_printed_for_it(flow: Guarded) -> None:
     flow.grant(*flow.commands())
-    with _left_open(flow) as name:
+    with _left_open(flow):
         for line in flow.commands():
             flow.revoke(line)
         topic, group, ids = _granted(flow, "abort")
@@ -293,7 +306,7 @@ def test_abort_needs_what_is_printed_for_it(flow: Guarded) -> None:
             assert _less(ids) in run("abort", flow).stderr
             flow.grant(_less(ids))
             assert ids in run("abort", flow, "--yes").stderr
-        assert flow.open_transactions() == [name]
+        assert len(flow.open_transactions()) == 1
         assert run("abort", flow, "--yes").exit_code == 0
     assert flow.open_transactions() == []
 
