@@ -98,7 +98,6 @@ def read_options(options: Mapping[str, str]) -> DataSourceOptions:
     Raises:
         ConfigurationError: naming the option; see `in_option_names`.
     """
-    query_location(options)
     kafka = {
         name.removeprefix(_CLIENT): text
         for name, text in options.items()
@@ -112,6 +111,7 @@ def read_options(options: Mapping[str, str]) -> DataSourceOptions:
         for name, text in options.items()
         if _is_known(name)
     }
+    query_location(options)
     checkpoint_location = chosen.pop("checkpoint_location")
     numbers = {name: chosen.pop(name) for name in ("members", "group_timeout", _IDLE_TIMEOUT)}
     check_positive(**numbers)

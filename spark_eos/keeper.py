@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 # How often the keeper looks whether it is still wanted, in seconds.
 _PULSE: Final = 1.0
 # So often in a row must no transaction be open: between two of them none is.
-_QUIET_PULSES: Final = 5
+_QUIET_PULSES: Final = 3
 # A process that connects has its request at hand.
 _REQUEST_SECONDS: Final = 10.0
 # One job, and its result; a second one is refused in words of our own.
@@ -143,7 +143,7 @@ class Keeper:
             logger.warning("whether batch %d is written: %s", self._in_hand.batch_id, error)
             return True
 
-    def answer(self, request: object) -> Planned | BatchReport | None:
+    def answer(self, request: object) -> Planned | BatchReport:
         """Does what is asked.
 
         Raises:
@@ -153,9 +153,6 @@ class Keeper:
             return self._plan(request)
         if isinstance(request, Commit):
             return self._commit(request)
-        if isinstance(request, Abort):
-            self.close()
-            return None
         raise SparkEosError(f"a keeper is not asked for {type(request).__name__}")
 
     def _plan(self, request: Plan) -> Planned:
@@ -272,8 +269,8 @@ def _serve_one(
         return True
     answer: object
     try:
-        answer = keeper.answer(request)
         goes_on = not isinstance(request, Abort)
+        answer = keeper.answer(request) if goes_on else None
     except Exception as error:  # noqa: BLE001 - told to who asked
         answer, goes_on = _told(error), False
     if not goes_on:

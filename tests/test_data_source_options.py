@@ -58,6 +58,7 @@ def test_options_of_each_kind() -> None:
         ({"chunkms": "60000"}, "chunkMs=60000 must be below transactionTimeoutMs=60000"),
         ({"kafka.acks": "1"}, "kafka.acks can't be set"),
         ({"kafka.no.such": "1"}, "kafka.no.such"),
+        ({"groupid": "", "grupid": "g"}, "did you mean groupId?"),
         ({"groupid": ""}, "groupId must be a text that is not empty"),
         ({"checkpointlocation": ""}, "checkpointLocation is missing"),
     ],

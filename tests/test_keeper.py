@@ -147,7 +147,7 @@ def test_the_keeper_waits_for_a_long_batch(kept: Keeping) -> None:
     with closing(SlotProducer(settings)) as producer:
         writing = Transactions(producer, settings, planned.plan)
         writing.add(rows(kept.flow, 0, 0))
-        time.sleep(8)
+        time.sleep(6)
         writing.abort()
         commit = kept.written(planned, 2)
     assert kept.client.commit(commit).rows_written == 2
