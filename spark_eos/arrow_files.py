@@ -1,52 +1,75 @@
-"""A checkpoint's files without Spark, through pyarrow's file systems."""
+"""A checkpoint's files read without a JVM: local ones, or through pyarrow's file systems."""
 
 import re
 from pathlib import Path
+from typing import Final
 
-import pyarrow as pa
 from pyarrow import fs
 
 from spark_eos.errors import CheckpointError
 
-_LOCAL = re.compile(r"^file:/+")
-_ELSEWHERE = re.compile(r"^[a-z0-9+.-]+://")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_LOCAL: Final = re.compile(r"file:(?://[^/]*)?(?=/)")
+# Hadoop's names of what pyarrow knows by one name.
+_HADOOP_S3: Final = re.compile(r"^s3[an]:")
+
+
+def local_directory(location: str) -> Path | None:
+    """The directory of this host that a checkpoint's location may mean; None if it means none.
+
+    Hadoop takes what follows the scheme as it is, without percent-decoding it.
+    """
+    local, found = _LOCAL.subn("", location, count=1)
+    if found or not _SCHEME.match(location):
+        return Path(local)
+    return None
 
 
 class ArrowFiles:
-    """Files below a location on this machine, or on another file system that pyarrow knows.
+    """Files below a location: a local path, a ``file:`` URI, or one that pyarrow knows.
 
     Args:
-        location: a path, or a URI such as ``s3://bucket/path``; Hadoop's ``s3a://`` means the
-            same.
+        location: the checkpoint's location, as given to Spark. A path without a scheme is local,
+            a relative one below the working directory.
 
     Raises:
-        CheckpointError: pyarrow knows no such file system.
+        CheckpointError: there is no file system for it here.
     """
 
     def __init__(self, location: str) -> None:
-        local = _LOCAL.sub("/", location)
-        if not _ELSEWHERE.match(local):
-            self._fs, self._base = fs.LocalFileSystem(), str(Path(local).resolve())
-            return
-        uri = re.sub(r"^s3[an]://", "s3://", location)
+        self._location = location
+        directory = local_directory(location)
         try:
-            self._fs, self._base = fs.FileSystem.from_uri(uri)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{location!r} can't be read here: {error}. Copy the checkpoint's files to this "
-                "machine and give their path"
-            ) from error
+            if directory is not None:
+                self._fs: fs.FileSystem = fs.LocalFileSystem()
+                self._base = str(directory.absolute())
+            else:
+                self._fs, self._base = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", location))
+        except (OSError, ValueError) as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"checkpoint_location {self._location!r} can't be read here: {error}. It must be a "
+            "path of this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
+            "abfs or hdfs"
+        )
 
     def read(self, path: str) -> str | None:
         """A file's text, or None if there is no such file."""
         try:
             with self._fs.open_input_stream(f"{self._base}/{path}") as stream:
                 return bytes(stream.read()).decode()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise self._refused(error) from error
 
     def names(self, path: str) -> list[str]:
         """Names in a directory that are not hidden; none if there is no such directory."""
         selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)
-        found = [info.base_name for info in self._fs.get_file_info(selector)]
+        try:
+            found = [info.base_name for info in self._fs.get_file_info(selector)]
+        except OSError as error:
+            raise self._refused(error) from error
         return sorted(name for name in found if not name.startswith((".", "_")))

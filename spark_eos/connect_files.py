@@ -2,43 +2,18 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos.arrow_files import ArrowFiles, local_directory
 from spark_eos.checkpoint import Files
 from spark_eos.errors import CheckpointError
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_LOCAL: Final = re.compile(r"file:(?://[^/]*)?(?=/)")
 # Hadoop's, for the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
-
-
-class LocalFiles:
-    """Files below a directory of this host.
-
-    Args:
-        directory: the checkpoint.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def read(self, path: str) -> str | None:
-        """A file's text, or None if there is no such file."""
-        try:
-            return (self._directory / path).read_text("utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def names(self, path: str) -> list[str]:
-        """Names in a directory that are not hidden; none if there is no such directory."""
-        found = (entry.name for entry in (self._directory / path).glob("*"))
-        return sorted(name for name in found if not name.startswith((".", "_")))
 
 
 class SparkFiles:
@@ -75,17 +50,6 @@ class SparkFiles:
             raise
 
 
-def local_directory(location: str) -> Path | None:
-    """The directory of this host that a checkpoint's location may mean; None if it means none.
-
-    Hadoop takes what follows the scheme as it is, without percent-decoding it.
-    """
-    local, found = _LOCAL.subn("", location, count=1)
-    if found or not _SCHEME.match(location):
-        return Path(local)
-    return None
-
-
 def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
     """The files of an active query's checkpoint, and the query.
 
@@ -96,8 +60,8 @@ def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, Streaming
     Raises:
         CheckpointError: there is no checkpoint, or it is another query's.
     """
-    directory = local_directory(location)
-    places: list[Files] = [] if directory is None else [LocalFiles(directory)]
+    # Where the location may mean one of this host, its files are read without a Spark job.
+    places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
     others = []
     for files in [*places, SparkFiles(spark, location)]:
         text = files.read("metadata")

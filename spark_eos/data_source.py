@@ -26,6 +26,7 @@ from spark_eos.data_source_options import (
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
 from spark_eos.keeper_calls import Commit, Plan, Planned
 from spark_eos.keeper_client import KeeperClient
+from spark_eos.observers import announce
 from spark_eos.pipeline import check_narrow
 from spark_eos.report import job_outcome
 from spark_eos.settings import WriterSettings
@@ -131,7 +132,7 @@ class _Writer(DataSourceStreamArrowWriter):
         query_run = reports[0].query_run if reports else ""
         with _told_in_option_names():
             done = KeeperClient(*self._location).commit(Commit(batchId, query_run, outcome))
-        logger.info("%s", done)
+        announce(done, ())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         # Nothing is undone: what tasks have committed is committed, and is skipped by whoever

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from spark_eos.arrow_files import ArrowFiles
 from spark_eos.batch_report import BatchReport
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.errors import (
@@ -33,7 +34,6 @@ from spark_eos.report import JobOutcome
 from spark_eos.run import Partitions, QueryRun
 from spark_eos.settings import WriterSettings
 from spark_eos.spark_process import HostProcess
-from spark_eos.uri_files import UriFiles
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Keeper:
         raise SparkEosError(f"a keeper is not asked for {type(request).__name__}")
 
     def _plan(self, request: Plan) -> Planned:
-        files = UriFiles(request.checkpoint_location)
+        files = ArrowFiles(request.checkpoint_location)
         offset_log = OffsetLog(files)
         query_id = _query_id(files, offset_log, request.checkpoint_location)
         batch_id = offset_log.latest()
@@ -207,7 +207,7 @@ class Keeper:
             run.leave()
 
 
-def _query_id(files: UriFiles, offset_log: OffsetLog, location: str) -> str:
+def _query_id(files: ArrowFiles, offset_log: OffsetLog, location: str) -> str:
     if files.read("metadata") is None:
         raise CheckpointError(
             f"there is no streaming checkpoint at checkpoint_location {location!r} as Python sees "

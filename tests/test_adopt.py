@@ -13,8 +13,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos.arrow_files import ArrowFiles
-from spark_eos.errors import CheckpointError
 from spark_eos.identity import id_stem
 from support import groups
 from support.flow import Flow
@@ -201,18 +199,3 @@ def test_what_is_no_checkpoint_of_a_kafka_query(flow: Flow) -> None:
     _refused(flow, "holds a source whose offsets are not Kafka's")
     offsets.unlink()
     _refused(flow, "the checkpoint has no batch")
-
-
-def test_places_of_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = tmp_path / "with a space"
-    (base / "offsets").mkdir(parents=True)
-    for name in ("10", "9", ".9.crc", "_x"):
-        (base / "offsets" / name).write_text(name)
-    monkeypatch.chdir(tmp_path)
-    for place in (str(base), "with a space", f"file:{base}", f"file://{base}"):
-        files = ArrowFiles(place)
-        assert files.names("offsets") == ["10", "9"]
-        assert files.names("commits") == []
-        assert (files.read("offsets/9"), files.read("offsets/8")) == ("9", None)
-    with pytest.raises(CheckpointError, match=r"'dbfs://a/b' can't be read here: .*Copy the check"):
-        ArrowFiles("dbfs://a/b")

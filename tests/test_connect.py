@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.connect_files import SparkFiles, local_directory, own_checkpoint
+from spark_eos.connect_files import SparkFiles, own_checkpoint
 from spark_eos.errors import CheckpointError
 from spark_eos.protocol import ConsumerGroupHeartbeatRequest
 from support import groups
@@ -225,22 +225,6 @@ def test_what_spark_reads_is_what_lies_there(
     assert files.read("offsets/0") is None
     assert files.names("sources") == ["0"]
     assert files.names("nowhere") == []
-
-
-@pytest.mark.parametrize(
-    ("location", "directory"),
-    [
-        ("/a/b c", "/a/b c"),
-        ("relative", "relative"),
-        ("file:/a%20b", "/a%20b"),
-        ("file:///a#b", "/a#b"),
-        ("file://localhost/a", "/a"),
-        ("s3a://bucket/a", None),
-        ("dbfs:/a", None),
-    ],
-)
-def test_locations_that_may_lie_on_this_host(location: str, directory: str | None) -> None:
-    assert local_directory(location) == (None if directory is None else Path(directory))
 
 
 def test_the_server_is_killed(

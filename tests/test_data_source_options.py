@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.arrow_columns import writable_batches
 from spark_eos.data_source_options import in_option_names, read_options
-from spark_eos.uri_files import UriFiles
 
 _NEEDED = {
     "kafka.bootstrap.servers": "localhost:1",
@@ -101,35 +99,6 @@ def test_columns_in_arrow_are_those_of_a_data_frame() -> None:
         "key": [b"k", None],
         "timestamp": [-1, 1],
     }
-
-
-@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
-def test_local_checkpoints(tmp_path: Path, form: str) -> None:
-    # Hadoop takes nothing in it for an escape.
-    base = tmp_path / "a b%20c"
-    (base / "offsets").mkdir(parents=True)
-    for name in ("0", "10", ".0.crc", "_x"):
-        (base / "offsets" / name).write_text("text")
-    files = UriFiles(form.format(base))
-    assert files.names("offsets") == ["0", "10"]
-    assert files.names("state") == []
-    assert (files.read("offsets/10"), files.read("metadata")) == ("text", None)
-
-
-def test_relative_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("metadata").write_text("text")
-    assert UriFiles(".").read("metadata") == "text"
-
-
-@pytest.mark.parametrize("location", ["dbfs:/checkpoints/x", "wasb://c@account/x"])
-def test_file_systems_that_are_not_known_here(location: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=r"checkpoint_location '.*' can't be read"):
-        UriFiles(location).read("metadata")
-
-
-def test_buckets_have_one_name_here_and_two_in_hadoop() -> None:
-    assert UriFiles("s3a://bucket/c?region=eu-west-1")._base == "bucket/c"
 
 
 def test_an_older_spark_is_named() -> None:

@@ -5,15 +5,19 @@ from functools import partial
 
 import pytest
 
+from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.notebook import Shown, run_notebook
 
 Run = Callable[[str, Mapping[str, str]], Shown]
 
 
-@pytest.fixture(params=["classic"])
+@pytest.fixture(params=["classic", "connect"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a notebook in a session of one kind of Spark."""
+    if request.param == "connect":
+        stage: ConnectStage = request.getfixturevalue("connect_stage")
+        return partial(stage.queries.ask, run_notebook)
     return partial(run_notebook, request.getfixturevalue("spark_eos_session"))
 
 
