@@ -122,7 +122,7 @@ class Queries:
 
 @tenacity.retry(
     retry=tenacity.retry_if_exception_message(match="(?s).*waiting for the Python worker"),
-    stop=tenacity.stop_after_attempt(3),
+    stop=tenacity.stop_after_attempt(5),
     reraise=True,
 )
 def _started(writer: DataStreamWriter) -> StreamingQuery:
