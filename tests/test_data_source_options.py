@@ -9,7 +9,7 @@ import pytest
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.arrow_columns import writable_batches
-from spark_eos.data_source_options import in_option_names, read_options
+from spark_eos.data_source_options import _REQUIRED, KNOWN, in_option_names, read_options
 
 _NEEDED = {
     "kafka.bootstrap.servers": "localhost:1",
@@ -26,6 +26,18 @@ def test_options_are_the_sinks_with_its_defaults() -> None:
     assert found.settings == sink._settings
     assert (found.members, found.group_timeout) == (sink._members, sink._group_timeout)
     assert (found.checkpoint_location, found.idle_timeout) == ("/c", 600)
+
+
+def test_the_docs_table_has_them_all() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "data-source.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", page, re.MULTILINE)
+    told = {name: default.strip("` ") for name, default in rows}
+    assert told.pop("workerDirectory") == "below the temporary directory"
+    assert told == {
+        option.shown: "" if option.default in (_REQUIRED, None) else str(option.default)
+        for option in KNOWN.values()
+        if option.shown != "workerDirectory"
+    }
 
 
 def test_options_of_each_kind() -> None:

@@ -24,7 +24,8 @@ def _session(*, remote: bool) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     jars = ",".join(map(str, spark_kafka_jars()))
     builder: Any = SparkSession.builder
-    return builder.remote("local[2]").config("spark.jars", jars).getOrCreate()  # type: ignore[no-any-return]
+    config = {"spark.jars": jars, "spark.ui.enabled": "false"}
+    return builder.remote("local[2]").config(map=config).getOrCreate()  # type: ignore[no-any-return]
 
 
 def main() -> None:
