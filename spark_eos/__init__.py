@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spark_eos.batch_report import BatchReport, PartitionReport
     from spark_eos.data_source import KafkaEosDataSource, check_pipeline
     from spark_eos.errors import (
+        AuthenticationError,
         CheckpointError,
         ConfigurationError,
         DeadlineExceededError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from spark_eos.source import read_from_group
 
 __all__ = [
+    "AuthenticationError",
     "BatchReport",
     "CheckpointError",
     "ConfigurationError",

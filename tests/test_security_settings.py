@@ -293,4 +293,4 @@ def test_jobs_take_settings_from_a_file_and_the_command_line_over_them(tmp_path:
         "client.id": "line",
         "bootstrap.servers": "y:2",
     }
-    assert PASSWORD not in repr(seen[0])
+    assert "sasl.password" not in repr(seen[0])

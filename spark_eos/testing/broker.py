@@ -112,22 +112,21 @@ class EmbeddedKafka:
     @property
     def bootstrap_servers(self) -> str:
         """Address for clients, ``127.0.0.1:PORT``; the same over restarts."""
-        if self._ports is None:
-            raise RuntimeError("The broker has no address before its first start()")
-        return f"{HOST}:{self._ports.client}"
+        return f"{HOST}:{self._addresses().client}"
 
     @property
     def direct_servers(self) -> str:
         """Address of the broker's own listener: always plaintext, and never behind a proxy."""
-        if self._ports is None:
-            raise RuntimeError("The broker has no address before its first start()")
-        return f"{HOST}:{self._ports.internal}"
+        return f"{HOST}:{self._addresses().internal}"
 
     def servers_of(self, listener: str) -> str:
         """Address of a secured listener, by its name; the same over restarts."""
+        return f"{HOST}:{self._addresses().secured[listener]}"
+
+    def _addresses(self) -> Ports:
         if self._ports is None:
             raise RuntimeError("The broker has no address before its first start()")
-        return f"{HOST}:{self._ports.secured[listener]}"
+        return self._ports
 
     @property
     def pid(self) -> int:
