@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_eos.batch_report import BatchReport, PartitionReport
     from spark_eos.errors import (
+        AuthorizationError,
         CheckpointError,
         ConfigurationError,
         DeadlineExceededError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from spark_eos.sink import ExactlyOnceSink
 
 __all__ = [
+    "AuthorizationError",
     "BatchReport",
     "CheckpointError",
     "ConfigurationError",
