@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spark_eos.data_source import KafkaEosDataSource, check_pipeline
     from spark_eos.errors import (
         AuthenticationError,
+        AuthorizationError,
         CheckpointError,
         ConfigurationError,
         DeadlineExceededError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuthenticationError",
+    "AuthorizationError",
     "BatchReport",
     "CheckpointError",
     "ConfigurationError",

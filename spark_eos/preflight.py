@@ -50,6 +50,12 @@ def offset_commit_version(features: calls.BrokerFeatures, bootstrap_servers: str
     return min(greatest, BY_ID)
 
 
+def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> int:
+    """The newest version of TxnOffsetCommit that a broker speaks; as `offset_commit_version`."""
+    features = calls.broker_features(wire, deadline)
+    return offset_commit_version(features, settings.client.bootstrap_servers)
+
+
 def check_target_topic(
     wire: Wire, topic: str | None, sources: Collection[str], deadline: Deadline
 ) -> None:
@@ -143,8 +149,7 @@ def check_cluster(
     Raises:
         UnsupportedBrokerError, TopicNotFoundError, ConfigurationError, KafkaResponseError: as said.
     """
-    features = calls.broker_features(wire, deadline)
-    version = offset_commit_version(features, settings.client.bootstrap_servers)
+    version = check_brokers(wire, settings, deadline)
     check_authorization(wire, settings, sources, deadline)
     check_target_topic(wire, settings.topic, sources, deadline)
     return version

@@ -171,7 +171,8 @@ class ExactlyOnceSink:
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
         with contextlib.closing(Wire(self._settings.client)) as wire:
-            # First of all, for an error that names everything that is missing.
+            preflight.check_brokers(wire, self._settings, self._deadline())
+            # Before anything is looked up, for an error that names all that is missing.
             preflight.check_authorization(
                 wire, self._settings, named_topics(selection), self._deadline()
             )
