@@ -135,8 +135,8 @@ def test_a_commit_that_fails_after_its_effect(flow: Flow, spark_eos_session: Spa
 def _slowly(frame: DataFrame) -> DataFrame:
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:
-            yield rows
             time.sleep(60)
+            yield rows
 
     return frame.mapInArrow(wait, frame.schema)
 
@@ -144,14 +144,16 @@ def _slowly(frame: DataFrame) -> DataFrame:
 def test_a_query_stopped_in_a_batch_goes_on_when_it_is_started_again(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    # Spark hands them over by ten thousand.
-    flow.produce(range(24_000))
+    flow.produce(range(20))
     query = writer(_slowly(relay(read(spark_eos_session, flow))), flow).start()
-    until(flow.open_transactions, lambda: "a task that writes")
-    query.stop()
+    jobs = spark_eos_session.sparkContext.statusTracker()
+    try:
+        until(lambda: jobs.getJobIdsForGroup(str(query.runId)), lambda: "the batch's job")
+    finally:
+        query.stop()
     assert query.exception() is None
     write_available(spark_eos_session, flow)
-    _written_once(flow, 24_000)
+    _written_once(flow, 20)
 
 
 def test_a_task_that_fails_ends_the_query_and_its_keeper(
