@@ -20,7 +20,7 @@ from spark_eos.protocol import ConsumerGroupHeartbeatRequest
 from support import groups
 from support.connect_server import ConnectStage, lives
 from support.flow import Flow
-from support.fronts import Queries, RunningQuery, SinkFront
+from support.fronts import Front, Queries, RunningQuery
 from support.holding import produce_with_hold
 from support.proxy import KafkaProxy
 from support.proxy_faults import HoldAnswer
@@ -28,11 +28,11 @@ from support.queries import run_available, until
 
 
 @pytest.fixture
-def front(connect_stage: ConnectStage) -> SinkFront:
-    return SinkFront(connect_stage.queries)
+def front(connect_stage: ConnectStage) -> Front:
+    return Front(connect_stage.queries)
 
 
-def _held(front: SinkFront, flow: Flow, go: Path, **options: Any) -> RunningQuery:
+def _held(front: Front, flow: Flow, go: Path, **options: Any) -> RunningQuery:
     """A query in the middle of a transaction, whose task waits at a row."""
     query = front.start(flow, "held", arguments={"go": str(go)}, available_now=False, **options)
     until(lambda: flow.committed().get(1) == 500, lambda: "the other partition's end")
@@ -47,7 +47,7 @@ def _waits(go: Path) -> bool:
 
 
 def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
-    front: SinkFront, connect_stage: ConnectStage, flow: Flow, tmp_path: Path
+    front: Front, connect_stage: ConnectStage, flow: Flow, tmp_path: Path
 ) -> None:
     expected = produce_with_hold(flow)
     go = tmp_path / "go"
@@ -66,7 +66,7 @@ def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
     assert sorted(flow.values()) == expected
 
 
-def test_stopped_and_started_at_once(front: SinkFront, flow: Flow, tmp_path: Path) -> None:
+def test_stopped_and_started_at_once(front: Front, flow: Flow, tmp_path: Path) -> None:
     """The older run's end must not get into the newer run's way."""
     expected = produce_with_hold(flow)
     query = _held(front, flow, tmp_path / "go")
@@ -78,7 +78,7 @@ def test_stopped_and_started_at_once(front: SinkFront, flow: Flow, tmp_path: Pat
 
 
 def test_stopped_before_its_job_it_joins_first_and_then_leaves(
-    front: SinkFront, connect_stage: ConnectStage, proxied_flow: Flow, proxy: KafkaProxy
+    front: Front, connect_stage: ConnectStage, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     """A join that is broken off may have reached the broker, and the member would stay."""
     flow = proxied_flow
@@ -96,7 +96,7 @@ def test_stopped_before_its_job_it_joins_first_and_then_leaves(
     assert flow.written() == []
 
 
-def test_stopped_between_batches(front: SinkFront, connect_stage: ConnectStage, flow: Flow) -> None:
+def test_stopped_between_batches(front: Front, connect_stage: ConnectStage, flow: Flow) -> None:
     flow.produce(range(10))
     query = front.start(flow, available_now=False)
     until(lambda: flow.committed() == {0: 5, 1: 5}, lambda: "a batch")
@@ -109,7 +109,7 @@ def test_stopped_between_batches(front: SinkFront, connect_stage: ConnectStage, 
 
 
 def test_a_failed_task_is_retried_by_a_further_round(
-    front: SinkFront, flow: Flow, tmp_path: Path
+    front: Front, flow: Flow, tmp_path: Path
 ) -> None:
     flow.produce(["a", "b", "fail", "c"])
     query = front.start(flow, "failing", arguments={"tripped": str(tmp_path / "tripped")})
@@ -119,7 +119,7 @@ def test_a_failed_task_is_retried_by_a_further_round(
 
 
 def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
-    front: SinkFront, new_flow: Callable[..., Flow]
+    front: Front, new_flow: Callable[..., Flow]
 ) -> None:
     flow = new_flow(partitions=6)
     flow.produce(range(24))
@@ -129,7 +129,7 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     assert sorted(map(int, flow.values())) == list(range(24))
 
 
-def test_an_error_reaches_the_client_with_its_words(front: SinkFront, flow: Flow) -> None:
+def test_an_error_reaches_the_client_with_its_words(front: Front, flow: Flow) -> None:
     flow.produce(range(4))
     front.start(flow).drain()
     groups.delete_group(flow.bootstrap_servers, flow.group_id)
@@ -141,7 +141,7 @@ def test_an_error_reaches_the_client_with_its_words(front: SinkFront, flow: Flow
     assert flow.members() == []
 
 
-def test_a_row_that_can_not_be_written_is_named_to_the_client(front: SinkFront, flow: Flow) -> None:
+def test_a_row_that_can_not_be_written_is_named_to_the_client(front: Front, flow: Flow) -> None:
     flow.produce(["x" * 5_000], partition=1)
     error = front.start(flow, kafka={**flow.kafka, "message.max.bytes": 2_000}).error()
     assert error is not None
@@ -150,7 +150,7 @@ def test_a_row_that_can_not_be_written_is_named_to_the_client(front: SinkFront, 
 
 
 def test_a_checkpoint_on_another_file_system(
-    front: SinkFront, connect_stage: ConnectStage, flow: Flow
+    front: Front, connect_stage: ConnectStage, flow: Flow
 ) -> None:
     flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
     flow.produce(range(20))
@@ -228,7 +228,7 @@ def test_what_spark_reads_is_what_lies_there(
 
 
 def test_the_server_is_killed(
-    front: SinkFront,
+    front: Front,
     connect_stage: ConnectStage,
     flow: Flow,
     tmp_path: Path,

@@ -13,26 +13,26 @@ from confluent_kafka import Message
 
 from spark_eos.verify import Verdict
 from support.flow import Flow
-from support.fronts import Front, Queries, SinkFront
+from support.fronts import Front, Queries
 from support.planting import look
 from support.queries import until
 
-FRONTS = ["foreachBatch", "connect"]
+FRONTS = ["foreachBatch", "connect", "data source"]
 
 
 @pytest.fixture(scope="module", params=FRONTS)
 def front(request: pytest.FixtureRequest) -> Front:
     """Each front in turn, on a session that the tests share."""
     if request.param == "connect":
-        return SinkFront(request.getfixturevalue("connect_stage").queries)
+        return Front(request.getfixturevalue("connect_stage").queries)
     request.getfixturevalue("spark_eos_session")
-    return SinkFront(Queries())
+    return Front(Queries(), data_source=request.param == "data source")
 
 
 def _settled(flow: Flow, *ends: int) -> None:
     assert flow.committed() == dict(enumerate(ends))
     assert flow.open_transactions() == []
-    until(lambda: not flow.members(), lambda: "the members to leave", timeout=10)
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=20)
 
 
 def test_records_are_relayed_as_they_are(front: Front, flow: Flow) -> None:

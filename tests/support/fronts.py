@@ -10,9 +10,10 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.managers import BaseManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import tenacity
 from pyspark.errors import StreamingQueryException
@@ -20,7 +21,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos import BatchReport, ExactlyOnceSink, KafkaEosDataSource, read_from_group
+from support.data_sources import end_keepers
 from support.flow import Flow
 from support.pipelines import PIPELINES
 
@@ -49,6 +51,7 @@ class Order:
 
     Attributes:
         sink: arguments of ExactlyOnceSink.
+        data_source: whether they are to be options of ``format("kafka-eos")`` instead.
         sources: topics, each of them read by itself.
         pipeline: a name in `support.pipelines`.
         arguments: of the pipeline, beside its sources.
@@ -57,6 +60,7 @@ class Order:
     """
 
     sink: Mapping[str, Any]
+    data_source: bool
     sources: list[str]
     pipeline: str
     arguments: Mapping[str, Any]
@@ -74,23 +78,18 @@ class Queries:
     def __init__(self, url: str | None = None) -> None:
         builder = SparkSession.builder if url is None else SparkSession.builder.remote(url)
         self._session = builder.getOrCreate()
-        self._queries: dict[int, tuple[StreamingQuery, ExactlyOnceSink]] = {}
+        self._queries: dict[int, tuple[StreamingQuery, Callable[[], None]]] = {}
         self._numbers = itertools.count()
 
     def start(self, order: Order) -> int:
         """Starts a query; returns its number."""
-        sink = ExactlyOnceSink(**order.sink)
-        frames = [
-            sink.read(
-                self._session, subscribe=topic, include_headers=True, options=order.read_options
-            )
-            for topic in order.sources
-        ]
-        writer = sink.write(PIPELINES[order.pipeline](*frames, **order.arguments))
+        writer, close = (_data_source_writer if order.data_source else _sink_writer)(
+            self._session, order
+        )
         if order.available_now:
             writer = writer.trigger(availableNow=True)
         number = next(self._numbers)
-        self._queries[number] = (_started(writer), sink)
+        self._queries[number] = (_started(writer), close)
         return number
 
     def ask(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -103,21 +102,56 @@ class Queries:
         Raises:
             TimeoutError: it goes on.
         """
-        query, sink = self._queries[number]
+        query, close = self._queries[number]
         try:
             if not query.awaitTermination(timeout):
                 raise TimeoutError(f"the query goes on after {timeout} s")
         except StreamingQueryException as error:
             return str(error)
         finally:
-            sink.close()
+            close()
         return None
 
     def stop(self, number: int) -> None:
         """Stops a query."""
-        query, sink = self._queries[number]
+        query, close = self._queries[number]
         query.stop()
-        sink.close()
+        close()
+
+
+def _sink_writer(
+    session: SparkSession, order: Order
+) -> tuple[DataStreamWriter, Callable[[], None]]:
+    sink = ExactlyOnceSink(**order.sink)
+    frames = [
+        sink.read(session, subscribe=topic, include_headers=True, options=order.read_options)
+        for topic in order.sources
+    ]
+    return sink.write(PIPELINES[order.pipeline](*frames, **order.arguments)), sink.close
+
+
+def _data_source_writer(
+    session: SparkSession, order: Order
+) -> tuple[DataStreamWriter, Callable[[], None]]:
+    given = dict(order.sink)
+    kafka = given.pop("kafka")
+    frames = [
+        read_from_group(
+            session,
+            kafka=kafka,
+            group_id=given["group_id"],
+            subscribe=topic,
+            include_headers=True,
+            options=order.read_options,
+        )
+        for topic in order.sources
+    ]
+    session.dataSource.register(KafkaEosDataSource)
+    options = {f"kafka.{name}": value for name, value in kafka.items()}
+    # Case does not matter.
+    options |= {name.replace("_", ""): value for name, value in given.items()}
+    frame = PIPELINES[order.pipeline](*frames, **order.arguments)
+    return frame.writeStream.format("kafka-eos").options(**options), _nothing
 
 
 @tenacity.retry(
@@ -137,16 +171,23 @@ class RunningQuery:
         queries: where it runs.
         number: its number there.
         reports: where its reports go.
+        at_end: called when it has ended.
     """
 
-    def __init__(self, queries: Queries, number: int, reports: ReportFile) -> None:
+    def __init__(
+        self, queries: Queries, number: int, reports: ReportFile, at_end: Callable[[], None]
+    ) -> None:
         self._queries = queries
         self._number = number
         self._reports = reports
+        self._at_end = at_end
 
     def error(self, timeout: int = 90) -> str | None:
         """Waits for the query's end; what it failed with, None if with nothing."""
-        return self._queries.wait(self._number, timeout)
+        try:
+            return self._queries.wait(self._number, timeout)
+        finally:
+            self._at_end()
 
     def drain(self, timeout: int = 90) -> None:
         """Waits until a query that is to end by itself has written everything."""
@@ -156,14 +197,28 @@ class RunningQuery:
     def stop(self) -> None:
         """Stops it; in a batch, if it is in one."""
         self._queries.stop(self._number)
+        self._at_end()
 
     def reports(self) -> list[dict[str, Any]]:
         """Reports of the batches written so far, also by earlier queries on the same checkpoint."""
         return self._reports.reports()
 
 
-class Front(Protocol):
-    """Starts queries over a flow's source, in one of the ways that spark-eos has."""
+def _nothing() -> None:
+    pass
+
+
+class Front:
+    """Queries of one session, in one way.
+
+    Args:
+        queries: where they run.
+        data_source: whether they are written by ``format("kafka-eos")``, not by `ExactlyOnceSink`.
+    """
+
+    def __init__(self, queries: Queries, *, data_source: bool = False) -> None:
+        self._queries = queries
+        self._data_source = data_source
 
     def start(
         self,
@@ -187,40 +242,20 @@ class Front(Protocol):
             max_offsets: at most so many records for each batch.
             options: further arguments of ExactlyOnceSink.
         """
-
-
-class SinkFront:
-    """Queries written with `ExactlyOnceSink`.
-
-    Args:
-        queries: where they run.
-    """
-
-    def __init__(self, queries: Queries) -> None:
-        self._queries = queries
-
-    def start(
-        self,
-        flow: Flow,
-        pipeline: str = "relay",
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        also: list[str] | None = None,
-        available_now: bool = True,
-        max_offsets: int | None = None,
-        **options: Any,
-    ) -> RunningQuery:
-        """See `Front.start`."""
         reports = ReportFile(Path(f"{flow.checkpoint}.reports"))
+        own: dict[str, Any] = {} if self._data_source else {"on_batch": reports}
         order = Order(
-            sink={**flow.options(), "on_batch": reports, **options},
+            sink={**flow.options(), **own, **options},
+            data_source=self._data_source,
             sources=[flow.source, *(also or [])],
             pipeline=pipeline,
             arguments=arguments or {},
             available_now=available_now,
             read_options={} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)},
         )
-        return RunningQuery(self._queries, self._queries.start(order), reports)
+        # What keeps a data source's members is not told of the query's end.
+        at_end = partial(end_keepers, flow) if self._data_source else _nothing
+        return RunningQuery(self._queries, self._queries.start(order), reports, at_end)
 
 
 class _Manager(BaseManager):
