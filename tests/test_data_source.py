@@ -135,7 +135,7 @@ def test_a_commit_that_fails_after_its_effect(flow: Flow, spark_eos_session: Spa
 def _slowly(frame: DataFrame) -> DataFrame:
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:
-            time.sleep(60)
+            time.sleep(20)
             yield rows
 
     return frame.mapInArrow(wait, frame.schema)
