@@ -185,5 +185,6 @@ def _try_producer(settings: dict[str, Any], what: str) -> None:
         if len(settings) > 1:
             # librdkafka speaks of a setting by its oldest name, so find out which one it means.
             for name, value in settings.items():
-                _try_producer({name: value}, f"kafka[{name!r}]")
+                if not name.startswith(("security.", "sasl.", "ssl.")):
+                    _try_producer({name: value}, f"kafka[{name!r}]")
         raise ConfigurationError(f"{what}: {error.args[0].str()}") from error

@@ -24,6 +24,8 @@ _Answer = TypeVar("_Answer")
 # The name of a Unix domain socket may have 107 bytes on Linux, and 103 on macOS (unix(7)).
 _LONGEST_PATH: Final = 100
 _NO_KEEPER: Final = (FileNotFoundError, ConnectionRefusedError)
+# It has ended with a request in hand.
+_ENDED: Final = (EOFError, ConnectionResetError, BrokenPipeError)
 # Kept, or Python would warn of processes that still run.
 _started: list[subprocess.Popen[str]] = []
 
@@ -66,7 +68,7 @@ class KeeperClient:
             except _NO_KEEPER as error:
                 self._start(idle_seconds)
                 raise Again("it ends as soon as it is started") from error
-            except EOFError as error:
+            except _ENDED as error:
                 raise Again("it ended while it was asked") from error
 
         deadline = Deadline(request.settings.connect_timeout, "connect_timeout")
@@ -81,7 +83,7 @@ class KeeperClient:
         """
         try:
             return self._ask(request, BatchReport)
-        except (*_NO_KEEPER, EOFError) as error:
+        except (*_NO_KEEPER, *_ENDED) as error:
             raise WriteError(
                 f"batch {request.batch_id} of group {self._group_id!r}: the process that keeps the "
                 "group's members has ended while the batch was written. Start the query again, "
@@ -92,7 +94,7 @@ class KeeperClient:
         """Lets the members leave, if there is still somebody who keeps them."""
         try:
             self._ask(Abort(), type(None))
-        except (*_NO_KEEPER, EOFError):
+        except (*_NO_KEEPER, *_ENDED):
             return
 
     def _ask(self, request: Plan | Commit | Abort, kind: type[_Answer]) -> _Answer:

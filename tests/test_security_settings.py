@@ -19,7 +19,8 @@ from spark_eos.errors import ConfigurationError
 from spark_eos.jaas import JaasError, JaasLine, parse_jaas
 from spark_eos.job_options import JobOptions, job_options
 from spark_eos.tokens import MskIam, TokenProvider, msk_region
-from support.certificates import rewritten
+from support.certificates import issued, pem, rewritten
+from support.pages import code_blocks, run_block
 from support.secured import PASSWORD, Secured
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
@@ -294,3 +295,29 @@ def test_jobs_take_settings_from_a_file_and_the_command_line_over_them(tmp_path:
         "bootstrap.servers": "y:2",
     }
     assert "sasl.password" not in repr(seen[0])
+
+
+def _my_token(_configuration: str) -> tuple[str, float]:
+    return "token", time.time() + 3_600
+
+
+def test_the_settings_that_the_docs_show_are_taken(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    client = issued(authority, "client")
+    (tmp_path / "authority.pem").write_text(pem(authority))
+    (tmp_path / "login-authority.pem").write_text(pem(authority))
+    (tmp_path / "client.pem").write_text(client.chain)
+    (tmp_path / "client.key").write_text(client.key)
+    shown: list[str] = []
+    names: dict[str, Any] = {
+        "password": "p",
+        "secret": "s",
+        "line": f'{MODULE} required username="orders" password="p";',
+        "my_token": _my_token,
+    }
+    # docs/security.md
+    for block in code_blocks("security", "python"):
+        settings = block.partition("sink = ")[0].replace("/etc/kafka", str(tmp_path))
+        found = ClientSettings(run_block(settings, {}, **names)["kafka"])
+        shown.append(found.security.protocol)
+    assert shown == ["SSL", *["SASL_SSL"] * 5]
