@@ -43,6 +43,7 @@ def test_a_users_suite_gets_kafka_and_spark(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
+    # docs/testing.md
     (documented,) = code_blocks("testing", "python")
     pytester.makepyfile(test_documented=documented, test_of_users=USERS_TESTS)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-q", timeout=120)
