@@ -114,9 +114,11 @@ def test_columns_in_arrow_are_those_of_a_data_frame() -> None:
     }
 
 
+@needs_data_sources
 def test_an_older_spark_is_named() -> None:
     script = """
 import pyspark.sql.datasource as found, spark_eos
+from support.versions import needs_data_sources
 del found.DataSourceStreamArrowWriter
 spark_eos.ExactlyOnceSink
 try:

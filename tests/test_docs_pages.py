@@ -22,6 +22,7 @@ from spark_eos.cli import main
 from spark_eos.testing import EmbeddedKafka
 from support.flow import consume
 from support.jobs import ROOT, job
+from support.versions import needs_data_sources
 
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"^(?:<!-- (.*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -55,7 +56,11 @@ def commands(code: str) -> list[list[str]]:
 
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
-WITH_CODE = [page for page in PAGES if any(block.runs_here for block in blocks(page))]
+WITH_CODE = [
+    pytest.param(page, marks=needs_data_sources if page == "docs/data-source.md" else ())
+    for page in PAGES
+    if any(block.runs_here for block in blocks(page))
+]
 
 # What is made from the code -----------------------------------------------------------------------
 

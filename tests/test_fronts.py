@@ -17,8 +17,9 @@ from support.flow import Flow
 from support.fronts import Front, Queries
 from support.planting import look
 from support.queries import until
+from support.versions import needs_data_sources
 
-FRONTS = ["foreachBatch", "connect", "data source"]
+FRONTS = ["foreachBatch", "connect", pytest.param("data source", marks=needs_data_sources)]
 
 
 @pytest.fixture(scope="module", params=FRONTS)

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos import KafkaEosDataSource, read_from_group
+from spark_eos import read_from_group
 from support.flow import Flow
 from support.queries import Transform, relay, until
 
@@ -21,6 +21,9 @@ def read(spark: SparkSession, flow: Flow, **options: Any) -> DataFrame:
 
 def writer(frame: DataFrame, flow: Flow, **options: Any) -> DataStreamWriter:
     """What writes a DataFrame to the flow's target topic."""
+    # Spark 4.0 does not have it.
+    from spark_eos import KafkaEosDataSource
+
     frame.sparkSession.dataSource.register(KafkaEosDataSource)
     chosen = {
         "kafka.bootstrap.servers": flow.bootstrap_servers,

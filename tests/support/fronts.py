@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos import BatchReport, ExactlyOnceSink, KafkaEosDataSource, read_from_group
+from spark_eos import BatchReport, ExactlyOnceSink, read_from_group
 from support.data_sources import end_keepers
 from support.flow import Flow
 from support.pipelines import PIPELINES
@@ -133,6 +133,9 @@ def _sink_writer(
 def _data_source_writer(
     session: SparkSession, order: Order
 ) -> tuple[DataStreamWriter, Callable[[], None]]:
+    # Spark 4.0 does not have it.
+    from spark_eos import KafkaEosDataSource
+
     given = dict(order.sink)
     kafka = given.pop("kafka")
     frames = [

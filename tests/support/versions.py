@@ -1,7 +1,8 @@
-"""What the run's brokers speak, for tests of what not all versions of them do."""
+"""What the run's brokers and Spark can do, for tests of what not all versions of them can."""
 
 from typing import Final
 
+import pyspark
 import pytest
 from packaging.version import Version
 
@@ -16,4 +17,10 @@ OFFSET_COMMIT: Final = 6 if _BY_ID else 5
 STALE_EPOCH: Final = Code.STALE_MEMBER_EPOCH if _BY_ID else Code.ILLEGAL_GENERATION
 """What the run's brokers call a wrong member epoch in TxnOffsetCommit."""
 
+HAS_DATA_SOURCES: Final = Version(pyspark.__version__) >= Version("4.1")
+"""Whether Spark lets Python write streams as a data source."""
+
 needs_topic_ids = pytest.mark.skipif(not _BY_ID, reason="needs Kafka 4.4: TxnOffsetCommit 6")
+needs_data_sources = pytest.mark.skipif(
+    not HAS_DATA_SOURCES, reason="needs Spark 4.1: DataSourceStreamArrowWriter"
+)
