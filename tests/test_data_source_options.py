@@ -11,6 +11,7 @@ import pytest
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.arrow_columns import writable_batches
 from spark_eos.data_source_options import _REQUIRED, KNOWN, in_option_names, read_options
+from support.versions import needs_data_sources
 
 _NEEDED = {
     "kafka.bootstrap.servers": "localhost:1",
@@ -118,7 +119,6 @@ def test_columns_in_arrow_are_those_of_a_data_frame() -> None:
 def test_an_older_spark_is_named() -> None:
     script = """
 import pyspark.sql.datasource as found, spark_eos
-from support.versions import needs_data_sources
 del found.DataSourceStreamArrowWriter
 spark_eos.ExactlyOnceSink
 try:
