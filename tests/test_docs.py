@@ -88,7 +88,9 @@ def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[st
 
 def test_the_table_of_fronts_has_every_case_and_every_front() -> None:
     table = table_of("guarantees.md", "Fronts")
-    cases = re.findall(r"^def (test_\w+)", (_ROOT / "tests/test_fronts.py").read_text(), re.M)
+    cases = re.findall(
+        r"^def (test_\w+)", (_ROOT / "tests/test_fronts.py").read_text(), re.MULTILINE
+    )
     assert [row["test"].strip("`") for row in table.rows] == cases
     assert {cell for row in table.rows for cell in list(row.values())[2:]} == {"run"}
     assert table.columns[2:] == ["foreachBatch", "Spark Connect", "data source"]
