@@ -1,5 +1,6 @@
 """Fixtures of spark-eos' own tests."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from support.secured import Secured, secured_kafka
 from support.versions import HAS_DATA_SOURCES
 
 pytest_plugins = ["pytester"]
+# Spark's workers find there what tests define.
+_PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 # It imports what Spark 4.0 does not have.
 collect_ignore = [] if HAS_DATA_SOURCES else ["test_data_source.py"]
 

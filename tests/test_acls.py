@@ -199,6 +199,7 @@ def test_an_acl_that_is_taken_away_from_a_running_query(
     assert sorted(map(int, flow.values())) == list(range(10))
 
 
+@pytest.mark.slow
 def test_the_groups_of_sparks_deprecated_offset_fetching(
     flow: Guarded, spark_eos_session: SparkSession
 ) -> None:

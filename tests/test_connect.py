@@ -66,6 +66,7 @@ def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
     assert sorted(flow.values()) == expected
 
 
+@pytest.mark.slow
 def test_stopped_and_started_at_once(front: Front, flow: Flow, tmp_path: Path) -> None:
     """The older run's end must not get into the newer run's way."""
     expected = produce_with_hold(flow)
@@ -77,6 +78,7 @@ def test_stopped_and_started_at_once(front: Front, flow: Flow, tmp_path: Path) -
     assert query.reports()[-1]["rounds"] == 1
 
 
+@pytest.mark.slow
 def test_stopped_before_its_job_it_joins_first_and_then_leaves(
     front: Front, connect_stage: ConnectStage, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_failed_task_is_retried_by_a_further_round(
     assert query.reports()[0]["rounds"] == 2
 
 
+@pytest.mark.slow
 def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     front: Front, new_flow: Callable[..., Flow]
 ) -> None:
@@ -149,6 +152,7 @@ def test_a_row_that_can_not_be_written_is_named_to_the_client(front: Front, flow
     assert flow.values() == []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_on_another_file_system(
     front: Front, connect_stage: ConnectStage, flow: Flow
 ) -> None:
@@ -189,6 +193,7 @@ def _failure(
     return str(failure.value)
 
 
+@pytest.mark.slow
 def test_a_batch_that_may_have_been_shuffled(connect_stage: ConnectStage, flow: Flow) -> None:
     """Connect shows no lineage, so only `sink.write` can see to it."""
     flow.produce(range(10))

@@ -26,6 +26,9 @@ from support.data_sources import (
 from support.flow import Flow
 from support.queries import QueryProcess, relay, until
 
+# The main cases are in test_fronts.py.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def flow(new_flow: Callable[..., Flow]) -> Iterator[Flow]:
@@ -248,7 +251,6 @@ def test_a_checkpoint_that_only_a_setting_names(
     assert flow.written() == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_query_killed_with_its_driver_goes_on_elsewhere(flow: Flow, tmp_path: Path) -> None:
     flow.produce(range(2_000))
@@ -266,7 +268,6 @@ def test_a_query_killed_with_its_driver_goes_on_elsewhere(flow: Flow, tmp_path: 
     until_kept_no_more(flow)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_through_spark_connect(flow: Flow, tmp_path: Path) -> None:
     flow.produce(range(200))

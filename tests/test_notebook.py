@@ -12,7 +12,7 @@ from support.notebook import Shown, run_notebook
 Run = Callable[[str, Mapping[str, str]], Shown]
 
 
-@pytest.fixture(params=["classic", "connect"])
+@pytest.fixture(params=["classic", pytest.param("connect", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a notebook in a session of one kind of Spark."""
     if request.param == "connect":

@@ -79,6 +79,7 @@ def test_tls_needs_the_authority_and_where_asked_a_certificate(secured: Secured)
         topics(secured.tls("EXPIRED"))
 
 
+@pytest.mark.slow
 def test_the_authorizer_allows_what_acls_say() -> None:
     security = BrokerSecurity(
         listeners={"SCRAM": SecuredListener("SASL_PLAINTEXT", ("SCRAM-SHA-256",))},

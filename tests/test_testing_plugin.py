@@ -39,6 +39,7 @@ USERS_TESTS = """
 """
 
 
+@pytest.mark.slow
 def test_a_users_suite_gets_kafka_and_spark(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
