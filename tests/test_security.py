@@ -118,7 +118,8 @@ def test_a_query_by_client_credentials(
             "sasl.oauthbearer.extensions": "team=orders,stage=test",
         }
     )
-    assert set(secured.tokens.asked) == {(TOKEN_CLIENT, "kafka")}
+    own = {asked for asked in secured.tokens.asked if asked[0] == TOKEN_CLIENT}
+    assert own == {(TOKEN_CLIENT, "kafka")}
 
 
 def test_a_query_by_a_token_function(
