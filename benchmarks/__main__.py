@@ -7,7 +7,10 @@ ratios within a round: machines are shared and noisy.
 import datetime
 import os
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from bench import Bench
@@ -35,7 +38,12 @@ def main(
     """Compares spark-eos with what else there is."""
     chosen = only or ""
     measured: list[Measured] = []
-    directory.mkdir(parents=True, exist_ok=True)
+    about = {
+        "measured": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
+        "cores": os.cpu_count(),
+        "rounds": rounds,
+        "scale": scale,
+    }
     # As fast as it gets: JVMs that compile all they want.
     with EmbeddedKafka(heap="2g") as broker, tempfile.TemporaryDirectory() as checkpoints:
         spark = spark_session(config={"spark.driver.memory": "3g"})
@@ -43,24 +51,27 @@ def main(
         # is raised here.
         spark.sparkContext.setLogLevel("OFF")
         bench = Bench(broker, spark, Path(checkpoints), rounds, quix)
-        measured += [bench.throughput(s) for s in throughputs(scale) if chosen in s.name]
-        measured += [bench.triggers(s) for s in triggers(scale) if chosen in s.name]
-        if chosen in "latency":
-            measured.append(bench.latency(rate=1_000, seconds=20 * scale))
-        if chosen in GROWTH.name:
-            measured.append(bench.growth(GROWTH))
-        if chosen in "requests":
-            measured.append(requests_per_batch(spark, Path(checkpoints)))
+        scenarios: list[tuple[str, Callable[[], Measured]]] = [
+            *((s.name, partial(bench.triggers, s)) for s in triggers(scale)),
+            ("latency", partial(bench.latency, rate=1_000, seconds=20 * scale)),
+            (GROWTH.name, partial(bench.growth, GROWTH)),
+            ("requests", partial(requests_per_batch, spark, Path(checkpoints))),
+            *((s.name, partial(bench.throughput, s)) for s in throughputs(scale)),
+        ]
+        for name, measure in scenarios:
+            if chosen in name:
+                measured.append(measure())
+                _keep(directory, about, measured)
         spark.stop()
-    about = {
-        "measured": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
-        "cores": os.cpu_count(),
-        "rounds": rounds,
-    }
+    Console().print((directory / "results.md").read_text(), markup=False)
+
+
+def _keep(directory: Path, about: Mapping[str, Any], measured: Sequence[Measured]) -> None:
+    """Writes what there is so far: a whole run takes long, and may be ended early."""
+    directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "results.json", about, measured)
     (directory / "results.md").write_text("\n".join(map(markdown, measured)))
     plot(directory / "results.png", measured)
-    Console().print((directory / "results.md").read_text(), markup=False)
 
 
 if __name__ == "__main__":
