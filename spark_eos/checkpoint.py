@@ -129,10 +129,13 @@ class OffsetLog:
         Raises:
             CheckpointError: it has begun none.
         """
-        begun = [int(name) for name in self._files.names("offsets") if name.isdecimal()]
-        if not begun:
+        begun = self._begun()
+        if begun is None:
             raise CheckpointError("the checkpoint's offsets are missing: no batch has begun")
-        return max(begun)
+        return begun
+
+    def _begun(self) -> int | None:
+        return _greatest(self._files.names("offsets"))
 
     def _ends(self, batch_id: int) -> Positions:
         if self._last is not None and self._last[0] == batch_id:
@@ -153,7 +156,7 @@ class OffsetLog:
             CheckpointError: there is no checkpoint, it has no batch, or it can't be read.
         """
         self.query_id()
-        begun = _greatest(self._files.names("offsets"))
+        begun = self._begun()
         last = _greatest(self._files.names("commits"))
         if begun is None:
             raise CheckpointError(

@@ -185,6 +185,7 @@ def _try_producer(settings: dict[str, Any], what: str) -> None:
         if len(settings) > 1:
             # librdkafka speaks of a setting by its oldest name, so find out which one it means.
             for name, value in settings.items():
-                if not name.startswith(("security.", "sasl.", "ssl.")):
+                # By itself one of security may fail for lack of the others.
+                if not is_security_setting(name):
                     _try_producer({name: value}, f"kafka[{name!r}]")
         raise ConfigurationError(f"{what}: {error.args[0].str()}") from error

@@ -33,7 +33,7 @@ from spark_eos.wire import Wire
 logger = logging.getLogger(__name__)
 
 # Seconds between two looks for what cancelled tasks have left.
-_SWEEP = 0.25
+_SWEEP: Final = 0.25
 # Seconds between the brokers' looks for transactions that are over their timeout
 # (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 _ABORT_INTERVAL: Final = 10

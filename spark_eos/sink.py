@@ -170,12 +170,14 @@ class ExactlyOnceSink:
         """
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
-        with contextlib.closing(Wire(self._settings.client)) as wire:
+
+        def check(wire: Wire) -> None:
             preflight.check_brokers(wire, self._settings, self._deadline())
             # Before anything is looked up, for an error that names all that is missing.
             preflight.check_authorization(
                 wire, self._settings, named_topics(selection), self._deadline()
             )
+
         frame = read_from_offsets(
             spark,
             self._settings.client,
@@ -185,6 +187,7 @@ class ExactlyOnceSink:
             starting_offsets=starting_offsets,
             include_headers=include_headers,
             options=options,
+            check=check,
         )
         self._selections.append(selection)
         self._spark = spark

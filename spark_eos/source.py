@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -189,11 +189,17 @@ def read_from_offsets(
     starting_offsets: str,
     include_headers: bool,
     options: Mapping[str, str] | None,
+    check: Callable[[Wire], None] | None = None,
 ) -> DataFrame:
-    """As `read_from_group`, of settings that are checked and a selection by Spark's names."""
+    """As `read_from_group`, of settings that are checked and a selection by Spark's names.
+
+    ``check`` is called before anything is looked up.
+    """
     options = dict(options or {})
     check_source_options(starting_offsets, options, client)
     with contextlib.closing(Wire(client)) as wire:
+        if check is not None:
+            check(wire)
         starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
     with _unlogged():
         reader = spark.readStream.format("kafka").options(
