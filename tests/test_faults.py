@@ -105,7 +105,8 @@ def test_killed_between_two_chunks_it_goes_on_after_the_last_one(
         query.until(lambda: flow.committed().get(0, 0) >= 200, "committed chunks")
     # Workers may outlive their driver by a moment.
     until(lambda: not slot_holders(flow.worker_directory), lambda: "the end of all workers")
-    reached = flow.committed()
+    # What a worker has left open holds offsets until the next run ends it.
+    reached = flow.committed(stable=False)
     assert 200 <= reached[0] < 500
     (tmp_path / "go").touch()
     reports = run_available(spark_eos_session, flow)

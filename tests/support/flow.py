@@ -103,8 +103,12 @@ class Flow:
         with closing(Wire(ClientSettings(plain))) as wire:
             yield wire
 
-    def committed(self) -> dict[int, int]:
-        """The group's committed offsets of the source topic, by partition."""
+    def committed(self, *, stable: bool = True) -> dict[int, int]:
+        """The group's committed offsets of the source topic, by partition.
+
+        Args:
+            stable: whether to wait until no transaction holds others.
+        """
         with self.wire() as wire:
             topic = calls.topics(wire, [self.source], _deadline())[self.source]
             found = offset_calls.committed_offsets(
@@ -113,6 +117,7 @@ class Flow:
                 [(self.source, p) for p in range(topic.partitions)],
                 {self.source: topic.topic_id},
                 _deadline(),
+                stable=stable,
             )
         return {partition: offset for (_, partition), offset in found.items()}
 

@@ -66,9 +66,7 @@ class QueryProcess:
         self.log = log
         self.flow = flow
         arguments = {**flow.options(), "source": flow.source, **settings}
-        tests = str(Path(__file__).parents[1])
-        path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         with log.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", main, json.dumps(arguments)],
