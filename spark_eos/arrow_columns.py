@@ -1,4 +1,4 @@
-"""The columns a query may write, in Arrow: what `spark_eos.columns.writable` is to a DataFrame."""
+"""The columns that a query writes, brought into the form that a task needs."""
 
 from collections.abc import Iterator
 

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_eos import plan
-from spark_eos.columns import check_columns, writable
+from spark_eos.columns import check_columns, written
 from spark_eos.plan import BatchPlan, BatchRange
 from spark_eos.report import REPORT_DDL, JobOutcome, job_outcome
 from spark_eos.run import Partitions
@@ -41,7 +41,7 @@ class BatchJobs:
 
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(schema, self._default_topic)
-        self._schema, self._columns = schema, writable(schema)
+        self._schema, self._columns = schema, written(schema)
 
     def run(
         self,
@@ -64,7 +64,8 @@ class BatchJobs:
         if schema != self._schema:
             # Whoever calls the sink from a function of their own may select other columns.
             self._adopt(schema)
-        rows = frame.select(*self._columns)
+        # A projection costs some milliseconds of planning, and a copy of every row.
+        rows = frame if self._columns == schema.names else frame.select(*self._columns)
         if only is not None:
             # A task for each of them: what was too much for one task may be too much again.
             rows = rows.where(_is_one_of(only))
@@ -81,5 +82,5 @@ class BatchJobs:
 
 def _is_one_of(partitions: Partitions) -> Any:
     chosen = [f"{topic}/{index}" for topic, index in partitions]
-    name = F.concat_ws("/", F.col("source_topic"), F.col("source_partition").cast("string"))
+    name = F.concat_ws("/", F.col("source.topic"), F.col("source.partition").cast("string"))
     return name.isin(chosen)

@@ -1,11 +1,10 @@
-"""The columns a query may write, checked and brought into the form that tasks expect."""
+"""The columns a query may write, checked."""
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from typing import Final
+
 from pyspark.sql import types as T
 
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.records import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
 
 _BYTES = (T.BinaryType, T.StringType)
 _SOURCE_FIELDS: dict[str, tuple[type[T.DataType], ...]] = {
@@ -19,6 +18,8 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
     "partition": ((T.IntegerType,), "int"),
     "timestamp": ((T.TimestampType,), "timestamp"),
 }
+
+_WRITTEN: Final = {"source", "value", "headers", *_OPTIONAL}
 
 
 def _header_type_fits(data_type: T.DataType) -> bool:
@@ -45,6 +46,9 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
         UnsupportedPipelineError: a column is missing or has the wrong type.
     """
     types = {field.name: field.dataType for field in schema}
+    for name in written(schema):
+        if schema.names.count(name) > 1:
+            raise UnsupportedPipelineError(f"there is more than one `{name}` column")
     if "value" not in types:
         raise UnsupportedPipelineError(
             f"there is no `value` column to write; the columns are {', '.join(types) or 'none'}"
@@ -85,27 +89,6 @@ def _check_source(data_type: T.DataType | None) -> None:
         )
 
 
-def writable(schema: T.StructType) -> list[Column]:
-    """The columns that tasks need, flat, keys and values as bytes, timestamps as milliseconds.
-
-    Args:
-        schema: of the DataFrame to be written, which is to select them.
-    """
-    types = {field.name: field.dataType for field in schema}
-    columns: list[Column] = [
-        F.col("source.topic").alias(SOURCE_TOPIC),
-        F.col("source.partition").alias(SOURCE_PARTITION),
-        F.col("source.offset").alias(SOURCE_OFFSET),
-    ]
-    for name in ("value", "key"):
-        if name in types:
-            column = F.col(name)
-            columns.append(
-                column.cast("binary").alias(name)
-                if isinstance(types[name], T.StringType)
-                else column
-            )
-    columns += [F.col(name) for name in ("topic", "partition", "headers") if name in types]
-    if "timestamp" in types:
-        columns.append(F.unix_millis(F.col("timestamp")).alias("timestamp"))
-    return columns
+def written(schema: T.StructType) -> list[str]:
+    """Names of the columns that are written, or tell where a row is from."""
+    return [name for name in schema.names if name in _WRITTEN]

@@ -16,7 +16,6 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from spark_eos.arrow_columns import writable_batches
 from spark_eos.columns import check_columns
 from spark_eos.data_source_options import (
     in_option_names,
@@ -123,7 +122,7 @@ class _Writer(DataSourceStreamArrowWriter):
         if context is None or settings is None or planned is None:
             raise SparkEosError("only a task of a planned batch can write")
         _check_batch(planned, context, self._location[1])
-        (report,) = write_task(settings, planned.plan)(writable_batches(iterator))
+        (report,) = write_task(settings, planned.plan)(iterator)
         return _TaskReport(context.getLocalProperty(_RUN_ID) or "", report.to_pylist())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name for it

@@ -224,7 +224,12 @@ def _query_id(files: ArrowFiles, offset_log: OffsetLog, location: str) -> str:
 
 
 def serve(
-    listener: socket.socket, path: Path, keeper: Keeper, driver: HostProcess, idle_seconds: float
+    listener: socket.socket,
+    path: Path,
+    keeper: Keeper,
+    driver: HostProcess,
+    idle_seconds: float,
+    ending: threading.Event,
 ) -> None:
     """Answers requests until the keeper is not wanted any more.
 
@@ -235,6 +240,7 @@ def serve(
         driver: the keeper ends with it.
         idle_seconds: and when so long nobody has asked for anything and nothing is written: Spark
             does not always tell that a query was stopped.
+        ending: set as soon as the keeper ends.
     """
     listener.settimeout(_PULSE)
     until, quiet = time.monotonic() + idle_seconds, 0
@@ -243,6 +249,7 @@ def serve(
         # Whoever plans next starts a keeper of its own, from here on.
         at_end.callback(listener.close)
         at_end.callback(path.unlink, missing_ok=True)
+        at_end.callback(ending.set)
         while driver.alive and quiet < _QUIET_PULSES:
             try:
                 accepted, _ = listener.accept()
@@ -300,13 +307,20 @@ def main(path: str, pid: str, started: str, idle_seconds: str) -> None:
         started: when that process started.
         idle_seconds: how long to wait for the next batch.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    ending = threading.Event()
+
+    def terminate(*_: object) -> None:
+        # Members that are leaving are not to be torn off half-way.
+        if not ending.is_set():
+            sys.exit(0)
+
+    signal.signal(signal.SIGTERM, terminate)
     driver = HostProcess(int(pid), started)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
         print("ready", flush=True)  # noqa: T201 - to who has started it
-        serve(listener, Path(path), Keeper(driver), driver, float(idle_seconds))
+        serve(listener, Path(path), Keeper(driver), driver, float(idle_seconds), ending)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class SourceRows:
     Attributes:
         topic: the source topic.
         partition: the source partition.
-        rows: the rows, with the columns that `spark_eos.columns.writable` selects.
+        rows: the rows, as `spark_eos.arrow_columns.writable_batches` has them.
     """
 
     topic: str

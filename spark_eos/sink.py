@@ -47,7 +47,9 @@ class ExactlyOnceSink:
         topic: default target topic; a ``topic`` column overrides it row by row. None: every row
             has its own.
         checkpoint_location: the streaming query's checkpoint, on any file system Spark knows.
-        members: at most so many group members; by default one per source partition, up to this.
+        members: at most so many members of the group, among which the source partitions are
+            divided. One is enough for the guarantee, and quickest: a transaction commits offsets
+            once for each member that it holds partitions of.
         transactional_id_prefix: what transactional ids begin with; for ACLs.
         chunk_records: rows after which a task commits its transaction and begins another.
         chunk_bytes: the same, in bytes of keys, values and headers.
@@ -80,7 +82,7 @@ class ExactlyOnceSink:
         group_id: str,
         checkpoint_location: str,
         topic: str | None = None,
-        members: int = 64,
+        members: int = 1,
         transactional_id_prefix: str = "spark-eos",
         chunk_records: int = 100_000,
         chunk_bytes: int = 64 << 20,

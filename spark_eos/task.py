@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_eos import report
+from spark_eos.arrow_columns import writable_batches
 from spark_eos.librdkafka import TransactionError
 from spark_eos.plan import BatchPlan
 from spark_eos.producer import SlotProducer
@@ -52,7 +53,7 @@ def write_task(
             it knows of topics. For rounds after the first, since it may be what made that one fail.
 
     Returns:
-        A function from the rows, with the columns of `spark_eos.columns.writable`, to one batch
+        A function from the rows, with columns that `spark_eos.columns` has checked, to one batch
         of `spark_eos.report.REPORT_DDL`. It always reads all its rows: returning early would cost
         the worker process and its producer.
     """
@@ -67,7 +68,7 @@ def write_task(
             producer = _worker_producer(settings)
             if afresh:
                 producer.drop()
-            yield _TaskWriter(settings, plan, producer).write(batches)
+            yield _TaskWriter(settings, plan, producer).write(writable_batches(batches))
 
     return run
 
@@ -77,7 +78,7 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     # decides, after fencing, who writes. Reported even without a row, for the driver to fence.
     reason = "a repeated attempt of a Spark task leaves the decision to the driver"
     outcomes: dict[tuple[str, int], PartitionOutcome] = {}
-    for batch in batches:
+    for batch in writable_batches(batches):
         for found in source_rows(batch):
             outcomes.setdefault(
                 (found.topic, found.partition), PartitionOutcome(report.DEFERRED, reason=reason)

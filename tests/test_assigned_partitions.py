@@ -32,7 +32,7 @@ from support.flow import Flow
 from support.members import deadline, writer_settings
 from support.runs import close_producers
 from support.versions import STALE_EPOCH
-from support.writing import rows
+from support.writing import row_batch
 
 _ACCEPTED, _STALE = 0, int(STALE_EPOCH)
 
@@ -452,7 +452,7 @@ def _committed(group: Actors) -> dict[tuple[str, int], int]:
 def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[str, int, int]:
     """A task with rows of a partition: what it reports, rows written and rows skipped."""
     work = task.write_task(writer_settings(flow), plan)
-    reports = work(iter([rows(flow, partition, *offsets).rows]))
+    reports = work(iter([row_batch(flow, partition, *offsets)]))
     outcome = job_outcome(row for batch in reports for row in batch.to_pylist())
     part = outcome.partitions[flow.source, partition]
     return part.status, part.rows, part.skipped

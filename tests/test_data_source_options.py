@@ -89,8 +89,8 @@ def test_other_errors_name_options_too() -> None:
     assert (str(told), told.code) == ("no success within 5 s (groupTimeout)", 15)
 
 
-def test_columns_in_arrow_are_those_of_a_data_frame() -> None:
-    """As `writable` has them: null where the struct is null, milliseconds towards the past."""
+def test_columns_as_tasks_need_them() -> None:
+    """Null where the struct is null; milliseconds towards the past."""
     source = pa.array(
         [{"topic": "t", "partition": 1, "offset": 7}, None],
         pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]),

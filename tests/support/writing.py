@@ -12,6 +12,7 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.parser import KafkaProtocol
 
 from spark_eos import calls
+from spark_eos.arrow_columns import writable_batches
 from spark_eos.calls import NO_ID
 from spark_eos.coordinator import GroupCoordinator
 from spark_eos.librdkafka import TransactionError
@@ -28,12 +29,14 @@ def row_batch(
     flow: Flow, partition: int, *offsets: int, topic: str | None = None
 ) -> pa.RecordBatch:
     """What a task gets of one source partition's records, of the flow's source by default."""
-    count = len(offsets)
+    source = {
+        "topic": pa.array([topic or flow.source] * len(offsets), pa.string()),
+        "partition": pa.array([partition] * len(offsets), pa.int32()),
+        "offset": pa.array(offsets, pa.int64()),
+    }
     return pa.RecordBatch.from_pydict(
         {
-            "source_topic": pa.array([topic or flow.source] * count, pa.string()),
-            "source_partition": pa.array([partition] * count, pa.int32()),
-            "source_offset": pa.array(offsets, pa.int64()),
+            "source": pa.StructArray.from_arrays(source.values(), source.keys()),
             "value": pa.array([f"{partition}/{o}".encode() for o in offsets], pa.binary()),
         }
     )
@@ -41,7 +44,8 @@ def row_batch(
 
 def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) -> SourceRows:
     """Rows made of one source partition's records, the flow's source unless said otherwise."""
-    (found,) = source_rows(row_batch(flow, partition, *offsets, topic=topic))
+    (batch,) = writable_batches(iter([row_batch(flow, partition, *offsets, topic=topic)]))
+    (found,) = source_rows(batch)
     return found
 
 
