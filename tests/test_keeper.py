@@ -2,6 +2,7 @@
 
 import copy
 import os
+import signal
 import stat
 import tempfile
 import threading
@@ -151,6 +152,19 @@ def test_the_keeper_waits_for_a_long_batch(kept: Keeping) -> None:
         writing.abort()
         commit = kept.written(planned, 2)
     assert kept.client.commit(commit).rows_written == 2
+
+
+def test_a_keeper_that_is_leaving_is_told_to_end(kept: Keeping) -> None:
+    kept.idle_seconds = 0.2
+    kept.batch(0, 1, 1)
+    (keeper,) = keepers(kept.flow)
+    left = kept.client._path
+    while left.exists():
+        pass
+    os.kill(keeper, signal.SIGTERM)
+    # Long before their sessions end.
+    until_kept_no_more(kept.flow)
+    assert kept.batch(1, 2, 2).rows_written == 2
 
 
 def test_a_keeper_that_was_killed_is_replaced(kept: Keeping) -> None:

@@ -32,7 +32,10 @@ def _write(
         (lambda f: f.select("source", "key"), "no `value` column"),
         (lambda f: f.select("key", "value"), "no `source` column"),
         (lambda f: f.select("source", F.lit(1).alias("value")), "`value` is int"),
-        (lambda f: f.select("source", "value", F.col("key").alias("value")), "more than one `value`"),
+        (
+            lambda f: f.select("source", "value", F.col("key").alias("value")),
+            "more than one `value`",
+        ),
         (lambda f: f.select("value", F.lit("x").alias("source")), "`source` is string"),
         (lambda f: f.select("source", "value", F.lit(1).alias("key")), "`key` is int"),
         (lambda f: f.select("source", "value", F.lit("h").alias("headers")), "`headers` is"),
