@@ -44,7 +44,7 @@ class Arena:
     header: bool
     most: int | None
     batches: int
-    members: int = 64
+    members: int = 1
 
     @property
     def checkpoint(self) -> str:

@@ -104,7 +104,7 @@ class Growth:
     name: str = "growth"
 
 
-GROWTH = Growth(20, ((4, 4), (64, 64), (250, 64), (500, 64), (500, 200)), 8)
+GROWTH = Growth(20, ((4, 1), (64, 1), (250, 1), (500, 1), (500, 64), (500, 200)), 6)
 
 
 def throughputs(scale: float) -> list[Throughput]:
@@ -134,8 +134,8 @@ def triggers(scale: float) -> list[Triggers]:
         return max(3, int(most * scale))
 
     return [
-        Triggers(Records(100, 4), 100, count(40)),
-        Triggers(Records(100, 4), 10_000, count(40)),
+        Triggers(Records(100, 4), 100, count(100)),
+        Triggers(Records(100, 4), 10_000, count(100)),
         Triggers(Records(100, 4), 100_000, count(12)),
         Triggers(Records(100, 500), 50_000, count(8)),
     ]
