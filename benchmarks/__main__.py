@@ -16,7 +16,7 @@ import click
 from bench import Bench
 from plots import plot
 from requests_per_batch import requests_per_batch
-from results import Measured, markdown, write_json
+from results import Measured, page, write_json
 from rich.console import Console
 from scenarios import GROWTH, throughputs, triggers
 
@@ -70,7 +70,7 @@ def _keep(directory: Path, about: Mapping[str, Any], measured: Sequence[Measured
     """Writes what there is so far: a whole run takes long, and may be ended early."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "results.json", about, measured)
-    (directory / "results.md").write_text("\n".join(map(markdown, measured)))
+    (directory / "results.md").write_text(page(about, measured))
     plot(directory / "results.png", measured)
 
 

@@ -58,6 +58,18 @@ def markdown(measured: Measured) -> str:
     return "\n".join([*rows, "", *_details(measured.details)])
 
 
+def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
+    """All tables, after a line on how they came about."""
+    how = (
+        f"`make bench` on {about['measured'][:10]}, {about['cores']} cores for broker, Spark and "
+        f"workers together, {about['scale']:g} of the rows, medians of {about['rounds']} rounds. "
+        "Ratios are of figures of the same round; the spread is from the lowest to the highest. "
+        "Of what is not a ratio (CPU, steps, peaks) the tables have the last round."
+    )
+    head = ["# Measurements", "", how, "", "![All medians](results.png)", ""]
+    return "\n".join([*head, *map(markdown, measured)])
+
+
 def _details(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if not details:
         return []

@@ -3,7 +3,9 @@
 import gc
 import os
 import socket
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink, worker_process
 from spark_eos.plan import BatchRange, task_count
+from spark_eos.protocol import TxnOffsetCommitRequest
 from support.flow import Flow
 from support.proxy import KafkaProxy
 from support.queries import relay, run_available
@@ -61,6 +64,29 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     for partition in range(6):
         written = [int(m.value() or b"") for m in flow.written() if m.key() == b"%d" % partition]
         assert written == list(range(10 * partition, 10 * partition + 10))
+
+
+@pytest.mark.parametrize(("members", "commits"), [(1, 2), (6, 6)])
+def test_a_transaction_commits_offsets_once_for_each_member(
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    spark_eos_session: SparkSession,
+    members: int,
+    commits: int,
+) -> None:
+    flow = replace(proxied_flow, partitions=6, name=uuid.uuid4().hex[:10])
+    assert spark_eos_session.sparkContext.defaultParallelism == 2
+    for until in (12, 24):
+        for partition in range(6):
+            flow.produce(range(until - 12 + partition, until, 6), partition=partition)
+        before = proxy.count(TxnOffsetCommitRequest)
+        (report,) = run_available(spark_eos_session, flow, members=members)
+        assert report.rows_written == 12
+    # Of the second batch, in which no partition is new.
+    assert report.transactions == 2
+    assert proxy.count(TxnOffsetCommitRequest) - before == commits
+    assert sorted(map(int, flow.values())) == list(range(24))
+    assert set(flow.committed().values()) == {4}
 
 
 @pytest.mark.parametrize(
