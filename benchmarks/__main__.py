@@ -16,7 +16,7 @@ import click
 from bench import Bench
 from plots import plot
 from requests_per_batch import requests_per_batch
-from results import Measured, page, write_json
+from results import Measured, page, read_json, write_json
 from rich.console import Console
 from scenarios import GROWTH, throughputs, triggers
 
@@ -28,16 +28,20 @@ _RESULTS = Path("docs/performance")
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--rounds", default=3, show_default=True, help="Rounds that count.")
 @click.option("--scale", default=1.0, show_default=True, help="Of the numbers of rows.")
-@click.option("--only", help="Only scenarios with this in their name.")
+@click.option(
+    "--only",
+    multiple=True,
+    help="Only scenarios with this in their name, or with one of several; what was "
+    "measured of others before is kept.",
+)
 @click.option("--quix", type=click.Path(path_type=Path), help="Python that has quixstreams.")
 @click.option("--to", "directory", type=click.Path(path_type=Path), default=_RESULTS,
               show_default=True, help="Where results.json, .md and .png go.")  # fmt: skip
 def main(
-    *, rounds: int, scale: float, only: str | None, quix: Path | None, directory: Path
+    *, rounds: int, scale: float, only: tuple[str, ...], quix: Path | None, directory: Path
 ) -> None:
     """Compares spark-eos with what else there is."""
-    chosen = only or ""
-    measured: list[Measured] = []
+    measured = read_json(directory / "results.json") if only else []
     about = {
         "measured": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
         "cores": os.cpu_count(),
@@ -59,8 +63,9 @@ def main(
             *((s.name, partial(bench.throughput, s)) for s in throughputs(scale)),
         ]
         for name, measure in scenarios:
-            if chosen in name:
-                measured.append(measure())
+            if not only or any(part in name for part in only):
+                found = measure()
+                measured = [*(one for one in measured if one.name != found.name), found]
                 _keep(directory, about, measured)
         spark.stop()
     Console().print((directory / "results.md").read_text(), markup=False)

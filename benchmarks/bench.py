@@ -11,10 +11,10 @@ from pathlib import Path
 import outsiders
 from contestants import (
     BASE,
-    CONTESTANTS,
     OURS,
     Arena,
     Trial,
+    contestants,
     our_sink,
     our_writer,
     own_writer,
@@ -101,7 +101,7 @@ class Bench:
         records = scenario.records
         with self._filled(records, scenario.rows + SPARE * records.partitions) as source:
             for number in range(self._rounds + 1):
-                for name, contestant in CONTESTANTS.items():
+                for name, contestant in contestants(records.partitions).items():
                     with self._topic(records.partitions) as target, used(self._broker.pid) as usage:
                         trial = contestant(
                             self._arena(records, source, target, scenario.rows, batches=1)
@@ -135,7 +135,7 @@ class Bench:
         rows = scenario.rows * scenario.batches + SPARE * records.partitions
         with self._filled(records, rows) as source:
             for number in range(self._rounds + 1):
-                for name, contestant in CONTESTANTS.items():
+                for name, contestant in contestants(records.partitions).items():
                     with self._topic(records.partitions) as target:
                         arena = self._arena(
                             records, source, target, scenario.rows, scenario.batches
@@ -164,7 +164,7 @@ class Bench:
         """Milliseconds of the driver's own part of a batch: all of ours but the job."""
         measured = Measured(scenario.name, "ms of the driver's own")
         for number in range(2):
-            for partitions, members in scenario.sizes:
+            for partitions, members in scenario.sizes[: None if number else 1]:
                 records = Records(100, partitions)
                 rows = scenario.rows * partitions
                 with (
@@ -176,7 +176,7 @@ class Bench:
                 if number:
                     warm = [r.milliseconds for r in trial.reports[Triggers.WARM :]]
                     own = statistics.median(ms["total"] - ms["job"] for ms in warm)
-                    name = f"{partitions} partitions, {min(members, partitions)} members"
+                    name = f"{partitions} partitions, {members} member{'s' * (members > 1)}"
                     self._note(measured, name, own)
                     measured.details[name] = _steps(trial)
         return measured

@@ -201,3 +201,13 @@ CONTESTANTS: dict[str, Callable[[Arena], Trial]] = {
     "Spark, nothing written": read_only,
     "Arrow, nothing written": arrow_only,
 }
+_MANY = 64
+
+
+def contestants(partitions: int) -> dict[str, Callable[[Arena], Trial]]:
+    """Who takes part.
+
+    Without the floor of Arrow where there are many source partitions: it has a task for each, and
+    Spark spends tens of milliseconds after each.
+    """
+    return {n: c for n, c in CONTESTANTS.items() if c is not arrow_only or partitions <= _MANY}

@@ -19,7 +19,7 @@ class Topics:
         bootstrap_servers: the broker's.
         source: filled.
         target: empty.
-        rows: records in the source.
+        rows: records to pass on, no more than the source has.
         partitions: of both.
         size: bytes of a value.
     """

@@ -64,6 +64,7 @@ def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
         f"`make bench` on {about['measured'][:10]}, {about['cores']} cores for broker, Spark and "
         f"workers together, {about['scale']:g} of the rows, medians of {about['rounds']} rounds. "
         "Ratios are of figures of the same round; the spread is from the lowest to the highest. "
+        "Quix Streams gets a tenth of the rows that the others get. "
         "Of what is not a ratio (CPU, steps, peaks) the tables have the last round."
     )
     head = ["# Measurements", "", how, "", "![All medians](results.png)", ""]
@@ -93,3 +94,10 @@ def write_json(file: Path, about: Mapping[str, Any], measured: Sequence[Measured
     """All figures, with what they were measured on."""
     content = {**about, "scenarios": [asdict(one) for one in measured]}
     file.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def read_json(file: Path) -> list[Measured]:
+    """The figures of an earlier run, if there was one."""
+    if not file.exists():
+        return []
+    return [Measured(**one) for one in json.loads(file.read_text())["scenarios"]]

@@ -104,7 +104,7 @@ class Growth:
     name: str = "growth"
 
 
-GROWTH = Growth(20, ((4, 1), (64, 1), (250, 1), (500, 1), (500, 64), (500, 200)), 6)
+GROWTH = Growth(20, ((4, 1), (64, 1), (250, 1), (500, 1), (500, 64), (500, 200)), 8)
 
 
 def throughputs(scale: float) -> list[Throughput]:

@@ -39,6 +39,8 @@ def _bytes(column: pa.Array) -> pa.Array:
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
-    # Towards the past, as Spark's unix_millis does before 1970 too.
-    floor = pc.floor_temporal(column, unit="millisecond")
-    return floor.cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
+    # Towards the past, before 1970 too. Without its time zone, which Arrow may not know or in which
+    # the hour may come twice: what the column holds is UTC.
+    instants = column.cast(pa.timestamp(column.type.unit))
+    floor = pc.floor_temporal(instants, unit="millisecond")
+    return floor.cast(pa.timestamp("ms")).cast(pa.int64())

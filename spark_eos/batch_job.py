@@ -82,5 +82,7 @@ class BatchJobs:
 
 def _is_one_of(partitions: Partitions) -> Any:
     chosen = [f"{topic}/{index}" for topic, index in partitions]
-    name = F.concat_ws("/", F.col("source.topic"), F.col("source.partition").cast("string"))
+    # Not "source.topic", which is another column's name if the frame has that alias.
+    source = F.col("source")
+    name = F.concat_ws("/", source["topic"], source["partition"].cast("string"))
     return name.isin(chosen)

@@ -79,9 +79,9 @@ def _check_source(data_type: T.DataType | None) -> None:
             "there is no `source` column, which tells the source offset of each row: read with "
             "sink.read and keep the column in every select"
         )
-    fields = {f.name: f.dataType for f in data_type} if isinstance(data_type, T.StructType) else {}
-    if fields.keys() != _SOURCE_FIELDS.keys() or not all(
-        isinstance(fields[name], allowed) for name, allowed in _SOURCE_FIELDS.items()
+    fields = data_type.fields if isinstance(data_type, T.StructType) else []
+    if sorted(f.name for f in fields) != sorted(_SOURCE_FIELDS) or not all(
+        isinstance(f.dataType, _SOURCE_FIELDS[f.name]) for f in fields
     ):
         raise UnsupportedPipelineError(
             f"`source` is {data_type.simpleString()}, not the struct<topic:string,partition:int,"

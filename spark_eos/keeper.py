@@ -132,6 +132,12 @@ class Keeper:
         self._of: tuple[Plan, str] | None = None
         self._in_hand: BatchInHand | None = None
         self._last: BatchReport | None = None
+        self._leaving = False
+
+    @property
+    def leaving(self) -> bool:
+        """Whether members are leaving, which is not to be torn off half-way."""
+        return self._leaving
 
     def works(self) -> bool:
         """Whether there are signs that the batch in hand is being written."""
@@ -198,13 +204,17 @@ class Keeper:
 
     def close(self) -> None:
         """Ends the run: its members leave the group, so whoever still writes is refused."""
+        self._leaving = True
         run, self._run = self._run, None
         in_hand, self._in_hand = self._in_hand, None
         self._last = None
-        if in_hand is not None:
-            in_hand.give_up()
-        if run is not None:
-            run.leave()
+        try:
+            if in_hand is not None:
+                in_hand.give_up()
+            if run is not None:
+                run.leave()
+        finally:
+            self._leaving = False
 
 
 def _query_id(files: ArrowFiles, offset_log: OffsetLog, location: str) -> str:
@@ -240,7 +250,7 @@ def serve(
         driver: the keeper ends with it.
         idle_seconds: and when so long nobody has asked for anything and nothing is written: Spark
             does not always tell that a query was stopped.
-        ending: set as soon as the keeper ends.
+        ending: the keeper ends as well when this is set.
     """
     listener.settimeout(_PULSE)
     until, quiet = time.monotonic() + idle_seconds, 0
@@ -249,8 +259,7 @@ def serve(
         # Whoever plans next starts a keeper of its own, from here on.
         at_end.callback(listener.close)
         at_end.callback(path.unlink, missing_ok=True)
-        at_end.callback(ending.set)
-        while driver.alive and quiet < _QUIET_PULSES:
+        while driver.alive and quiet < _QUIET_PULSES and not ending.is_set():
             try:
                 accepted, _ = listener.accept()
             except TimeoutError:
@@ -307,20 +316,22 @@ def main(path: str, pid: str, started: str, idle_seconds: str) -> None:
         started: when that process started.
         idle_seconds: how long to wait for the next batch.
     """
+    driver = HostProcess(int(pid), started)
+    keeper = Keeper(driver)
     ending = threading.Event()
 
     def terminate(*_: object) -> None:
-        # Members that are leaving are not to be torn off half-way.
-        if not ending.is_set():
+        again = ending.is_set()
+        ending.set()
+        if again or not keeper.leaving:
             sys.exit(0)
 
     signal.signal(signal.SIGTERM, terminate)
-    driver = HostProcess(int(pid), started)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
         print("ready", flush=True)  # noqa: T201 - to who has started it
-        serve(listener, Path(path), Keeper(driver), driver, float(idle_seconds), ending)
+        serve(listener, Path(path), keeper, driver, float(idle_seconds), ending)
 
 
 if __name__ == "__main__":

@@ -205,6 +205,14 @@ class QueryRun:
                 raise WriteError(
                     f"batch {batch.batch_id} of group {self._settings.group_id!r}: {outcome.reason}"
                 )
+            if gone := sorted({*(only or ())} - outcome.partitions.keys()):
+                topic, partition = gone[0]
+                raise WriteError(
+                    f"batch {batch.batch_id} of group {self._settings.group_id!r}: source "
+                    f"{topic}-{partition} had rows in round {len(outcomes) - 1} and has none in "
+                    f"round {len(outcomes)}, so they are not written: the query must make the same "
+                    "rows of the same records every time"
+                )
             only = outcome.unwritten
             if not only and not outcome.deferred:
                 return outcomes, members

@@ -5,11 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos.arrow_columns import writable_batches
 from spark_eos.data_source_options import _REQUIRED, KNOWN, in_option_names, read_options
 from support.versions import needs_data_sources
 
@@ -87,32 +85,6 @@ def test_other_errors_name_options_too() -> None:
     told = in_option_names(error)
     assert isinstance(told, errors.KafkaResponseError)
     assert (str(told), told.code) == ("no success within 5 s (groupTimeout)", 15)
-
-
-def test_columns_as_tasks_need_them() -> None:
-    """Null where the struct is null; milliseconds towards the past."""
-    source = pa.array(
-        [{"topic": "t", "partition": 1, "offset": 7}, None],
-        pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]),
-    )
-    rows = pa.RecordBatch.from_pydict(
-        {
-            "value": pa.array(["é", None], pa.large_string()),
-            "key": pa.array([b"k", None]),
-            "source": source,
-            "timestamp": pa.array([-1, 1_999], pa.timestamp("us", tz="UTC")),
-            "other": pa.array([1, 2]),
-        }
-    )
-    (found,) = writable_batches(iter([rows]))
-    assert found.to_pydict() == {
-        "source_topic": ["t", None],
-        "source_partition": [1, None],
-        "source_offset": [7, None],
-        "value": ["é".encode(), None],
-        "key": [b"k", None],
-        "timestamp": [-1, 1],
-    }
 
 
 @needs_data_sources

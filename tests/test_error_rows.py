@@ -7,13 +7,16 @@ it is accepted must leave nothing behind, of the partition that was accepted nei
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from spark_eos import BatchReport, transaction
+from spark_eos import BatchReport, ExactlyOnceSink, transaction
 from spark_eos.calls import NO_ID
 from spark_eos.librdkafka import TransactionError
 from spark_eos.protocol import TxnOffsetCommitRequest
@@ -311,3 +314,56 @@ def test_a_query_ends_and_the_next_writes_every_row(
     (report,) = _run(spark_eos_session, proxied_flow)
     assert report.rows_written == 20
     assert sorted(map(int, proxied_flow.values())) == list(range(20))
+
+
+def _in_a_second_round(proxy: KafkaProxy) -> None:
+    proxy.on(TxnOffsetCommitRequest, answered(0, _code(_REJECTED[1])))
+
+
+def test_a_second_round_of_columns_under_an_alias(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    """``source.topic`` is then the row's target topic, too."""
+    flow = proxied_flow
+    flow.produce(range(20))
+    _in_a_second_round(proxy)
+
+    def aliased(frame: DataFrame) -> DataFrame:
+        target = F.lit(flow.target).alias("topic")
+        return relay(frame).select("source", "key", "value", target).alias("source").select("*")
+
+    sink = ExactlyOnceSink(**flow.options(), on_batch=(reports := []).append)
+
+    def batch(frame: DataFrame, batch_id: int) -> None:
+        sink(frame.alias("source").select("source.*"), batch_id)
+
+    frame = aliased(sink.read(spark_eos_session, subscribe=flow.source))
+    query = sink.write(frame).foreachBatch(batch).trigger(availableNow=True).start()
+    query.awaitTermination()
+    sink.close()
+    (report,) = reports
+    assert (report.rounds, report.rows_written) == (2, 20)
+    assert sorted(map(int, flow.values())) == list(range(20))
+
+
+def test_rows_that_are_gone_in_a_second_round_end_the_query(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    """What is filtered out in one round only would count as having no output."""
+    proxied_flow.produce(range(20))
+    _in_a_second_round(proxy)
+    seen = tmp_path / "seen"
+
+    def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            yield rows.slice(0, 0) if seen.exists() else rows
+        seen.touch()
+
+    def vanishing(frame: DataFrame) -> DataFrame:
+        chosen = relay(frame).coalesce(1)
+        return chosen.mapInArrow(once, chosen.schema)
+
+    with pytest.raises(StreamingQueryException, match="had rows in round 1 and has none in round"):
+        run_available(spark_eos_session, proxied_flow, vanishing)
+    assert proxied_flow.values() == []
+    assert proxied_flow.committed() == {}

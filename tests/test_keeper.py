@@ -10,18 +10,22 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_eos import errors, keeper_client, spark_process
 from spark_eos.keeper_calls import Commit
 from spark_eos.producer import SlotProducer
+from spark_eos.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos.report import DEFERRED, WRITTEN, JobOutcome, PartitionOutcome
 from spark_eos.transaction import Transactions
 from support.data_sources import keepers, until_kept_no_more
 from support.flow import Flow
 from support.keeping import Keeping, keeping, kill
-from support.members import writer_settings
+from support.members import started, writer_settings
+from support.proxy import KafkaProxy
+from support.proxy_faults import HoldAnswer
 from support.queries import until
 from support.writing import rows
 
@@ -154,17 +158,43 @@ def test_the_keeper_waits_for_a_long_batch(kept: Keeping) -> None:
     assert kept.client.commit(commit).rows_written == 2
 
 
-def test_a_keeper_that_is_leaving_is_told_to_end(kept: Keeping) -> None:
-    kept.idle_seconds = 0.2
-    kept.batch(0, 1, 1)
-    (keeper,) = keepers(kept.flow)
-    left = kept.client._path
-    while left.exists():
-        pass
-    os.kill(keeper, signal.SIGTERM)
-    # Long before their sessions end.
-    until_kept_no_more(kept.flow)
-    assert kept.batch(1, 2, 2).rows_written == 2
+def _leaves(beat: Any) -> bool:
+    return bool(beat.member_epoch < 0)
+
+
+def test_a_keeper_that_is_leaving_is_told_to_end(
+    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with keeping(proxied_flow, monkeypatch, idle_seconds=0.2) as kept:
+        kept.batch(0, 1, 1)
+        (keeper,) = keepers(kept.flow)
+        assert len(kept.flow.members()) == 2
+        go = threading.Event()
+        leaving = proxy.on(ConsumerGroupHeartbeatRequest, HoldAnswer(go), where=_leaves)
+        leaving.await_hit()
+        os.kill(keeper, signal.SIGTERM)
+        time.sleep(0.3)
+        go.set()
+        # Long before their sessions end.
+        until_kept_no_more(kept.flow)
+
+
+def test_a_keeper_that_cannot_leave_ends_when_told_twice(
+    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    with keeping(proxied_flow, monkeypatch, idle_seconds=0.2) as kept:
+        kept.batch(0, 1, 1)
+        (keeper,) = keepers(kept.flow)
+        leaving = proxy.on(ConsumerGroupHeartbeatRequest, HoldAnswer(go), where=_leaves)
+        leaving.await_hit()
+        for _ in range(2):
+            os.kill(keeper, signal.SIGTERM)
+            time.sleep(0.3)
+        assert keepers(kept.flow) == []
+        go.set()
+        with started(kept.flow):
+            pass
 
 
 def test_a_keeper_that_was_killed_is_replaced(kept: Keeping) -> None:

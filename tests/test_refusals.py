@@ -37,6 +37,12 @@ def _write(
             "more than one `value`",
         ),
         (lambda f: f.select("value", F.lit("x").alias("source")), "`source` is string"),
+        (
+            lambda f: f.select(
+                "value", F.struct("source.*", F.lit(0).cast("long").alias("offset")).alias("source")
+            ),
+            "`source` is struct<topic:string,partition:int,offset:bigint,offset:bigint>",
+        ),
         (lambda f: f.select("source", "value", F.lit(1).alias("key")), "`key` is int"),
         (lambda f: f.select("source", "value", F.lit("h").alias("headers")), "`headers` is"),
         (lambda f: f.select("source", "value").repartition(2), "a shuffle"),
