@@ -57,7 +57,7 @@ class Throughput:
     @property
     def name(self) -> str:
         """As it stands in tables."""
-        return self.records.name
+        return f"one batch, {self.records.name}"
 
 
 @dataclass(frozen=True)

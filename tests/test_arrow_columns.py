@@ -88,6 +88,7 @@ def test_a_query_in_another_time_zone(
     flow.broker.create_topic(target, config={"retention.ms": "-1"})
     flow.produce(["a", "b"])
     before = spark_eos_session.conf.get("spark.sql.session.timeZone")
+    assert before is not None
     spark_eos_session.conf.set("spark.sql.session.timeZone", zone)
     try:
 

@@ -332,7 +332,8 @@ def test_a_second_round_of_columns_under_an_alias(
         target = F.lit(flow.target).alias("topic")
         return relay(frame).select("source", "key", "value", target).alias("source").select("*")
 
-    sink = ExactlyOnceSink(**flow.options(), on_batch=(reports := []).append)
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
 
     def batch(frame: DataFrame, batch_id: int) -> None:
         sink(frame.alias("source").select("source.*"), batch_id)
