@@ -34,7 +34,7 @@ def plot(file: Path, measured: Sequence[Measured]) -> None:
         ]
         colours = ["tab:orange" if name == "spark-eos" else "tab:blue" for name in names]
         panel.barh(names, medians, xerr=errors, color=colours)
-        panel.set_title(f"{one.name}: {one.unit}", fontsize=9)
+        panel.set_title(f"{one.name}: {one.unit}", fontsize=9, loc="right")
         panel.tick_params(labelsize=8)
     for panel in panels[len(measured) :]:
         panel.axis("off")

@@ -20,7 +20,7 @@ from support.members import started
 from support.proxy import KafkaProxy
 from support.proxy_faults import Request
 from support.versions import needs_topic_ids
-from support.writing import rows, sent_requests, transactions
+from support.writing import row_batch, rows, sent_requests, transactions
 
 
 def _cache(wire: Wire, max_block_ms: int = 10_000, max_idle_ms: int = 300_000) -> TopicCache:
@@ -148,7 +148,7 @@ def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch
     with started(flow) as coordinator, transactions(flow, coordinator) as writing:
         for number, afresh in enumerate((False, False, True)):
             run = write_task(writing._settings, writing._plan, afresh=afresh)
-            (report,) = run(iter([rows(flow, 0, number).rows]))
+            (report,) = run(iter([row_batch(flow, 0, number)]))
             assert report.column("status").to_pylist() == ["written", "written"]
             (producer,) = task._producers.values()
             used.append((producer.identity.epoch, _asking(requests, flow.target)))
