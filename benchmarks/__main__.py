@@ -41,13 +41,21 @@ def main(
     *, rounds: int, scale: float, only: tuple[str, ...], quix: Path | None, directory: Path
 ) -> None:
     """Compares spark-eos with what else there is."""
-    measured = read_json(directory / "results.json") if only else []
     about = {
         "measured": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
         "cores": os.cpu_count(),
         "rounds": rounds,
         "scale": scale,
     }
+    earlier = directory / "results.json"
+    measured: list[Measured] = []
+    if only and earlier.exists():
+        its_rounds, its_scale, measured = read_json(earlier)
+        if (its_rounds, its_scale) != (rounds, scale):
+            raise click.UsageError(
+                f"{earlier} is of --rounds {its_rounds} and --scale {its_scale:g}: choose the "
+                "same, or another directory (--to)"
+            )
     # As fast as it gets: JVMs that compile all they want.
     with EmbeddedKafka(heap="2g") as broker, tempfile.TemporaryDirectory() as checkpoints:
         spark = spark_session(config={"spark.driver.memory": "3g"})

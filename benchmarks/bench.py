@@ -104,12 +104,13 @@ class Bench:
         source: str,
         most: int,
         batches: int,
-    ) -> Trial:
+    ) -> tuple[Trial, Usage]:
         """Once more if it fails: Spark's own sink gives records up after their delivery timeout."""
 
-        def once() -> Trial:
-            with self._topic(records.partitions) as target:
-                return contestant(self._arena(records, source, target, most, batches))
+        def once() -> tuple[Trial, Usage]:
+            with self._topic(records.partitions) as target, used(self._broker.pid) as usage:
+                trial = contestant(self._arena(records, source, target, most, batches))
+            return trial, usage
 
         try:
             return once()
@@ -126,8 +127,7 @@ class Bench:
         with self._filled(records, scenario.rows + SPARE * records.partitions) as source:
             for number in range(self._rounds + 1):
                 for name, contestant in contestants(records.partitions).items():
-                    with used(self._broker.pid) as usage:
-                        trial = self._trial(name, contestant, records, source, scenario.rows, 1)
+                    trial, usage = self._trial(name, contestant, records, source, scenario.rows, 1)
                     if number:
                         rate = trial.rows / sum(trial.trigger_ms) * 1000
                         self._note(measured, name, rate)
@@ -158,7 +158,7 @@ class Bench:
         with self._filled(records, rows) as source:
             for number in range(self._rounds + 1):
                 for name, contestant in contestants(records.partitions).items():
-                    trial = self._trial(
+                    trial, _usage = self._trial(
                         name, contestant, records, source, scenario.rows, scenario.batches
                     )
                     if number:

@@ -96,8 +96,8 @@ def write_json(file: Path, about: Mapping[str, Any], measured: Sequence[Measured
     file.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def read_json(file: Path) -> list[Measured]:
-    """The figures of an earlier run, if there was one."""
-    if not file.exists():
-        return []
-    return [Measured(**one) for one in json.loads(file.read_text())["scenarios"]]
+def read_json(file: Path) -> tuple[int, float, list[Measured]]:
+    """The rounds, the scale and the figures of an earlier run."""
+    content = json.loads(file.read_text())
+    scenarios = [Measured(**one) for one in content["scenarios"]]
+    return content["rounds"], content["scale"], scenarios

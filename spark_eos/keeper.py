@@ -124,6 +124,9 @@ class Keeper:
 
     Args:
         driver: Spark's driver, without which the members leave.
+
+    Attributes:
+        leaving: whether members are leaving, which is not to be torn off half-way.
     """
 
     def __init__(self, driver: HostProcess) -> None:
@@ -132,12 +135,7 @@ class Keeper:
         self._of: tuple[Plan, str] | None = None
         self._in_hand: BatchInHand | None = None
         self._last: BatchReport | None = None
-        self._leaving = False
-
-    @property
-    def leaving(self) -> bool:
-        """Whether members are leaving, which is not to be torn off half-way."""
-        return self._leaving
+        self.leaving = False
 
     def works(self) -> bool:
         """Whether there are signs that the batch in hand is being written."""
@@ -204,7 +202,7 @@ class Keeper:
 
     def close(self) -> None:
         """Ends the run: its members leave the group, so whoever still writes is refused."""
-        self._leaving = True
+        self.leaving = True
         run, self._run = self._run, None
         in_hand, self._in_hand = self._in_hand, None
         self._last = None
@@ -214,7 +212,7 @@ class Keeper:
             if run is not None:
                 run.leave()
         finally:
-            self._leaving = False
+            self.leaving = False
 
 
 def _query_id(files: ArrowFiles, offset_log: OffsetLog, location: str) -> str:
