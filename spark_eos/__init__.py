@@ -3,7 +3,7 @@
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
 - `KafkaEosDataSource`: the same as ``format("kafka-eos")``, with `read_from_group` to read and
   `check_pipeline` to check.
-- `BatchReport`, `PartitionReport`: what became of one micro-batch.
+- `BatchReport`, `PartitionReport`, `LostRecords`: what became of one micro-batch.
 - The errors that spark-eos raises, all of which are `SparkEosError`.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_eos.batch_report import BatchReport, PartitionReport
+    from spark_eos.data_loss import LostRecords
     from spark_eos.data_source import KafkaEosDataSource, check_pipeline
     from spark_eos.errors import (
         AuthenticationError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         KafkaResponseError,
         OffsetGapError,
         OffsetsLostError,
+        RecordsLostError,
         SparkEosError,
         TopicNotFoundError,
         UnsupportedBrokerError,
@@ -45,9 +47,11 @@ __all__ = [
     "ForeignMemberError",
     "KafkaEosDataSource",
     "KafkaResponseError",
+    "LostRecords",
     "OffsetGapError",
     "OffsetsLostError",
     "PartitionReport",
+    "RecordsLostError",
     "SparkEosError",
     "TopicNotFoundError",
     "UnsupportedBrokerError",
@@ -62,6 +66,7 @@ _HOMES = {
     "BatchReport": "batch_report",
     "ExactlyOnceSink": "sink",
     "KafkaEosDataSource": "data_source",
+    "LostRecords": "data_loss",
     "PartitionReport": "batch_report",
     "check_pipeline": "data_source",
     "read_from_group": "source",

@@ -65,6 +65,16 @@ class ArrowFiles:
         except OSError as error:
             raise self._refused(error) from error
 
+    def write(self, path: str, text: str) -> None:
+        """Makes a file of one line, or replaces it."""
+        full = f"{self._base}/{path}"
+        try:
+            self._fs.create_dir(full.rpartition("/")[0], recursive=True)
+            with self._fs.open_output_stream(full) as stream:
+                stream.write(f"{text}\n".encode())
+        except OSError as error:
+            raise self._refused(error) from error
+
     def names(self, path: str) -> list[str]:
         """Names in a directory that are not hidden; none if there is no such directory."""
         selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)

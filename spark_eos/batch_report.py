@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spark_eos.data_loss import LostRecords
 from spark_eos.logs import key_values
 from spark_eos.plan import BatchRange
 from spark_eos.report import JobOutcome
@@ -67,6 +68,8 @@ class BatchReport:
         offset_commit_version: version of TxnOffsetCommit that the tasks sent, the lower one if they
             sent both; that which the cluster spoke at the start if they sent none.
         partitions: one `PartitionReport` per source partition.
+        lost: source records that were deleted before they were read, and are not written; only
+            with ``fail_on_data_loss=False``.
         milliseconds: time by step: ``range``, ``start`` (of a run), ``plan``, ``job``,
             ``fence``, ``settle`` and ``total`` as the driver saw them; ``produce``, ``flush``,
             ``offsets`` and ``commit`` summed over the tasks.
@@ -84,6 +87,7 @@ class BatchReport:
     offset_commit_version: int
     partitions: tuple[PartitionReport, ...]
     milliseconds: Mapping[str, float]
+    lost: tuple[LostRecords, ...] = ()
 
     def __str__(self) -> str:
         fields = self.fields()
@@ -107,6 +111,7 @@ class BatchReport:
             "source_partitions": len(self.partitions),
             "rounds": self.rounds,
             "offset_commit_version": self.offset_commit_version,
+            "offsets_lost": sum(lost.after - lost.first for lost in self.lost),
             **{f"{step}_ms": round(spent, 1) for step, spent in self.milliseconds.items()},
         }
 
@@ -120,6 +125,7 @@ def batch_report(
     outcomes: Sequence[JobOutcome],
     members: Mapping[tuple[str, int], MemberIdentity],
     milliseconds: Mapping[str, float],
+    lost: tuple[LostRecords, ...] = (),
 ) -> BatchReport:
     """Adds up what the rounds of a batch did.
 
@@ -132,6 +138,7 @@ def batch_report(
         outcomes: of each round's job.
         members: who committed each source partition last.
         milliseconds: time by step, as the driver saw it.
+        lost: source records that were deleted before they were read.
     """
 
     def total(partition: tuple[str, int], name: str) -> int:
@@ -169,4 +176,5 @@ def batch_report(
         offset_commit_version=min(sent, default=cluster_version),
         partitions=partitions,
         milliseconds={**milliseconds, **in_tasks},
+        lost=lost,
     )

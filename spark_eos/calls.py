@@ -165,6 +165,7 @@ def topics_with_offsets(
     partition_class: Any,
     offsets: Mapping[tuple[str, int], int],
     ids: Mapping[str, uuid.UUID],
+    metadata: Mapping[tuple[str, int], str],
 ) -> list[Any]:
     """The topics of a request that commits offsets, made of that request's own classes.
 
@@ -173,6 +174,7 @@ def topics_with_offsets(
         partition_class: of one partition of it.
         offsets: next offset to read, by (topic, partition).
         ids: each topic's id, or `NO_ID`.
+        metadata: a text to store with the offset, by (topic, partition).
     """
     return [
         topic_class(
@@ -183,7 +185,7 @@ def topics_with_offsets(
                     partition_index=index,
                     committed_offset=offsets[topic, index],
                     committed_leader_epoch=-1,
-                    committed_metadata="",
+                    committed_metadata=metadata.get((topic, index), ""),
                 )
                 for index in indexes
             ],

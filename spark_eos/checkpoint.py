@@ -15,6 +15,8 @@ from spark_eos.plan import BatchRange, Positions
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
+# Our own file in Spark's checkpoint, which Spark passes over: the group it was last written with.
+_GROUP: Final = "spark-eos/group"
 
 
 class Files(Protocol):
@@ -25,6 +27,9 @@ class Files(Protocol):
 
     def names(self, path: str) -> list[str]:
         """Names in a directory; none if there is no such directory."""
+
+    def write(self, path: str, text: str) -> None:
+        """Makes a file of one line, or replaces it."""
 
 
 def parse_positions(lines: list[str], where: str) -> Positions:
@@ -166,13 +171,42 @@ class OffsetLog:
         ends = _initial(self._files) if last is None else self._ends(last)
         return FinishedBatches(last, begun if begun != last else None, ends)
 
+    def initial(self) -> Positions:
+        """Where the first batch starts.
+
+        Raises:
+            CheckpointError: it can't be read.
+        """
+        return _initial(self._files)
+
     def batch_range(self, batch_id: int) -> BatchRange:
         """The range of a batch that Spark has begun.
 
         Raises:
             CheckpointError: the offset log lacks it, or can't be read.
         """
-        starts = self._ends(batch_id - 1) if batch_id > 0 else _initial(self._files)
+        starts = self._ends(batch_id - 1) if batch_id > 0 else self.initial()
         ends = self._ends(batch_id)
         self._last = (batch_id, ends)
         return BatchRange(batch_id, starts, ends)
+
+    def began_ms(self, batch_id: int) -> int:
+        """When Spark began a batch for the first time, in milliseconds since 1970.
+
+        By the clock of the driver of then; 0 if the offset log does not tell.
+        """
+        lines = (self._files.read(f"offsets/{batch_id}") or "").split("\n", 2)
+        try:
+            return int(json.loads(lines[1])["batchTimestampMs"])
+        except (IndexError, KeyError, TypeError, ValueError):
+            return 0
+
+    def group(self) -> str | None:
+        """The group whose query has last written from this checkpoint; None if none has."""
+        text = self._files.read(_GROUP) if self._files.names("spark-eos") else None
+        return None if text is None else text.strip()
+
+    def set_group(self, group_id: str) -> None:
+        """Notes the group, before the first of its offsets can depend on the checkpoint."""
+        if self.group() != group_id:
+            self._files.write(_GROUP, group_id)

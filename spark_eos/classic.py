@@ -1,14 +1,16 @@
 """Classic Spark: the sink runs in the driver's process, with Spark's JVM behind py4j."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from spark_eos.checkpoint import OffsetLog
+from spark_eos.checkpoint import Files, OffsetLog, parse_positions
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 from spark_eos.job_description import described
 from spark_eos.lifetime import activity, leave_at_exit
+from spark_eos.plan import BatchRange
 from spark_eos.run import QueryRun
 from spark_eos.stopping import told_briefly
 
@@ -43,6 +45,14 @@ class HadoopFiles:
         finally:
             stream.close()
 
+    def write(self, path: str, text: str) -> None:
+        """Makes a file of one line, or replaces it."""
+        stream = self._fs.create(self._path(self._base, path), True)  # noqa: FBT003 - overwrite
+        try:
+            stream.write(f"{text}\n".encode())
+        finally:
+            stream.close()
+
     def names(self, path: str) -> list[str]:
         """Names in a directory that are not hidden; none if there is no such directory."""
         full = self._path(self._base, path)
@@ -50,6 +60,56 @@ class HadoopFiles:
             return []
         found = [status.getPath().getName() for status in self._fs.listStatus(full)]
         return sorted(name for name in found if not name.startswith((".", "_")))
+
+
+class ExecutionLog(OffsetLog):
+    """Batch ranges from the query's execution, where the batch's rows come from as well.
+
+    On a file system that lets two drivers create one file, the checkpoint's offset log may be
+    another driver's.
+
+    Args:
+        files: the checkpoint's files.
+        execution: the execution of the batch in hand (Spark's ``StreamExecutionContext``), or None
+            outside of a query.
+    """
+
+    def __init__(self, files: Files, execution: Callable[[], Any]) -> None:
+        super().__init__(files)
+        self._execution = execution
+
+    def batch_range(self, batch_id: int) -> BatchRange:
+        """The range of the batch in hand.
+
+        Raises:
+            CheckpointError: it can't be told, or Spark runs another batch.
+        """
+        execution = self._execution()
+        if execution is None:
+            return super().batch_range(batch_id)
+        if execution.batchId() != batch_id:
+            raise CheckpointError(
+                f"the sink was called for batch {batch_id} while the query runs batch "
+                f"{execution.batchId()}: call it in foreachBatch's function, with that batch"
+            )
+        where = f"batch {batch_id}"
+        ends = parse_positions(_texts(execution.endOffsets()), where)
+        # Of the first batch Spark tells no start; the checkpoint does.
+        starts = (
+            parse_positions(_texts(execution.startOffsets()), where)
+            if batch_id > 0
+            else self.initial()
+        )
+        return BatchRange(batch_id, starts, ends)
+
+
+def _texts(progress: Any) -> list[str]:
+    """The offsets of all sources of a ``StreamProgress``, as JSON."""
+    offsets = progress.valuesIterator()
+    found = []
+    while offsets.hasNext():
+        found.append(str(offsets.next().json()))
+    return found
 
 
 class ClassicSurroundings:
@@ -71,7 +131,9 @@ class ClassicSurroundings:
         self._session = frame.sparkSession
         self._query_id = self._property(_QUERY_ID)
         self.run_id = self._property(_RUN_ID)
-        self.offset_log = OffsetLog(HadoopFiles(self._session, location))
+        self.offset_log: OffsetLog = ExecutionLog(
+            HadoopFiles(self._session, location), self._execution
+        )
         found = self.offset_log.query_id()
         if self._query_id and found != self._query_id:
             raise CheckpointError(
@@ -81,6 +143,19 @@ class ClassicSurroundings:
             )
         # The batch's session is a clone of the user's, and knows nothing of the query.
         self.active = activity(spark, self._query_id, self.run_id)
+
+    def _execution(self) -> Any:
+        """The batch's execution in the JVM; None outside of a query. There is no public way."""
+        if not self._query_id:
+            return None
+        session: Any = self._session._jsparkSession
+        jvm: Any = self._session.sparkContext._jvm
+        found = (
+            session.sharedState()
+            .activeStreamingQueries()
+            .get(jvm.java.util.UUID.fromString(self._query_id))
+        )
+        return None if found is None else found.getLatestExecutionContext()
 
     def _property(self, name: str) -> str:
         return self._session.sparkContext.getLocalProperty(name) or ""

@@ -26,7 +26,8 @@ class SparkFiles:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark = spark
-        self._base = _GLOB.sub(r"\\\g<0>", location.rstrip("/"))
+        self._plain = location.rstrip("/")
+        self._base = _GLOB.sub(r"\\\g<0>", self._plain)
 
     def read(self, path: str) -> str | None:
         """A file's text, or None if there is no such file."""
@@ -38,6 +39,11 @@ class SparkFiles:
         within = f"/{path}/"
         found = self._contents(f"{path}/*")
         return sorted({name.rpartition(within)[2].partition("/")[0] for name in found})
+
+    def write(self, path: str, text: str) -> None:
+        """Makes a file of one line, or replaces it; a directory of one, as Spark writes text."""
+        rows = self._spark.createDataFrame([(text,)], "line string").coalesce(1)
+        rows.write.mode("overwrite").text(f"{self._plain}/{path}")
 
     def _contents(self, pattern: str) -> dict[str, bytes]:
         try:

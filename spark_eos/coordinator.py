@@ -41,6 +41,7 @@ class GroupCoordinator:
         group_timeout: seconds that joining, and each call to the group, may take.
         watch: called about once a second between heartbeats, to tell whether to go on.
         at_end: called when ``watch`` says no; expected to call `leave`.
+        each_beat: called about once a second on the heartbeats' thread; must not raise.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class GroupCoordinator:
         group_timeout: float,
         watch: Callable[[], bool],
         at_end: Callable[[], None],
+        each_beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._wire = wire
         self._group_id = group_id
         self._most_members = most_members
         self._timeout = group_timeout
         self._watch = watch
+        self._each_beat = each_beat
         self._at_end = at_end
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}
@@ -135,6 +138,11 @@ class GroupCoordinator:
             raise ended_by
         if self._stopped.is_set():
             raise SparkEosError(f"the run's members have left group {self._group_id!r}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has no members any more, or may not use them."""
+        return self._stopped.is_set() or self._fenced is not None or self._foreign is not None
 
     @property
     def session_lost(self) -> bool:
@@ -331,6 +339,7 @@ class GroupCoordinator:
                 logger.error("%s", error)  # noqa: TRY400 - the text says it all
             except Exception as error:  # noqa: BLE001 - beats must go on, or the session ends
                 logger.warning("heartbeat of group %s: %s", self._group_id, error)
+            self._each_beat()
 
     # The end ----------------------------------------------------------------------------------
 

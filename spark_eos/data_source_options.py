@@ -26,6 +26,15 @@ def _camel_case(name: str) -> str:
     return first + "".join(map(str.title, others))
 
 
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_PARSERS: Final[Mapping[type, Callable[[str], Any]]] = {int: int, float: float, bool: _truth}
+
+
 @dataclass(frozen=True)
 class _Option:
     name: str
@@ -40,16 +49,15 @@ class _Option:
         try:
             return self.parse(text)
         except ValueError:
-            raise ConfigurationError(
-                f"option {self.shown} must be a number, not {text!r}"
-            ) from None
+            kind = "true or false" if self.parse is _truth else "a number"
+            raise ConfigurationError(f"option {self.shown} must be {kind}, not {text!r}") from None
 
 
 def _known() -> dict[str, _Option]:
     found = [_Option(_IDLE_TIMEOUT, 600.0, float)]
     for parameter in inspect.signature(ExactlyOnceSink).parameters.values():
         if parameter.name not in _OF_THE_SINK_ONLY:
-            parse = {int: int, float: float}.get(parameter.annotation, str)
+            parse = _PARSERS.get(parameter.annotation, str)
             found.append(_Option(parameter.name, parameter.default, parse))
     return {option.shown.lower(): option for option in found}
 

@@ -56,6 +56,10 @@ class OffsetsLostError(SparkEosError):
     """
 
 
+class RecordsLostError(SparkEosError):
+    """Source records were deleted before they were read: by retention, or by an administrator."""
+
+
 class CheckpointError(SparkEosError):
     """Spark's checkpoint can't be read, or belongs to another query."""
 

@@ -67,6 +67,12 @@ class _Families:
             source,
             registry=registry,
         )
+        self.offsets_lost = Counter(
+            "spark_eos_source_offsets_lost",
+            "Source offsets whose records were deleted before they were read.",
+            source,
+            registry=registry,
+        )
         self.partitions = Gauge(
             "spark_eos_source_partitions",
             "Source partitions of the last batch.",
@@ -117,6 +123,8 @@ class _Families:
         partitions = Sums(p.topic for p in report.partitions)
         for topic, number in partitions.items():
             self.partitions.labels(group, topic).set(number)
+        for lost in report.lost:
+            self.offsets_lost.labels(group, lost.topic).inc(lost.after - lost.first)
         for p in report.partitions:
             self.rows_written.labels(group, p.topic).inc(p.rows_written)
             self.rows_skipped.labels(group, p.topic).inc(p.rows_skipped)

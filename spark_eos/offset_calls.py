@@ -1,7 +1,7 @@
 """Typed calls that concern a group's committed offsets, outside of transactions."""
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
@@ -10,9 +10,14 @@ from spark_eos.acls import ResourceType, describe
 from spark_eos.calls import NO_ID, by_topic, topics_with_offsets
 from spark_eos.deadline import Deadline
 from spark_eos.errors import Code, KafkaResponseError, refusal
+from spark_eos.offset_metadata import CommittedOffset
 from spark_eos.wire import CoordinatorType, Wire
 
 _BY_NAME: Final = 9
+# The broker writes what a request commits as one record batch, at most message.max.bytes of
+# __consumer_offsets long (1 MiB unless set), which costs about so much for each offset.
+_REQUEST_BYTES: Final = 256 << 10
+_RECORD_BYTES: Final = 100
 
 TopicIds = Mapping[str, uuid.UUID | None]
 
@@ -29,7 +34,7 @@ def _codes(response: Any) -> list[int]:
     return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
 
 
-def committed_offsets(
+def group_offsets(
     wire: Wire,
     group_id: str,
     partitions: Iterable[tuple[str, int]],
@@ -39,7 +44,7 @@ def committed_offsets(
     member: tuple[str, int] | None = None,
     stable: bool = True,
     wait: bool = True,
-) -> dict[tuple[str, int], int]:
+) -> dict[tuple[str, int], CommittedOffset]:
     """The group's committed offsets, once no transaction on them is pending (KIP-447).
 
     Args:
@@ -92,18 +97,40 @@ def committed_offsets(
     bad = [code for code in _codes(response) if code]
     if bad:
         raise _refused(wire, group_id, grouped, bad[0])
-    names = {topic_id: name for name, topic_id in ids.items()}
+    return _found(response, {topic_id: name for name, topic_id in ids.items()})
+
+
+def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[tuple[str, int], CommittedOffset]:
     return {
-        (topic.name or names[topic.topic_id], p.partition_index): p.committed_offset
+        (topic.name or names[topic.topic_id], p.partition_index): CommittedOffset(
+            p.committed_offset, p.metadata or ""
+        )
         for topic in response.groups[0].topics
         for p in topic.partitions
         if p.committed_offset >= 0
     }
 
 
-def all_committed_offsets(
-    wire: Wire, group_id: str, deadline: Deadline
+def committed_offsets(
+    wire: Wire,
+    group_id: str,
+    partitions: Iterable[tuple[str, int]],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    member: tuple[str, int] | None = None,
+    stable: bool = True,
 ) -> dict[tuple[str, int], int]:
+    """As `group_offsets`, without the metadata."""
+    found = group_offsets(
+        wire, group_id, partitions, topic_ids, deadline, member=member, stable=stable
+    )
+    return {partition: committed.offset for partition, committed in found.items()}
+
+
+def all_group_offsets(
+    wire: Wire, group_id: str, deadline: Deadline
+) -> dict[tuple[str, int], CommittedOffset]:
     """All committed offsets of a group, by (topic, partition).
 
     What open transactions hold does not count. A group that does not exist has none.
@@ -123,25 +150,44 @@ def all_committed_offsets(
         # when the topic is gone.
         max_version=9,
     )
-
     response = wire.ask_coordinator(
         CoordinatorType.GROUP, group_id, request, deadline, codes=_codes
     )
     bad = [code for code in _codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
     if bad:
         raise _refused(wire, group_id, (), bad[0])
-    return {
-        (topic.name, p.partition_index): p.committed_offset
-        for topic in response.groups[0].topics
-        for p in topic.partitions
-        if p.committed_offset >= 0
-    }
+    return _found(response, {})
+
+
+def all_committed_offsets(
+    wire: Wire, group_id: str, deadline: Deadline
+) -> dict[tuple[str, int], int]:
+    """As `all_group_offsets`, without the metadata."""
+    found = all_group_offsets(wire, group_id, deadline)
+    return {partition: committed.offset for partition, committed in found.items()}
 
 
 def _refused(wire: Wire, group_id: str, topics: Iterable[str], code: int) -> KafkaResponseError:
     needed = [describe(ResourceType.TOPIC, topic) for topic in topics]
     needed.append(describe(ResourceType.GROUP, group_id))
     return refusal(f"offsets of group {group_id!r}", code, needed, wire.grantee)
+
+
+def in_requests(
+    offsets: Mapping[tuple[str, int], int], metadata: Mapping[tuple[str, int], str]
+) -> Iterator[dict[tuple[str, int], int]]:
+    """Divides offsets among requests, each of which the broker can write as one record batch."""
+    part: dict[tuple[str, int], int] = {}
+    size = 0
+    for place, offset in offsets.items():
+        bytes_of_one = _RECORD_BYTES + len(place[0]) + len(metadata.get(place, ""))
+        if part and size + bytes_of_one > _REQUEST_BYTES:
+            yield part
+            part, size = {}, 0
+        part[place] = offset
+        size += bytes_of_one
+    if part:
+        yield part
 
 
 def commit_offsets(
@@ -152,6 +198,7 @@ def commit_offsets(
     topic_ids: TopicIds,
     deadline: Deadline,
     *,
+    metadata: Mapping[tuple[str, int], str] | None = None,
     on_lost: Callable[[], None] | None = None,
 ) -> dict[tuple[str, int], int]:
     """Commits offsets outside a transaction, as one member, with its epoch.
@@ -161,9 +208,10 @@ def commit_offsets(
         group_id: the consumer group.
         member: member id, member epoch, instance id; no id and epoch -1 for somebody who is not
             a member, which only a group without members takes offsets from.
-        offsets: next offset to read, by (topic, partition).
+        offsets: next offset to read, by (topic, partition); many go in several requests.
         topic_ids: ids of their topics.
         deadline: over all attempts.
+        metadata: a text to store with the offset, by (topic, partition).
         on_lost: called for each request whose answer was lost; it may yet be carried out.
 
     Returns:
@@ -173,25 +221,29 @@ def commit_offsets(
     partition_class = topic_class.OffsetCommitRequestPartition
     member_id, epoch, instance_id = member
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
-    request = OffsetCommitRequest(
-        group_id=group_id,
-        generation_id_or_member_epoch=epoch,
-        member_id=member_id,
-        group_instance_id=instance_id,
-        topics=topics_with_offsets(topic_class, partition_class, offsets, ids),
-        **_versions(ids),
-    )
-    response = wire.ask_coordinator(
-        CoordinatorType.GROUP,
-        group_id,
-        request,
-        deadline,
-        codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
-        on_lost=on_lost,
-    )
     names = {topic_id: name for name, topic_id in ids.items()}
-    return {
-        (topic.name or names[topic.topic_id], p.partition_index): p.error_code
-        for topic in response.topics
-        for p in topic.partitions
-    }
+    texts = metadata or {}
+    codes: dict[tuple[str, int], int] = {}
+    for part in in_requests(offsets, texts):
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=epoch,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=topics_with_offsets(topic_class, partition_class, part, ids, texts),
+            **_versions(ids),
+        )
+        response = wire.ask_coordinator(
+            CoordinatorType.GROUP,
+            group_id,
+            request,
+            deadline,
+            codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
+            on_lost=on_lost,
+        )
+        codes |= {
+            (topic.name or names[topic.topic_id], p.partition_index): p.error_code
+            for topic in response.topics
+            for p in topic.partitions
+        }
+    return codes

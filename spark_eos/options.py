@@ -31,3 +31,13 @@ def check_positive(**options: object) -> None:
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuses what is neither True nor False.
+
+    Raises:
+        ConfigurationError: as said.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be True or False, not {value!r}")

@@ -4,7 +4,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_eos.errors import OffsetGapError, OffsetsLostError
+from spark_eos.errors import OffsetGapError
+from spark_eos.offset_metadata import KnownPartitions
 from spark_eos.transaction_calls import MemberIdentity
 
 Positions = dict[tuple[str, int], int]
@@ -32,13 +33,19 @@ class PartitionPlan:
 
     Attributes:
         topic_id: the source topic's id.
-        committed: rows below this offset are already written and are skipped; 0 if none are.
+        start: the first offset of the batch; 0 if the batch is the first to have the partition.
+        end: the offset after the batch's last.
+        committed: rows below this offset are already written and are skipped.
         member: the member that commits the partition's offsets.
+        metadata: the text that is committed with them.
     """
 
     topic_id: uuid.UUID
+    start: int
+    end: int
     committed: int
     member: MemberIdentity
+    metadata: str
 
 
 # Starting a task in a Python worker takes as long as writing a few thousand.
@@ -67,6 +74,7 @@ def task_count(batch: BatchRange, cores: int) -> int:
 
 
 BatchPlan = Mapping[tuple[str, int], PartitionPlan]
+_NOTHING_KNOWN = KnownPartitions()
 
 
 def check_progress(group_id: str, batch: BatchRange, committed: Positions) -> None:
@@ -74,24 +82,12 @@ def check_progress(group_id: str, batch: BatchRange, committed: Positions) -> No
 
     Raises:
         OffsetGapError: writing the range would skip records that nobody wrote.
-        OffsetsLostError: nobody knows how much of the range is written already.
     """
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start = batch.starts[partition]
         name = f"{partition[0]}-{partition[1]}"
-        offset = committed.get(partition)
-        if offset is None:
-            if batch.batch_id > 0:
-                raise OffsetsLostError(
-                    f"group {group_id!r} has no committed offset for {name}, although batch "
-                    f"{batch.batch_id} starts at {start}: the offsets were deleted or have "
-                    "expired, or the checkpoint is another sink's. Records may be written "
-                    f"already, so nothing is written. Find out up to where {name} was written "
-                    "and set the group's offset there (kafka-consumer-groups.sh "
-                    "--reset-offsets), or start anew with another group_id and another "
-                    "checkpoint_location"
-                )
-        elif offset < start:
+        offset = committed[partition]
+        if offset < start:
             raise OffsetGapError(
                 f"group {group_id!r} has committed {name} up to {offset}, but batch "
                 f"{batch.batch_id} starts at {start}: offsets {offset} to {start - 1} would "
@@ -102,26 +98,25 @@ def check_progress(group_id: str, batch: BatchRange, committed: Positions) -> No
             )
 
 
-def unsettled(batch: BatchRange, committed: Positions) -> Positions:
-    """The ends that the group has yet to reach once all of the batch's rows are written."""
-    return {
-        partition: end
-        for partition, end in batch.ends.items()
-        if committed.get(partition, -1) < end
-    }
-
-
 def batch_plan(
     batch: BatchRange,
     committed: Positions,
     members: Mapping[tuple[str, int], MemberIdentity],
     topic_ids: Mapping[str, uuid.UUID],
+    known: KnownPartitions = _NOTHING_KNOWN,
 ) -> dict[tuple[str, int], PartitionPlan]:
     """The plan for the range's partitions; those that no member may commit are left out."""
+    # One text for all partitions of a topic, which pickle then writes once.
+    metadata = {topic: known.metadata(topic) for topic in {topic for topic, _ in batch.ends}}
     return {
         partition: PartitionPlan(
-            topic_ids[partition[0]], committed.get(partition, 0), members[partition]
+            topic_id=topic_ids[partition[0]],
+            start=batch.starts.get(partition, 0),
+            end=end,
+            committed=committed.get(partition, 0),
+            member=members[partition],
+            metadata=metadata[partition[0]],
         )
-        for partition in batch.ends
+        for partition, end in batch.ends.items()
         if partition in members
     }

@@ -3,9 +3,10 @@
 import logging
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
-from spark_eos import plan
+from spark_eos import calls
 from spark_eos.acls import Operation, query_acls, transactional_ids
 from spark_eos.calls import TopicInfo
 from spark_eos.coordinator import GroupCoordinator
@@ -23,11 +24,14 @@ from spark_eos.errors import (
 )
 from spark_eos.group_calls import describe_group
 from spark_eos.identity import id_pattern
-from spark_eos.offset_calls import commit_offsets, committed_offsets
+from spark_eos.log_ends import start_offsets
+from spark_eos.missing_offsets import Evidence, origins
+from spark_eos.offset_calls import all_group_offsets, commit_offsets, group_offsets
+from spark_eos.offset_metadata import CommittedOffset, Doubt, KnownPartitions
 from spark_eos.plan import BatchRange, Positions
 from spark_eos.settings import WriterSettings
 from spark_eos.topics import TopicCache, source_topics
-from spark_eos.transaction_calls import BY_ID, MemberIdentity, end_transaction, open_transactions
+from spark_eos.transaction_calls import MemberIdentity, end_transaction, open_transactions
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
@@ -53,6 +57,8 @@ class Progress:
 
     Attributes:
         committed: next offset by (topic, partition).
+        known: the partitions that the group has had offsets for.
+        commits_by_name: whether the brokers may take offsets by a topic's name, not its id.
     """
 
     def __init__(
@@ -70,8 +76,12 @@ class Progress:
             wire, max_block_ms=settings.max_block_ms, max_idle_ms=settings.metadata_max_idle_ms
         )
         self.committed: Positions = {}
-        self._known: set[tuple[str, int]] = set()
-        self._end_in_doubt = False
+        self.known = KnownPartitions()
+        self.commits_by_name = False
+        self._batch_partitions: set[tuple[str, int]] = set()
+        # To be committed once more, even if their offsets stay.
+        self._to_renew: set[tuple[str, int]] = set()
+        self._commit_in_doubt = False
         self._warned = False
 
     def _deadline(self) -> Deadline:
@@ -101,9 +111,9 @@ class Progress:
         deadline = Deadline(self._group_timeout + left, "group_timeout, transaction_timeout_ms")
         ended = Deadline(_SETTLING, "")
 
-        def attempt() -> Positions:
+        def attempt() -> dict[tuple[str, int], CommittedOffset]:
             try:
-                return committed_offsets(
+                return group_offsets(
                     self._wire,
                     self._settings.group_id,
                     batch.ends,
@@ -125,7 +135,8 @@ class Progress:
                     raise
                 raise Again(str(error)) from error
 
-        found = deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
+        answer = deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
+        found = {place: committed.offset for place, committed in answer.items()}
         for (topic, partition), before in self.committed.items():
             if (topic, partition) in batch.ends and found.get((topic, partition), -1) < before:
                 raise OffsetsLostError(
@@ -134,7 +145,7 @@ class Progress:
                     "has set or deleted the group's offsets under the query"
                 )
         self.committed = found
-        self._known = set(batch.ends)
+        self._batch_partitions = set(batch.ends)
 
     def end_after_stop(self, seconds: float) -> None:
         """Ends what cancelled tasks leave open: at once, and until all of them have ended.
@@ -218,10 +229,16 @@ class Progress:
             OffsetsLostError: somebody else has committed offsets meanwhile.
         """
         unassigned = batch.ends.keys() - self._coordinator.identities().keys()
-        if not (unassigned or batch.ends.keys() != self._known or self._coordinator.changed):
+        if not (
+            unassigned
+            or batch.ends.keys() != self._batch_partitions
+            or self._coordinator.changed
+            or self._commit_in_doubt
+        ):
             return
         before, alone = self.committed, not self._coordinator.session_lost
         self.take_over(batch)
+        self._commit_in_doubt = False
         for (topic, partition), offset in before.items():
             found = self.committed.get((topic, partition), offset)
             # Without a member a newer run may have written them; with all members, none has.
@@ -235,56 +252,192 @@ class Progress:
                     "it goes on after them"
                 )
 
-    def settle(self, batch: BatchRange, cluster_version: int) -> None:
+    # Committing outside of transactions ---------------------------------------------------------
+
+    def learn(self) -> None:
+        """Reads from all offsets of the group which partitions it has known.
+
+        Raises:
+            OffsetsLostError: records below an offset may not be written.
+        """
+        found = all_group_offsets(self._wire, self._settings.group_id, self._deadline())
+        self.known = KnownPartitions.of(found)
+
+    def check_doubts(self, batch: BatchRange) -> None:
+        """Refuses partitions whose offsets an earlier run has marked.
+
+        Raises:
+            OffsetsLostError: records below an offset may not be written.
+        """
+        for (topic, partition), doubt in sorted(self.known.doubts.items()):
+            if (topic, partition) in batch.ends:
+                raise OffsetsLostError(
+                    f"offsets {doubt.first} to {doubt.after - 1} of {topic}-{partition} may not "
+                    f"all be written: an earlier run of group {self._settings.group_id!r} has met "
+                    "their rows out of order or in two tasks, after others of them were "
+                    "committed. Find out which are missing (spark-eos verify). Then set the "
+                    f"group's offset while the query is stopped: to {doubt.first} to write them "
+                    f"all again, to {doubt.after} to go on after them "
+                    f"(kafka-consumer-groups.sh --reset-offsets --group "
+                    f"{self._settings.group_id} --topic {topic}:{partition} --to-offset N "
+                    "--execute), and start with an empty checkpoint_location"
+                )
+
+    def anchor(self, batch: BatchRange, begun_by: str | None, *, begun_now: bool) -> None:
+        """Gives each of the batch's partitions an offset before anything is written.
+
+        So that from then on a partition without one is a partition whose offset was lost. Those
+        that have one are committed once more, since each offset expires by its own age.
+
+        Args:
+            batch: the batch.
+            begun_by: the group that the checkpoint was last written with; None if with none.
+            begun_now: whether no earlier run can have written any row of the batch.
+
+        Raises:
+            OffsetsLostError: an offset was lost, and nothing proves what it was.
+        """
+        missing = batch.ends.keys() - self.committed.keys()
+        added = {topic for topic, partition in missing if (topic, partition) not in batch.starts}
+        firsts = start_offsets(self._wire, added, self._deadline())
+        ids = self._coordinator.topic_ids
+        evidence = Evidence(self._settings.group_id, self.known, ids, begun_by, begun_now)
+        anchors = origins(batch, self.committed, firsts, evidence)
+        for (topic, partition), offset in anchors.items():
+            if batch.batch_id > 0 and (topic, partition) in batch.starts:
+                logger.warning(
+                    "group %s: the offset of %s-%d was lost (expired or deleted) and is restored "
+                    "from the checkpoint: %d. Raise the brokers' offsets.retention.minutes if the "
+                    "query may be stopped for so long",
+                    self._settings.group_id,
+                    topic,
+                    partition,
+                    offset,
+                )
+        self.known = self.known.including(batch.ends, ids)
+        self.expect_renewal(batch)
+        own = {place: self.committed[place] for place in batch.ends.keys() - missing}
+        self._commit(batch, {**own, **anchors})
+
+    def expect_renewal(self, batch: BatchRange) -> None:
+        """Has the next commit of the driver include the offsets that do not move."""
+        self._to_renew |= batch.ends.keys()
+
+    def renew(self, batch: BatchRange, deadline: Deadline) -> None:
+        """Commits all offsets of a batch's partitions once more, so that none expires.
+
+        For the time between batches: nothing is repeated, and what comes in the way is left to
+        the next batch.
+
+        Raises:
+            SparkEosError: no answer.
+        """
+        if self.commits_by_name:
+            ids = self._coordinator.topic_ids
+            found = calls.topics(self._wire, {topic for topic, _ in batch.ends}, deadline)
+            if any(name not in found or found[name].topic_id != ids[name] for name in ids):
+                return
+        members = self._coordinator.identities()
+        by_member: dict[MemberIdentity, Positions] = {}
+        for place in batch.ends.keys() & members.keys() & self.committed.keys():
+            by_member.setdefault(members[place], {})[place] = self.committed[place]
+        for member, offsets in by_member.items():
+            self._commit_as(member, offsets, deadline)
+
+    def mark(self, batch: BatchRange, places: Collection[tuple[str, int]]) -> dict[str, Doubt]:
+        """Marks offsets of the batch that may not be written, though others after them are.
+
+        For rows that were found out of order, or in two tasks: the group's offset may lie past
+        some that are not written. The mark is part of the committed offset, until an operator
+        sets that.
+
+        Returns:
+            The offsets in doubt, by ``topic-partition``; those of partitions of which nothing was
+            committed in this batch are not.
+        """
+        # One of two tasks may have taken the other's offset back.
+        seen = {place: self.committed.pop(place, 0) for place in places}
+        self.take_over(batch)
+        after = {place: max(offset, self.committed.get(place, 0)) for place, offset in seen.items()}
+        doubts = {
+            place: Doubt(batch.starts.get(place, 0), after[place])
+            for place in places
+            if after[place] > batch.starts.get(place, 0)
+        }
+        self.known = replace(self.known, doubts={**self.known.doubts, **doubts})
+        self._to_renew |= doubts.keys()
+        self._commit(batch, {place: self.committed[place] for place in doubts})
+        return {f"{topic}-{index}": doubts[topic, index] for topic, index in sorted(doubts)}
+
+    def settle(self, batch: BatchRange) -> None:
         """Commits the ends of ranges whose last rows have no output.
 
         Args:
             batch: the batch, all of whose rows are written.
-            cluster_version: newest version of TxnOffsetCommit that the brokers spoke at the start.
         """
-        deadline = self._deadline()
+        self._commit(batch, batch.ends)
+
+    def _commit(self, batch: BatchRange, wanted: Positions) -> None:
+        """Commits offsets that are not committed yet or are to be renewed; moves none back."""
 
         def attempt() -> None:
-            ends = plan.unsettled(batch, self.committed)
-            if not ends:
-                return
-            if cluster_version < BY_ID:
+            pending = {
+                place: max(offset, self.committed.get(place, offset))
+                for place, offset in wanted.items()
+                if place in self._to_renew or self.committed.get(place, -1) < offset
+            }
+            if pending and self.commits_by_name:
                 # Such brokers may take the offsets by name, whichever topic bears it by now.
-                self.source_topics(ends)
+                self.source_topics(pending)
             by_member: dict[MemberIdentity, Positions] = {}
             members = self._coordinator.identities()
-            for partition, end in ends.items():
-                if partition not in members:
+            for place, offset in pending.items():
+                if place not in members:
                     self.take_over(batch)
-                    raise Again(f"{partition[0]}-{partition[1]} is not assigned")
-                by_member.setdefault(members[partition], {})[partition] = end
+                    raise Again(f"{place[0]}-{place[1]} is not assigned")
+                by_member.setdefault(members[place], {})[place] = offset
             for member, offsets in by_member.items():
-                self._settle_member(batch, member, offsets)
+                refused = self._commit_as(member, offsets, self._deadline())
+                if refused:
+                    self._answer_refusal(batch, offsets, refused)
 
-        deadline.attempts("committing the ends of the batch")(attempt)
-        if self._end_in_doubt:
+        self._deadline().attempts("committing offsets of the batch")(attempt)
+        if self._commit_in_doubt:
             # Should the request come late, it finds its member gone: it would take back what the
             # next batch commits.
             self.take_over(batch)
-            self._end_in_doubt = False
+            self._commit_in_doubt = False
 
-    def _doubt_end(self) -> None:
-        self._end_in_doubt = True
+    def _doubt_commit(self) -> None:
+        self._commit_in_doubt = True
 
-    def _settle_member(self, batch: BatchRange, member: MemberIdentity, offsets: Positions) -> None:
+    def _commit_as(
+        self, member: MemberIdentity, offsets: Positions, deadline: Deadline
+    ) -> set[int]:
+        """Commits offsets as one member; returns the codes of refusals."""
+        doubts = self.known.doubts
+        texts = {topic: self.known.metadata(topic) for topic, _ in offsets}
         codes = commit_offsets(
             self._wire,
             self._settings.group_id,
             (member.member_id, member.epoch, member.instance_id),
             offsets,
             self._coordinator.topic_ids,
-            self._deadline(),
-            on_lost=self._doubt_end,
+            deadline,
+            metadata={
+                place: self.known.metadata(place[0], doubts[place])
+                if place in doubts
+                else texts[place[0]]
+                for place in offsets
+            },
+            on_lost=self._doubt_commit,
         )
-        self.committed.update({p: offsets[p] for p, code in codes.items() if code == Code.NONE})
-        refused = {code for code in codes.values() if code}
-        if not refused:
-            return
+        accepted = {place: offsets[place] for place, code in codes.items() if code == Code.NONE}
+        self.committed.update(accepted)
+        self._to_renew -= accepted.keys()
+        return {code for code in codes.values() if code}
+
+    def _answer_refusal(self, batch: BatchRange, offsets: Positions, refused: set[int]) -> None:
         if refused == {Code.UNKNOWN_TOPIC_ID}:
             self.source_topics(offsets)
             raise Again(code_names(refused))
@@ -292,7 +445,7 @@ class Progress:
             self.take_over(batch)
             raise Again(code_names(refused))
         raise refusal(
-            f"committing the ends of batch {batch.batch_id} of group {self._settings.group_id!r}",
+            f"committing offsets of batch {batch.batch_id} of group {self._settings.group_id!r}",
             min(refused),
             query_acls(
                 self._settings.group_id, self._settings.id_prefix, {t for t, _ in offsets}, []

@@ -17,7 +17,15 @@ _SLICE_BYTES = 4 << 20
 
 
 class RowError(ValueError):
-    """Rows of a source partition do not come in offset order."""
+    """Rows of a source partition do not come in offset order, or do not tell their source.
+
+    Attributes:
+        place: the (topic, partition) whose order is wrong; None if it is not known.
+    """
+
+    def __init__(self, message: str, place: tuple[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,8 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
         if len(offsets) > 1 and not pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py():
             raise RowError(
                 f"rows of source {found.topic}-{found.partition} are not in offset order: between "
-                "sink.read and sink.write their order must not change"
+                "sink.read and sink.write their order must not change",
+                (found.topic, found.partition),
             )
         yield found
 

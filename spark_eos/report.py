@@ -12,6 +12,7 @@ WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
 DEFERRED: Final = "deferred"
 FAILED: Final = "failed"
+MISPLACED: Final = "misplaced"
 
 # One row per source partition, and one per task (topic is null) with its counters. In Arrow's and
 # in Spark's types.
@@ -74,7 +75,7 @@ class PartitionOutcome:
 
     Attributes:
         status: written; rejected (a later round may write it); deferred (only a later round
-            may); failed (it can't be written).
+            may); failed (it can't be written); misplaced (its rows were not in their order).
         next_offset: offset after the last row committed; None if no row was.
         rows: rows committed.
         skipped: rows below the committed offset, written already by an earlier attempt.
@@ -112,6 +113,8 @@ class JobOutcome:
         counters: sums over all tasks.
         reason: the first reason for which rows were not written, or None.
         failed: whether the reason can't be cured by another round.
+        misplaced: partitions whose rows came out of order, or to two tasks: some may not be
+            written although others after them are committed.
         deferred: whether a task was a retry or a speculative copy.
     """
 
@@ -119,6 +122,7 @@ class JobOutcome:
     counters: Counters = field(default_factory=Counters)
     reason: str | None = None
     failed: bool = False
+    misplaced: set[tuple[str, int]] = field(default_factory=set)
     deferred: bool = False
 
     @property
@@ -144,11 +148,17 @@ def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:
         outcome = PartitionOutcome(
             row["status"], row["next_offset"], row["rows"], row["skipped"], row["reason"]
         )
-        known = job.partitions.setdefault((row["topic"], row["partition"]), outcome)
+        place = (row["topic"], row["partition"])
+        known = job.partitions.setdefault(place, outcome)
+        if row["status"] == MISPLACED:
+            job.misplaced.add(place)
         if known is not outcome:
             # Two tasks saw rows of one partition: the rows of one of them must not be taken for
             # written because of the other's offset.
             job.failed = True
+            job.misplaced.add(place)
+            # The group's offset is that of the task that came last.
+            known.next_offset = max(known.next_offset or 0, outcome.next_offset or 0) or None
             job.reason = (
                 f"two tasks hold rows of source {row['topic']}-{row['partition']}: between "
                 "sink.read and sink.write rows must stay in their source partition"

@@ -1,27 +1,35 @@
 """One run of a query, on the driver: its start, and one batch in numbered steps."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from spark_eos import plan, preflight
+from spark_eos import data_loss, log_ends, plan, preflight
 from spark_eos.batch_report import BatchReport, batch_report
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.coordinator import GroupCoordinator
+from spark_eos.data_loss import LostRecords
 from spark_eos.deadline import Deadline
-from spark_eos.errors import WriteError
+from spark_eos.errors import RecordsLostError, SparkEosError, WriteError
 from spark_eos.plan import BatchPlan, BatchRange
 from spark_eos.progress import Progress
 from spark_eos.report import JobOutcome
 from spark_eos.settings import WriterSettings
-from spark_eos.transaction_calls import MemberIdentity
+from spark_eos.transaction_calls import BY_ID, MemberIdentity
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
 
 Partitions = Collection[tuple[str, int]]
+
+# Seconds after which offsets that do not move are committed once more: the shortest retention that
+# is of use (offsets.retention.minutes) is some hours.
+_RENEWAL = 3600.0
+# Seconds for what is done between heartbeats, well below a member's session.
+_BETWEEN_BEATS = 5.0
 
 
 class Job(Protocol):
@@ -63,6 +71,9 @@ class QueryRun:
         most_rounds: at most so many jobs for one batch.
         group_timeout: seconds that calls to the group may take.
         watch: whether the query is still active; asked about once a second.
+        prepared_ms: when the query was last known to have no batch in hand, in milliseconds since
+            1970 by the clock of Spark's driver: what was begun later, this run began. None where
+            that is not known.
     """
 
     def __init__(
@@ -76,6 +87,7 @@ class QueryRun:
         most_rounds: int,
         group_timeout: float,
         watch: Callable[[], bool],
+        prepared_ms: int | None = None,
     ) -> None:
         self.run_id = run_id
         self._wire = wire
@@ -89,8 +101,14 @@ class QueryRun:
             most_members=most_members,
             group_timeout=group_timeout,
             watch=watch,
+            each_beat=self._renew_if_due,
             at_end=self.leave,
         )
+        self._prepared_ms = prepared_ms
+        # Held while a batch is in hand: its tasks commit offsets, which nobody else may then do.
+        self._busy = threading.Lock()
+        self._finished: BatchRange | None = None
+        self._renewed = 0.0
         self._progress = Progress(wire, settings, self._coordinator, group_timeout)
         self._started = False
         self._cluster_version = 0
@@ -103,6 +121,8 @@ class QueryRun:
                 leave open is ended.
         """
         try:
+            # After a batch that has failed, tasks may still be committing.
+            self._renew_between_batches()
             self._coordinator.leave()
             if tasks_outlive_stop:
                 self._progress.end_after_stop(tasks_outlive_stop)
@@ -130,10 +150,21 @@ class QueryRun:
         deadline = Deadline(self._group_timeout, "group_timeout")
         version = preflight.check_cluster(self._wire, self._settings, topics, deadline)
         self._cluster_version = version
+        self._progress.commits_by_name = version < BY_ID
         # 2. and 3. Members taken over or joined, until all source partitions are theirs.
         self._coordinator.start(topics, batch.ends)
         # 4. and 5.
         self._progress.end_and_fetch(batch)
+        # 6. Offsets that were lost are told from those that never were; none is missing from here.
+        self._progress.learn()
+        self._progress.check_doubts(batch)
+        began_now = (
+            self._prepared_ms is not None
+            and self._offset_log.began_ms(batch.batch_id) >= self._prepared_ms
+        )
+        self._progress.anchor(batch, self._offset_log.group(), begun_now=began_now)
+        self._offset_log.set_group(self._settings.group_id)
+        self._renewed = time.monotonic()
         self._started = True
         logger.info(
             "group %s: %d source partitions are assigned to this run; TxnOffsetCommit up to v%d",
@@ -156,7 +187,8 @@ class QueryRun:
                 and is skipped when the batch is repeated.
         """
         clock = _Clock()
-        with clock.step("total"):
+        with self._busy, clock.step("total"):
+            self._finished = None
             # 1. The batch's range, from the checkpoint.
             with clock.step("range"):
                 batch = self._offset_log.batch_range(batch_id)
@@ -166,12 +198,30 @@ class QueryRun:
             self._coordinator.check()
             # 2. Against what the group has committed.
             self._progress.adopt_changes(batch)
+            if batch.ends.keys() - self._progress.committed.keys():
+                self._progress.anchor(batch, self._settings.group_id, begun_now=True)
             plan.check_progress(self._settings.group_id, batch, self._progress.committed)
+            with clock.step("range"):
+                before = dict(self._progress.committed)
+                lost = self._lost_records(batch, before)
             # 3. to 5. Planned, run and, for what was not written, fenced and run again.
             outcomes, members = self._run_rounds(batch, job, clock)
             # 6. The ends of ranges whose last rows have no output.
             with clock.step("settle"):
-                self._progress.settle(batch, self._cluster_version)
+                if not self._settings.fail_on_data_loss:
+                    lost = self._lost_records(batch, before)
+                if time.monotonic() - self._renewed >= _RENEWAL:
+                    self._progress.expect_renewal(batch)
+                    self._renewed = time.monotonic()
+                self._progress.settle(batch)
+            self._finished = batch
+        for one in lost:
+            logger.warning(
+                "group %s, batch %d: %s were deleted before they were read, and are not written",
+                self._settings.group_id,
+                batch_id,
+                one,
+            )
         # 7. What became of it.
         return batch_report(
             self._settings,
@@ -182,7 +232,36 @@ class QueryRun:
             outcomes,
             members,
             clock.milliseconds,
+            lost,
         )
+
+    def _lost_records(
+        self, batch: BatchRange, committed: plan.Positions
+    ) -> tuple[LostRecords, ...]:
+        """What was deleted of the batch before it was read.
+
+        Raises:
+            RecordsLostError: something was, and the settings do not allow it.
+        """
+        topics = {
+            topic for (topic, index), end in batch.ends.items() if end > committed[topic, index]
+        }
+        deadline = Deadline(self._group_timeout, "group_timeout")
+        firsts = log_ends.start_offsets(self._wire, topics, deadline)
+        lost = data_loss.lost_records(batch, committed, firsts)
+        if lost and self._settings.fail_on_data_loss:
+            one = lost[0]
+            raise RecordsLostError(
+                f"batch {batch.batch_id} of group {self._settings.group_id!r}: {one} were deleted "
+                f"(retention, or delete_records) before they were read: the group has committed "
+                f"{one.topic}-{one.partition} up to {one.first}, and its first record is at "
+                f"{one.after} or later ({len(lost)} source partitions in all). They can't be "
+                "written any more. To go on without them, start with fail_on_data_loss=False, "
+                "which reports every such gap; or set the group's offset there while the query is "
+                "stopped (kafka-consumer-groups.sh --reset-offsets --to-earliest) and start with "
+                "an empty checkpoint_location"
+            )
+        return lost
 
     def _run_rounds(
         self, batch: BatchRange, job: Job, clock: _Clock
@@ -193,17 +272,22 @@ class QueryRun:
             with clock.step("plan"):
                 members = self._coordinator.identities()
                 batch_plan = plan.batch_plan(
-                    batch, self._progress.committed, members, self._coordinator.topic_ids
+                    batch,
+                    self._progress.committed,
+                    members,
+                    self._coordinator.topic_ids,
+                    self._progress.known,
                 )
             with clock.step("job"):
-                outcome = job(self._settings, batch, batch_plan, only)
+                outcome = self._run_job(job, batch, batch_plan, only)
             outcomes.append(outcome)
             for partition, part in outcome.partitions.items():
                 if part.next_offset is not None:
                     self._progress.committed[partition] = part.next_offset
             if outcome.failed:
                 raise WriteError(
-                    f"batch {batch.batch_id} of group {self._settings.group_id!r}: {outcome.reason}"
+                    f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
+                    f"{outcome.reason}{self._mark(batch, outcome)}"
                 )
             if gone := sorted({*(only or ())} - outcome.partitions.keys()):
                 topic, partition = gone[0]
@@ -236,3 +320,62 @@ class QueryRun:
                 len(only),
                 outcome.reason,
             )
+
+    def _run_job(
+        self, job: Job, batch: BatchRange, batch_plan: BatchPlan, only: Partitions | None
+    ) -> JobOutcome:
+        try:
+            return job(self._settings, batch, batch_plan, only)
+        except SparkEosError:
+            raise
+        except Exception as error:
+            # Spark tells of deleted records in thousands of words, and advises to ignore it.
+            if self._settings.fail_on_data_loss and "failOnDataLoss" in str(error):
+                logger.debug("batch %d", batch.batch_id, exc_info=error)
+                self._lost_records(batch, self._progress.committed)
+            raise
+
+    def _mark(self, batch: BatchRange, outcome: JobOutcome) -> str:
+        """Sees to it that no later run passes over rows that came out of their order."""
+        if not outcome.misplaced:
+            return ""
+        try:
+            doubts = self._progress.mark(batch, outcome.misplaced)
+        except SparkEosError as error:
+            places = ", ".join(f"{topic}-{index}" for topic, index in sorted(outcome.misplaced))
+            return (
+                f". Rows of {places} from this batch may not be written although others after them "
+                f"are, and that could not be noted in the group's offsets: {error}. Before the "
+                "next start set those offsets yourself (kafka-consumer-groups.sh --reset-offsets)"
+            )
+        named = "; ".join(
+            f"{place} offsets {d.first} to {d.after - 1}" for place, d in doubts.items()
+        )
+        return named and (
+            f". Some of these may not be written although others after them are: {named}. That is "
+            "noted in the group's offsets, and no query of the group starts before they are set "
+            "(kafka-consumer-groups.sh --reset-offsets): to the first to write all of them "
+            "again, or after the last to go on without"
+        )
+
+    # Offsets that do not move -----------------------------------------------------------------
+
+    def _renew_if_due(self) -> None:
+        if self._started and time.monotonic() - self._renewed >= _RENEWAL:
+            self._renew_between_batches()
+
+    def _renew_between_batches(self) -> None:
+        """Commits idle partitions' offsets once more, since each expires by its own age."""
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            batch = self._finished
+            if batch is None or self._coordinator.ended:
+                return
+            deadline = Deadline(min(_BETWEEN_BEATS, self._group_timeout), "group_timeout")
+            self._progress.renew(batch, deadline)
+            self._renewed = time.monotonic()
+        except SparkEosError as error:
+            logger.info("group %s: renewing offsets: %s", self._settings.group_id, error)
+        finally:
+            self._busy.release()

@@ -7,7 +7,7 @@ from typing import Any
 from spark_eos.config import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.identity import id_prefix
-from spark_eos.options import check_positive, check_text
+from spark_eos.options import check_flag, check_positive, check_text
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class WriterSettings:
         connect_timeout: seconds allowed to reach the cluster.
         max_block_ms: milliseconds to wait for topics that are missing.
         metadata_max_idle_ms: milliseconds after which topics not used are forgotten.
+        fail_on_data_loss: whether source records that were deleted before they were read end the
+            query; if not, they are reported.
     """
 
     client: ClientSettings
@@ -41,6 +43,7 @@ class WriterSettings:
     connect_timeout: float
     max_block_ms: int
     metadata_max_idle_ms: int
+    fail_on_data_loss: bool
 
     @property
     def id_prefix(self) -> str:
@@ -62,6 +65,7 @@ def writer_settings(
     max_block_ms: int,
     metadata_max_idle_ms: int,
     worker_directory: str | None,
+    fail_on_data_loss: bool,
 ) -> WriterSettings:
     """Checks a user's options; they are described at `spark_eos.ExactlyOnceSink`.
 
@@ -70,6 +74,7 @@ def writer_settings(
     """
     check_text("group_id", group_id)
     check_text("transactional_id_prefix", transactional_id_prefix)
+    check_flag("fail_on_data_loss", fail_on_data_loss)
     if topic is not None:
         check_text("topic", topic)
     check_positive(
@@ -99,6 +104,7 @@ def writer_settings(
         connect_timeout=connect_timeout,
         max_block_ms=max_block_ms,
         metadata_max_idle_ms=metadata_max_idle_ms,
+        fail_on_data_loss=fail_on_data_loss,
     )
     settings.client.check_with_librdkafka()
     return settings

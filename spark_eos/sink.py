@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -63,6 +64,9 @@ class ExactlyOnceSink:
             forgotten, to be looked up again before its next use. Kafka's
             ``metadata.max.idle.ms`` (KIP-1319).
         group_timeout: seconds allowed for joining the group and for each call to it.
+        fail_on_data_loss: whether the query ends when source records were deleted before they were
+            read, by retention say. If not, each such gap is logged and reported
+            (`BatchReport.lost`).
         rounds: at most so many Spark jobs for one batch, the first one included; further ones
             write what a failed task left.
         worker_directory: directory, on each host, for the host's id and the locks of
@@ -93,6 +97,7 @@ class ExactlyOnceSink:
         metadata_max_idle_ms: int = 300_000,
         group_timeout: float = 60.0,
         rounds: int = 4,
+        fail_on_data_loss: bool = True,
         worker_directory: str | None = None,
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
@@ -111,6 +116,7 @@ class ExactlyOnceSink:
             max_block_ms=max_block_ms,
             metadata_max_idle_ms=metadata_max_idle_ms,
             worker_directory=worker_directory,
+            fail_on_data_loss=fail_on_data_loss,
         )
         self._checkpoint_location = checkpoint_location
         self._members = members
@@ -124,6 +130,7 @@ class ExactlyOnceSink:
         self._jobs: BatchJobs | None = None
         self._surroundings: Surroundings | None = None
         self._last_batch = -1
+        self._prepared_ms = _now_ms()
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -189,6 +196,7 @@ class ExactlyOnceSink:
             starting_offsets=starting_offsets,
             include_headers=include_headers,
             options=options,
+            fail_on_data_loss=self._settings.fail_on_data_loss,
             check=check,
         )
         self._selections.append(selection)
@@ -248,6 +256,7 @@ class ExactlyOnceSink:
         Raises:
             SparkEosError: the batch is not written; Spark stops the query with this as reason.
         """
+        called_ms = _now_ms()
         run, jobs, surroundings = self._run, self._jobs, self._surroundings
         if run is None or jobs is None or surroundings is None or not surroundings.hold(frame):
             run, jobs, surroundings = self._start_run(frame)
@@ -257,6 +266,8 @@ class ExactlyOnceSink:
                 "committed the batch's offsets, and these rows are not written. Call it once, "
                 "with the union of what is to be written"
             )
+        # A later run of this sink may find this batch begun.
+        self._prepared_ms = called_ms
         try:
             with surroundings.batch():
                 report = run.process(batch_id, functools.partial(jobs.run, frame))
@@ -286,6 +297,7 @@ class ExactlyOnceSink:
             most_rounds=self._rounds,
             group_timeout=self._group_timeout,
             watch=surroundings.active,
+            prepared_ms=self._prepared_ms,
         )
         surroundings.end_with(run)
         self._run, self._jobs, self._surroundings = run, jobs, surroundings
@@ -323,3 +335,11 @@ class ExactlyOnceSink:
             "_spark": None,
             "_last_batch": -1,
         }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # There, on the host of Spark's driver, the query has yet to begin a batch.
+        self.__dict__.update(state, _prepared_ms=_now_ms())
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -30,6 +30,7 @@ _REFUSED: Final = {
     "subscribepattern": "use the argument of that name",
     "assign": "use the argument of that name",
     "includeheaders": "use include_headers",
+    "failondataloss": "use fail_on_data_loss",
 }
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
@@ -189,6 +190,7 @@ def read_from_offsets(
     starting_offsets: str,
     include_headers: bool,
     options: Mapping[str, str] | None,
+    fail_on_data_loss: bool,
     check: Callable[[Wire], None] | None = None,
 ) -> DataFrame:
     """As `read_from_group`, of settings that are checked and a selection by Spark's names.
@@ -203,7 +205,13 @@ def read_from_offsets(
         starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
     with _unlogged():
         reader = spark.readStream.format("kafka").options(
-            **{**client.for_spark_source(), **options, **selection, "startingOffsets": starting}
+            **{
+                **client.for_spark_source(),
+                **options,
+                **selection,
+                "startingOffsets": starting,
+                "failOnDataLoss": str(fail_on_data_loss).lower(),
+            }
         )
         if include_headers:
             reader = reader.option("includeHeaders", "true")
@@ -223,6 +231,7 @@ def read_from_group(
     include_headers: bool = False,
     options: Mapping[str, str] | None = None,
     connect_timeout: float = 30.0,
+    fail_on_data_loss: bool = True,
 ) -> DataFrame:
     """Reads source topics as a streaming DataFrame, from a group's committed offsets on.
 
@@ -241,6 +250,8 @@ def read_from_group(
         include_headers: whether to read the records' headers too.
         options: further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
         connect_timeout: seconds allowed to reach the cluster.
+        fail_on_data_loss: whether the query ends when records were deleted before they were read;
+            the option ``failOnDataLoss`` of the query must say the same.
 
     Returns:
         The columns of Spark's Kafka source, and ``source``, a struct of ``topic``, ``partition``
@@ -262,4 +273,5 @@ def read_from_group(
         starting_offsets=starting_offsets,
         include_headers=include_headers,
         options=options,
+        fail_on_data_loss=fail_on_data_loss,
     )

@@ -114,6 +114,8 @@ class _TaskWriter:
             yield from source_rows(batch)
         except RowError as error:
             self._stop(report.FAILED, str(error))
+            if error.place is not None:
+                self._misplace(error.place)
 
     def _write_source_rows(self, found: SourceRows) -> None:
         partition = (found.topic, found.partition)
@@ -126,6 +128,16 @@ class _TaskWriter:
             outcome.status = report.REJECTED
             outcome.reason = f"no member of the group is assigned {found.topic}-{found.partition}"
             return
+        if found.first_offset < plan.start or found.last_offset >= plan.end:
+            self._stop(
+                report.FAILED,
+                f"source {found.topic}-{found.partition} has rows of offsets {found.first_offset} "
+                f"to {found.last_offset}, and the batch goes from {plan.start} to {plan.end - 1}: "
+                "the `source` column must be that of sink.read, and no other query may use the "
+                "checkpoint",
+            )
+            self._leave_out(outcome)
+            return
         seen = self._seen.get(partition, -1)
         follows = partition == self._last_partition
         self._last_partition = partition
@@ -136,7 +148,7 @@ class _TaskWriter:
                 f"offset {seen}: between sink.read and sink.write the order of "
                 "rows must not change",
             )
-            self._leave_out(outcome)
+            self._misplace(partition)
             return
         self._seen[partition] = found.last_offset
         fresh = found.at_or_above(plan.committed)
@@ -192,5 +204,11 @@ class _TaskWriter:
             self._leave_out(self._outcomes[partition])
         self._pending.clear()
 
+    def _misplace(self, partition: tuple[str, int]) -> None:
+        """Tells that rows of the partition may be missing before others that are committed."""
+        outcome = self._outcomes.setdefault(partition, PartitionOutcome())
+        outcome.status, outcome.reason = report.MISPLACED, self._reason
+
     def _leave_out(self, outcome: PartitionOutcome) -> None:
-        outcome.status, outcome.reason = self._status, self._reason
+        if outcome.status != report.MISPLACED:
+            outcome.status, outcome.reason = self._status, self._reason

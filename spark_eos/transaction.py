@@ -230,6 +230,7 @@ class Transactions:
                     self._before_the_broker_aborts(deadline),
                     lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
                     self._check_sources,
+                    {place: self._plan[place].metadata for place in offsets},
                 )
             except SparkEosError as error:
                 raise _failure(what, error) from error

@@ -185,6 +185,7 @@ def txn_offset_commit(
     deadline: Deadline,
     on_lost: Callable[[], None],
     on_unknown_topic: Callable[[Collection[str]], None] | None = None,
+    metadata: Mapping[tuple[str, int], str] | None = None,
 ) -> OffsetCommitAnswer:
     """Commits source offsets inside the producer's open transaction, as one member.
 
@@ -206,6 +207,7 @@ def txn_offset_commit(
         on_lost: called for each request whose answer was lost.
         on_unknown_topic: called, before each repetition, with the names of topics that the broker
             does not know (100, or 3 by name); what it raises ends the call.
+        metadata: a text to store with the offset, by (topic, partition).
 
     Raises:
         DeadlineExceededError: no definite answer in time.
@@ -223,7 +225,7 @@ def txn_offset_commit(
         generation_id_or_member_epoch=member.epoch,
         member_id=member.member_id,
         group_instance_id=member.instance_id,
-        topics=topics_with_offsets(topic_class, partition_class, offsets, ids),
+        topics=topics_with_offsets(topic_class, partition_class, offsets, ids, metadata or {}),
         min_version=BY_NAME,
         # All or nothing: one request can't name some topics and give the ids of others.
         max_version=BY_NAME if NO_ID in ids.values() else BY_ID,

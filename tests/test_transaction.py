@@ -1,6 +1,7 @@
 """One worker's transactions on the real broker, without Spark."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
         # Partition 0 as its member now is, partition 1 as it was.
         plan = {**stale._plan}
         old = plan[flow.source, 0]
-        plan[flow.source, 0] = type(old)(old.topic_id, old.committed, fresh[flow.source, 0])
+        plan[flow.source, 0] = replace(old, member=fresh[flow.source, 0])
         stale._plan = plan
         stale.add(rows(flow, 0, 0))
         stale.add(rows(flow, 1, 0))

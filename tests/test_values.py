@@ -18,6 +18,7 @@ from spark_eos.checkpoint import OffsetLog, parse_positions
 from spark_eos.config import ClientSettings
 from spark_eos.errors import Code, Verdict, verdict
 from spark_eos.identity import Slot, id_pattern, id_stem
+from spark_eos.offset_metadata import KnownPartitions
 from spark_eos.plan import BatchRange
 from spark_eos.preflight import offset_commit_version
 from spark_eos.records import RowError, source_rows
@@ -32,6 +33,9 @@ class _Files(dict[str, str]):
 
     def names(self, path: str) -> list[str]:
         return sorted({name.split("/")[1] for name in self if name.startswith(f"{path}/")})
+
+    def write(self, path: str, text: str) -> None:
+        self[path] = text
 
 
 def test_batch_0_starts_where_its_sources_say() -> None:
@@ -162,22 +166,20 @@ _MEMBER = MemberIdentity("m", 1, "spark-eos-0")
 def test_progress_at_and_beyond_the_range_is_fine() -> None:
     batch = BatchRange(1, {("a", 0): 5, ("a", 1): 5}, {("a", 0): 8, ("a", 1): 8, ("a", 2): 3})
     plan.check_progress("g", batch, {("a", 0): 5, ("a", 1): 9})
-    assert plan.unsettled(batch, {("a", 0): 5, ("a", 1): 9}) == {("a", 0): 8, ("a", 2): 3}
-    planned = plan.batch_plan(batch, {("a", 0): 5}, {("a", 0): _MEMBER}, {"a": _TOPIC})
-    assert planned == {("a", 0): plan.PartitionPlan(_TOPIC, 5, _MEMBER)}
+    known = KnownPartitions().including([("a", 0), ("a", 1)], {})
+    planned = plan.batch_plan(batch, {("a", 0): 6}, {("a", 0): _MEMBER}, {"a": _TOPIC}, known)
+    expected = plan.PartitionPlan(_TOPIC, 5, 8, 6, _MEMBER, known.metadata("a"))
+    assert planned == {("a", 0): expected}
 
 
-def test_a_first_batch_needs_no_committed_offsets_and_a_dropped_partition_no_check() -> None:
-    plan.check_progress("g", BatchRange(0, {("a", 0): 5}, {("a", 0): 8}), {})
+def test_a_dropped_partition_needs_no_check() -> None:
     plan.check_progress("g", BatchRange(3, {("gone", 0): 5}, {("a", 0): 8}), {("a", 0): 1})
 
 
-def test_a_gap_and_lost_offsets_are_told_apart() -> None:
+def test_a_gap_is_refused() -> None:
     batch = BatchRange(2, {("a", 0): 5}, {("a", 0): 8})
     with pytest.raises(errors.OffsetGapError, match="offsets 3 to 4 would never be written"):
         plan.check_progress("g", batch, {("a", 0): 3})
-    with pytest.raises(errors.OffsetsLostError, match="deleted or have expired"):
-        plan.check_progress("g", batch, {})
 
 
 # Rows ----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ With kafka-python: librdkafka's requests of this kind abort the process if a con
 the wrong moment (librdkafka's issue 4605).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 
 from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
@@ -20,6 +20,16 @@ def set_offsets(
     }
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
         answer = admin.alter_group_offsets(group_id, wanted)
+    assert not any(error.errno for error in answer.values()), answer
+
+
+def delete_offsets(
+    bootstrap_servers: str, group_id: str, places: Iterable[tuple[str, int]]
+) -> None:
+    """Deletes offsets of a group without members: what is left then is as if they had expired."""
+    wanted = [TopicPartition(*place) for place in places]
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
+        answer = admin.delete_group_offsets(group_id, wanted)
     assert not any(error.errno for error in answer.values()), answer
 
 

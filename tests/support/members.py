@@ -54,4 +54,5 @@ def writer_settings(flow: Flow) -> WriterSettings:
         connect_timeout=20,
         max_block_ms=20_000,
         metadata_max_idle_ms=300_000,
+        fail_on_data_loss=True,
     )

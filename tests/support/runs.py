@@ -1,7 +1,8 @@
 """A query's run without Spark: the driver's side and its tasks, with rows made up by the test."""
 
 import json
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,12 +28,46 @@ def _nothing() -> None:
     pass
 
 
-class _Checkpoint(dict[str, str]):
+class Checkpoint(dict[str, str]):
+    """A query's checkpoint, which outlives its runs.
+
+    Args:
+        flow: its source is read from offset 0 on.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        initial = f"v1\n{positions(flow, (0,) * flow.partitions)}"
+        super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
+
     def read(self, path: str) -> str | None:
+        """See `spark_eos.checkpoint.Files`."""
         return self.get(path)
 
     def names(self, path: str) -> list[str]:
+        """See `spark_eos.checkpoint.Files`."""
         return sorted({name.split("/")[1] for name in self if name.startswith(f"{path}/")})
+
+    def write(self, path: str, text: str) -> None:
+        """See `spark_eos.checkpoint.Files`."""
+        self[path] = text
+
+    def begin(self, positions: str, batch_id: int) -> None:
+        """Begins a batch as Spark does, unless it was begun before."""
+        metadata = json.dumps({"batchTimestampMs": _now_ms()})
+        self.setdefault(f"offsets/{batch_id}", f"v1\n{metadata}\n{positions}")
+
+    def finish(self, batch_id: int) -> None:
+        """Ends a batch as Spark does."""
+        self[f"commits/{batch_id}"] = "v1\n{}"
+
+    @property
+    def next_batch(self) -> int:
+        """The batch that Spark would run."""
+        return len(self.names("commits"))
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 @dataclass
@@ -44,8 +79,7 @@ class Runs:
 
     flow: Flow
     run: QueryRun
-    _files: _Checkpoint
-    _batch_id: int = -1
+    checkpoint: Checkpoint
 
     @property
     def coordinator_changed(self) -> bool:
@@ -63,6 +97,9 @@ class Runs:
         without_output: int = 0,
         while_planned: Disturbance = _nothing,
         in_round: int = 1,
+        rows: Callable[[int, range], Iterable[int]] | None = None,
+        also: Mapping[str, tuple[int, ...]] | None = None,
+        tasks: Iterable[Iterable[tuple[int, range]]] | None = None,
     ) -> BatchReport:
         """Writes the next batch.
 
@@ -71,9 +108,14 @@ class Runs:
             without_output: so many of each partition's last rows have no output.
             while_planned: what happens once the tasks have their plan, before they write.
             in_round: the round in which it happens.
+            rows: tells the offsets of a partition's rows, which come in an Arrow batch each; all
+                of its range in one unless given.
+            also: end offsets of further source topics, by partition.
+            tasks: of each task the partitions with the offsets of their rows; a task for each
+                partition unless given.
         """
-        self._batch_id += 1
-        self._files[f"offsets/{self._batch_id}"] = f"v1\n{{}}\n{positions(self.flow, ends)}"
+        batch_id = self.checkpoint.next_batch
+        self.checkpoint.begin(positions(self.flow, ends, also or {}), batch_id)
         rounds = iter(range(1, 100))
 
         def job(
@@ -86,15 +128,26 @@ class Runs:
                 while_planned()
             work = task.write_task(settings, batch_plan, afresh=only is not None)
             reports = []
+            for held in tasks or ():
+                batches = [row_batch(self.flow, p, *offsets) for p, offsets in held]
+                reports += list(work(iter(batches)))
+            if tasks:
+                return job_outcome(row for report in reports for row in report.to_pylist())
             # A task for each source partition, as Spark has it.
             for topic, partition in batch.ends if only is None else only:
                 start = batch.starts.get((topic, partition), 0)
                 offsets = range(start, batch.ends[topic, partition] - without_output)
                 if offsets:
-                    reports += list(work(iter([row_batch(self.flow, partition, *offsets)])))
+                    parts = [offsets] if rows is None else [[o] for o in rows(partition, offsets)]
+                    batches = [
+                        row_batch(self.flow, partition, *part, topic=topic) for part in parts
+                    ]
+                    reports += list(work(iter(batches)))
             return job_outcome(row for report in reports for row in report.to_pylist())
 
-        return self.run.process(self._batch_id, job)
+        report = self.run.process(batch_id, job)
+        self.checkpoint.finish(batch_id)
+        return report
 
     def written_once(self, *ends: int) -> None:
         """Checks that each row up to the ends is in the output once, and committed."""
@@ -104,16 +157,27 @@ class Runs:
         assert self.flow.open_transactions() == []
 
 
-def positions(flow: Flow, offsets: tuple[int, ...]) -> str:
-    """Offsets as Spark writes them into a checkpoint, by partition."""
-    return json.dumps({flow.source: {str(p): offset for p, offset in enumerate(offsets)}})
+def positions(
+    flow: Flow, offsets: tuple[int, ...], also: Mapping[str, tuple[int, ...]] | None = None
+) -> str:
+    """Offsets as Spark writes them into a checkpoint, by partition; ``also`` of further topics."""
+    ends = {flow.source: offsets, **(also or {})}
+    return json.dumps({topic: dict(enumerate(found)) for topic, found in ends.items()})
 
 
 @contextmanager
-def running(flow: Flow, members: int = 1, **options: Any) -> Iterator[Runs]:
-    """A run that ends with the block; ``options`` replace fields of the writer's settings."""
-    initial = f"v1\n{positions(flow, (0,) * flow.partitions)}"
-    files = _Checkpoint({"metadata": '{"id": "query"}', "sources/0/0": initial})
+def running(
+    flow: Flow, members: int = 1, *, checkpoint: Checkpoint | None = None, **options: Any
+) -> Iterator[Runs]:
+    """A run that ends with the block.
+
+    Args:
+        flow: topics and group.
+        members: at most so many.
+        checkpoint: what an earlier run has left; None for an empty one.
+        options: replace fields of the writer's settings.
+    """
+    files = Checkpoint(flow) if checkpoint is None else checkpoint
     with flow.wire() as wire:
         run = QueryRun(
             "",
@@ -124,6 +188,7 @@ def running(flow: Flow, members: int = 1, **options: Any) -> Iterator[Runs]:
             most_rounds=4,
             group_timeout=20,
             watch=lambda: True,
+            prepared_ms=_now_ms(),
         )
         try:
             yield Runs(flow, run, files)

@@ -1,0 +1,174 @@
+"""Offsets that have expired or were deleted: restored where that is proven, refused elsewhere.
+
+An offset that has expired is one that is not there: deleting it leaves the group as expiry does.
+`test_offsets_of_idle_partitions_outlive_their_retention` waits for the real thing.
+"""
+
+import pytest
+
+from spark_eos import calls, offset_calls
+from spark_eos.errors import OffsetsLostError, WriteError
+from spark_eos.offset_metadata import KnownPartitions
+from support import groups
+from support.flow import Flow
+from support.members import deadline
+from support.runs import Checkpoint, running
+
+
+def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
+    places = [(topic or flow.source, partition) for partition in partitions]
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, places)
+
+
+def _known(flow: Flow) -> KnownPartitions:
+    with flow.wire() as wire:
+        found = offset_calls.all_group_offsets(wire, flow.group_id, deadline())
+    return KnownPartitions.of(found)
+
+
+def _fail() -> None:
+    raise ConnectionError("the driver dies here")
+
+
+def test_every_offset_tells_which_partitions_the_group_has_known(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        # Partition 1 is idle, so only the first batch's tasks have told of it.
+        runs.batch(9, 5)
+    everything = {(flow.source, 0), (flow.source, 1)}
+    assert _known(flow).partitions == everything
+    _lose(flow, 0)
+    assert _known(flow).partitions == everything
+
+
+def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+    _lose(flow, 1)
+    # As after the checkpoint was deleted: the first batch of another one.
+    with running(flow) as runs, pytest.raises(OffsetsLostError, match=f"{flow.source}-1, although"):
+        runs.batch(9, 9)
+    assert len(flow.values()) == 10
+
+
+def test_partitions_that_are_new_are_read_from_their_beginning(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+    flow.broker.add_partitions(flow.source, 3)
+    flow.partitions = 3
+    with running(flow) as runs:
+        runs.batch(7, 7, 4)
+        runs.written_once(7, 7, 4)
+
+
+def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        # Begun, half committed, and left.
+        with pytest.raises(ConnectionError):
+            runs.batch(9, 5, while_planned=_fail)
+    _lose(flow, 1)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 5)
+        runs.written_once(9, 5)
+
+
+def test_what_the_checkpoint_has_finished_is_restored(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 9)
+        runs.written_once(9, 9)
+
+
+def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        with pytest.raises(ConnectionError):
+            runs.batch(9, 9, while_planned=_fail, in_round=1)
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    begun = "batch 1, from 5 to 8, was begun"
+    for _ in range(2):
+        with (
+            running(flow, checkpoint=checkpoint) as runs,
+            pytest.raises(OffsetsLostError, match=begun),
+        ):
+            runs.batch(9, 9)
+    # What the error advises.
+    there = {(flow.source, 0): 5, (flow.source, 1): 5}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, there)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 9)
+        runs.written_once(9, 9)
+
+
+def test_batch_0_half_committed_and_its_offsets_lost(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs, pytest.raises(WriteError):
+        # Of each partition the first rows are committed, and then comes one out of order.
+        runs.batch(9, 9, rows=lambda _, offsets: [*offsets, 0])
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(OffsetsLostError, match="batch 0 was begun before"),
+    ):
+        runs.batch(9, 9)
+
+
+def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    topic = flow.target
+    with (
+        running(flow, checkpoint=checkpoint, topic="not-there", max_block_ms=100) as runs,
+        pytest.raises(Exception, match="does not exist"),
+    ):
+        runs.batch(5, 5)
+    with running(flow, checkpoint=checkpoint, topic=topic) as runs:
+        runs.batch(5, 5)
+        runs.written_once(5, 5)
+
+
+def test_another_groups_checkpoint_restores_nothing(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+    with (
+        running(flow, checkpoint=checkpoint, group_id=f"{flow.group_id}-b") as runs,
+        pytest.raises(OffsetsLostError, match="checkpoint is another group's"),
+    ):
+        runs.batch(9, 9)
+    assert len(flow.values()) == 10
+
+
+def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 1)
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5, also={other: (5,)})
+    # Without it.
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 9)
+    _lose(flow, 0, topic=other)
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(OffsetsLostError, match=f"{other}-0, although it had one before"),
+    ):
+        runs.batch(9, 9, also={other: (9,)})
+    assert len(flow.values()) == 23
+
+
+def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 1)
+    with flow.wire() as wire:
+        before = calls.topics(wire, [other], deadline())[other].topic_id
+        ids = {other: before}
+        known = KnownPartitions(topics=KnownPartitions().including([(other, 0)], ids).topics)
+        assert known.knows(other, 0, before)
+        flow.recreate(other, 1)
+        assert not known.knows(other, 0, calls.topics(wire, [other], deadline())[other].topic_id)

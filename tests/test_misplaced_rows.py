@@ -1,0 +1,87 @@
+"""Rows that come out of their order, or to two tasks, once others after them are committed."""
+
+import re
+
+import pytest
+
+from spark_eos.errors import OffsetsLostError, WriteError
+from support import groups
+from support.flow import Flow
+from support.runs import Checkpoint, running
+
+
+def _refused_from_now_on(flow: Flow, checkpoint: Checkpoint, words: str) -> None:
+    """Checks that neither this checkpoint nor an empty one passes over what may be missing."""
+    for left in (checkpoint, Checkpoint(flow)):
+        with running(flow, checkpoint=left) as runs, pytest.raises(OffsetsLostError, match=words):
+            runs.batch(20, 20)
+
+
+def test_rows_out_of_order_after_a_commit_are_passed_over_by_no_later_run(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    # A transaction for each row: 4 to 9 are committed when 0 to 3 come.
+    with (
+        running(flow, checkpoint=checkpoint, chunk_records=1) as runs,
+        pytest.raises(WriteError) as failure,
+    ):
+        runs.batch(10, 10, rows=lambda p, o: [*o[4:], *o[:4]] if p == 0 else o)
+    assert f"{flow.source}-0 offset 0 comes after offset 9" in str(failure.value)
+    assert f"{flow.source}-0 offsets 0 to 8" in str(failure.value)
+    assert f"{flow.source}-1 offsets" not in str(failure.value)
+    written = flow.values()
+    assert "0/4" in written
+    assert "0/0" not in written
+    words = re.escape(f"offsets 0 to 8 of {flow.source}-0 may not all be written")
+    _refused_from_now_on(flow, checkpoint, words)
+    assert flow.values() == written
+    # The operator's word: what is missing is written, what is there is written again.
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 0})
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(10, 10)
+    assert {f"0/{n}" for n in range(10)} <= set(flow.values())
+
+
+def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+
+    def wrong(partition: int, offsets: range) -> list[int]:
+        return [*offsets[4:], *offsets[:4]] if partition == 0 else [*offsets]
+
+    with running(flow, checkpoint=checkpoint, chunk_records=1) as runs, pytest.raises(WriteError):
+        runs.batch(10, 10, rows=lambda p, o: [*o[4:]] if p == 0 else [*o, 0])
+    # Nobody has seen that 0 to 3 of partition 0 are missing; in this attempt nothing is committed.
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 1): 10})
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(WriteError, match=f"{flow.source}-0 offsets 0 to 9"),
+    ):
+        runs.batch(10, 10, rows=wrong)
+    _refused_from_now_on(flow, checkpoint, "may not all be written")
+
+
+def test_rows_out_of_order_before_any_commit_leave_no_mark(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs, pytest.raises(WriteError) as failure:
+        runs.batch(10, 10, rows=lambda _, o: [*o[4:], *o[:4]])
+    assert "may not be written although" not in str(failure.value)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(10, 10)
+        runs.written_once(10, 10)
+
+
+def test_rows_in_two_tasks_are_passed_over_by_no_later_run(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(WriteError, match=f"two tasks hold rows of source {flow.source}-0"),
+    ):
+        runs.batch(10, 10, tasks=[[(0, range(5, 10))], [(0, range(5)), (1, range(10))]])
+    _refused_from_now_on(flow, checkpoint, f"offsets 0 to 9 of {flow.source}-0 may not all be")
+
+
+@pytest.mark.parametrize("offsets", [[0, 10], [12]])
+def test_rows_outside_of_the_batchs_range(flow: Flow, offsets: list[int]) -> None:
+    # Two drivers on one checkpoint, which disagree about the batch.
+    with running(flow) as runs, pytest.raises(WriteError, match="the batch goes from 0 to 9"):
+        runs.batch(10, 10, rows=lambda _p, _o: offsets)
+    assert flow.values() == []
