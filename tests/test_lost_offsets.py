@@ -4,14 +4,21 @@ An offset that has expired is one that is not there: deleting it leaves the grou
 `test_offsets_of_idle_partitions_outlive_their_retention` waits for the real thing.
 """
 
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from spark_eos import calls, offset_calls
+from spark_eos import calls, offset_calls, progress, run
 from spark_eos.errors import OffsetsLostError, WriteError
 from spark_eos.offset_metadata import KnownPartitions
+from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
 from support.members import deadline
+from support.queries import until
 from support.runs import Checkpoint, running
 
 
@@ -172,3 +179,58 @@ def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
         assert known.knows(other, 0, before)
         flow.recreate(other, 1)
         assert not known.knows(other, 0, calls.topics(wire, [other], deadline())[other].topic_id)
+
+
+def test_offsets_are_renewed_between_batches_and_within(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, committed = offset_calls.commit_offsets, []
+
+    def noting(
+        wire: Any, group: str, member: Any, offsets: Mapping[Any, int], *more: Any, **named: Any
+    ) -> Any:
+        committed.append({partition: offset for (_, partition), offset in offsets.items()})
+        return commit(wire, group, member, offsets, *more, **named)
+
+    monkeypatch.setattr(progress, "commit_offsets", noting)
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        # At the start, before anything is written; what tasks have committed needs no settling.
+        assert committed == [{0: 0, 1: 0}]
+        runs.batch(9, 5)
+        assert committed == [{0: 0, 1: 0}]
+        monkeypatch.setattr(run, "_RENEWAL", 0.1)
+        until(lambda: {0: 9, 1: 5} in committed, lambda: f"a renewal: {committed}")
+        monkeypatch.setattr(run, "_RENEWAL", 3600.0)
+        runs.batch(12, 5)
+        monkeypatch.setattr(run, "_RENEWAL", 0.0)
+        committed.clear()
+        # While a batch is in hand, only with its end: tasks may commit meanwhile.
+        runs.batch(14, 5, while_planned=lambda: time.sleep(2.5))
+        assert {0: 14, 1: 5} in committed
+        assert {0: 12, 1: 5} not in committed[1:]
+        monkeypatch.setattr(run, "_RENEWAL", 3600.0)
+        committed.clear()
+    # At the clean end.
+    assert committed == [{0: 14, 1: 5}]
+
+
+@pytest.mark.slow
+def test_offsets_of_idle_partitions_outlive_their_retention(tmp_path: Path) -> None:
+    # The brokers' shortest retention is a minute, from each offset's own commit.
+    properties = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "500"}
+    with EmbeddedKafka(properties=properties) as broker:
+        flow = Flow(broker, str(tmp_path / "c"), str(tmp_path / "w"))
+        bystander = Flow(broker, str(tmp_path / "c2"), str(tmp_path / "w2"))
+        with running(flow) as runs:
+            runs.batch(5, 5)
+            # From here on partition 1 is idle, and soon both are.
+            runs.batch(9, 5)
+            elsewhere = {(bystander.source, 0): 1}
+            groups.set_offsets(flow.bootstrap_servers, bystander.group_id, elsewhere)
+            until(lambda: not bystander.committed(), lambda: "the other group's offset", 150)
+            assert flow.committed() == {0: 9, 1: 5}
+        # The members have left: from here on nothing but their age protects the offsets. The
+        # brokers look several times.
+        time.sleep(3)
+        assert flow.committed() == {0: 9, 1: 5}
