@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from spark_eos import data_loss, log_ends, plan, preflight
+from spark_eos import data_loss, log_ends, plan, preflight, renewal
 from spark_eos.batch_report import BatchReport, batch_report
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.coordinator import GroupCoordinator
@@ -25,9 +25,6 @@ logger = logging.getLogger(__name__)
 
 Partitions = Collection[tuple[str, int]]
 
-# Seconds after which offsets that do not move are committed once more: the shortest retention that
-# is of use (offsets.retention.minutes) is some hours.
-_RENEWAL = 3600.0
 # Seconds for what is done between heartbeats, well below a member's session.
 _BETWEEN_BEATS = 5.0
 
@@ -210,7 +207,7 @@ class QueryRun:
             with clock.step("settle"):
                 if not self._settings.fail_on_data_loss:
                     lost = self._lost_records(batch, before)
-                if time.monotonic() - self._renewed >= _RENEWAL:
+                if time.monotonic() - self._renewed >= renewal.SECONDS:
                     self._progress.expect_renewal(batch)
                     self._renewed = time.monotonic()
                 self._progress.settle(batch)
@@ -361,7 +358,7 @@ class QueryRun:
     # Offsets that do not move -----------------------------------------------------------------
 
     def _renew_if_due(self) -> None:
-        if self._started and time.monotonic() - self._renewed >= _RENEWAL:
+        if self._started and time.monotonic() - self._renewed >= renewal.SECONDS:
             self._renew_between_batches()
 
     def _renew_between_batches(self) -> None:

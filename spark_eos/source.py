@@ -17,6 +17,7 @@ from spark_eos.config import QUICK_SOURCE, ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
 from spark_eos.offset_calls import committed_offsets
+from spark_eos.renewal import renew_unattended
 from spark_eos.wire import Wire
 
 _REFUSED: Final = {
@@ -203,6 +204,8 @@ def read_from_offsets(
         if check is not None:
             check(wire)
         starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
+        # Spark runs no batch, and so nobody else renews them, if there are no records.
+        renew_unattended(wire, group_id, deadline)
     with _unlogged():
         reader = spark.readStream.format("kafka").options(
             **{

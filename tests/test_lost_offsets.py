@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from spark_eos import calls, offset_calls, progress, run
+from spark_eos import ExactlyOnceSink, calls, offset_calls, progress, renewal
 from spark_eos.errors import OffsetsLostError, WriteError
 from spark_eos.offset_metadata import KnownPartitions
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
 from support.members import deadline
-from support.queries import until
+from support.queries import run_available, until
 from support.runs import Checkpoint, running
 
 
@@ -199,20 +200,59 @@ def test_offsets_are_renewed_between_batches_and_within(
         assert committed == [{0: 0, 1: 0}]
         runs.batch(9, 5)
         assert committed == [{0: 0, 1: 0}]
-        monkeypatch.setattr(run, "_RENEWAL", 0.1)
+        monkeypatch.setattr(renewal, "SECONDS", 0.1)
         until(lambda: {0: 9, 1: 5} in committed, lambda: f"a renewal: {committed}")
-        monkeypatch.setattr(run, "_RENEWAL", 3600.0)
+        monkeypatch.setattr(renewal, "SECONDS", 3600.0)
         runs.batch(12, 5)
-        monkeypatch.setattr(run, "_RENEWAL", 0.0)
+        monkeypatch.setattr(renewal, "SECONDS", 0.0)
         committed.clear()
         # While a batch is in hand, only with its end: tasks may commit meanwhile.
         runs.batch(14, 5, while_planned=lambda: time.sleep(2.5))
         assert {0: 14, 1: 5} in committed
         assert {0: 12, 1: 5} not in committed[1:]
-        monkeypatch.setattr(run, "_RENEWAL", 3600.0)
+        monkeypatch.setattr(renewal, "SECONDS", 3600.0)
         committed.clear()
     # At the clean end.
     assert committed == [{0: 14, 1: 5}]
+
+
+def test_offsets_are_renewed_where_no_batch_is_run(
+    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow.produce(range(10))
+    run_available(spark_eos_session, flow)
+    before = _known(flow)
+    commit, committed = offset_calls.commit_offsets, []
+
+    def noting(
+        wire: Any, group: str, member: Any, offsets: Mapping[Any, int], *more: Any, **named: Any
+    ) -> Any:
+        committed.append((member[2], {p: o for (_, p), o in offsets.items()}))
+        return commit(wire, group, member, offsets, *more, **named)
+
+    monkeypatch.setattr(renewal, "commit_offsets", noting)
+    # There is nothing to read, so Spark runs no batch.
+    assert run_available(spark_eos_session, flow) == []
+    assert committed == [("spark-eos-0", {0: 5, 1: 5})]
+    assert _known(flow) == before
+    monkeypatch.setattr(renewal, "SECONDS", 0.2)
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribe=flow.source)
+    query = sink.write(frame.select("source", "value")).start()
+    try:
+        committed.clear()
+        until(lambda: committed, lambda: "a renewal")
+        # A run's members are left alone.
+        flow.produce(range(10, 20))
+        until(lambda: flow.committed() == {0: 10, 1: 10}, lambda: "the batch")
+        (member,) = flow.members()
+        committed.clear()
+        time.sleep(1)
+        assert flow.members() == [member]
+        assert committed == []
+    finally:
+        query.stop()
+        sink.close()
 
 
 @pytest.mark.slow
