@@ -18,7 +18,7 @@ venv: $(VENV)/.stamp ## Create .venv with the pinned dependencies and this proje
 
 # setuptools comes first and builds run without isolation, because pyspark is published as source
 # only: so every file that pip downloads is under the hashes of these files.
-# SPARK=4.0.0 takes that pyspark instead; all other packages are the same.
+# SPARK=4.0.5 takes that pyspark instead; all other packages are the same.
 OTHER_SPARK := $(if $(SPARK),constraints-spark-$(SPARK).txt)
 $(VENV)/.dependencies: constraints.txt $(OTHER_SPARK)
 	@echo "Installing the pinned dependencies into $(VENV)"

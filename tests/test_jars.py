@@ -114,7 +114,7 @@ def test_the_set_follows_the_version_of_pyspark(genuine: list[Path]) -> None:
     assert jars.spark_kafka_jars() == jars.spark_kafka_jars(metadata.version("pyspark"))
     assert jars.spark_kafka_jars("4.2.7") == genuine
     names = [jar.name for jar in jars.spark_kafka_jars("4.0.1")]
-    assert names[0] == "spark-sql-kafka-0-10_2.13-4.0.0.jar"
+    assert names[0] == "spark-sql-kafka-0-10_2.13-4.0.4.jar"
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.20.0", "5.0.0", "nonsense"])
