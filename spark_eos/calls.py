@@ -113,6 +113,27 @@ def topics(
     return wire.ask(request, deadline, interpret=interpret)
 
 
+def topics_with_one_replica(wire: Wire, names: Collection[str], deadline: Deadline) -> list[str]:
+    """Topics, internal ones too, of which some partition has a single replica; in order.
+
+    Those that do not exist, or that we may not describe, are left out.
+
+    Args:
+        wire: the connections.
+        names: topic names.
+        deadline: over all attempts.
+    """
+
+    def interpret(response: Any) -> list[str]:
+        return sorted(
+            topic.name
+            for topic in response.topics
+            if any(len(partition.replica_nodes) == 1 for partition in topic.partitions)
+        )
+
+    return wire.ask(_metadata_request(names), deadline, interpret=interpret)
+
+
 def forbidden(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
     """Those of the ACLs on topics that we lack; of topics that do not exist nothing is told.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.connect_files import own_checkpoint
@@ -45,8 +45,9 @@ class ConnectSurroundings:
     """See `spark_eos.surroundings.Surroundings`.
 
     Args:
-        frame: the run's first batch.
         location: the checkpoint's location, as given to Spark.
+        spark: the session that the query was started from: Spark 4.3 gives batches a clone, which
+            knows no queries.
         plan_checked: whether the query's plan was found narrow when it was started.
 
     Raises:
@@ -56,13 +57,14 @@ class ConnectSurroundings:
     # Spark cancels tasks at its leisure, and spark.python.task.killTimeout, 2 s, later it kills.
     tasks_outlive_stop = 5.0
 
-    def __init__(self, frame: DataFrame, location: str, *, plan_checked: bool) -> None:
-        self._session = frame.sparkSession
+    def __init__(self, location: str, spark: SparkSession, *, plan_checked: bool) -> None:
+        # Of the last job; an operation can be cancelled by its own session only.
+        self._session = spark
         self._plan_checked = plan_checked
-        files, query = own_checkpoint(self._session, location)
+        files, query = own_checkpoint(spark, location)
         self.offset_log = OffsetLog(files)
         self.run_id = str(query.runId)
-        self._asked_spark = activity(self._session, str(query.id), self.run_id)
+        self._asked_spark = activity(spark, str(query.id), self.run_id)
         self._tag = f"spark-eos-{self.run_id}"
         self._cores = 0
         self._server = os.getppid()
@@ -122,6 +124,7 @@ class ConnectSurroundings:
 
     def collect(self, frame: DataFrame, description: str) -> list[Row]:  # noqa: ARG002
         """Runs a job; SIGTERM breaks it off. Spark Connect has no descriptions of jobs."""
+        self._session = frame.sparkSession
         self._session.addTag(self._tag)
         self._in_job = True
         try:

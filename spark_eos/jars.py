@@ -61,7 +61,7 @@ def spark_kafka_jars(pyspark_version: str | None = None) -> list[Path]:
         spark_eos.ivy.DownloadError: The download failed.
         spark_eos.java.JavaError: There is no usable Java for the download.
     """
-    return jar_set(_spark_kafka_set(pyspark_version or _installed_pyspark()))
+    return jar_set(_spark_kafka_set(pyspark_version or installed_pyspark()))
 
 
 def _spark_kafka_set(pyspark_version: str) -> str:
@@ -81,7 +81,12 @@ def _spark_kafka_set(pyspark_version: str) -> str:
     )
 
 
-def _installed_pyspark() -> str:
+def installed_pyspark() -> str:
+    """The version of the pyspark that is installed.
+
+    Raises:
+        JarError: there is none.
+    """
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:

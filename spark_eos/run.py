@@ -16,6 +16,7 @@ from spark_eos.deadline import Deadline
 from spark_eos.errors import RecordsLostError, SparkEosError, WriteError
 from spark_eos.plan import BatchPlan, BatchRange
 from spark_eos.progress import Progress
+from spark_eos.replicas import warn_of_single_replicas
 from spark_eos.report import JobOutcome
 from spark_eos.settings import WriterSettings
 from spark_eos.transaction_calls import BY_ID, MemberIdentity
@@ -148,6 +149,7 @@ class QueryRun:
         version = preflight.check_cluster(self._wire, self._settings, topics, deadline)
         self._cluster_version = version
         self._progress.commits_by_name = version < BY_ID
+        warn_of_single_replicas(self._wire, self._settings.topic, deadline)
         # 2. and 3. Members taken over or joined, until all source partitions are theirs.
         self._coordinator.start(topics, batch.ends)
         # 4. and 5.

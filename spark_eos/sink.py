@@ -312,7 +312,9 @@ class ExactlyOnceSink:
     def _surroundings_of(self, frame: DataFrame) -> Surroundings:
         if is_connect(frame):
             return ConnectSurroundings(
-                frame, self._checkpoint_location, plan_checked=self._plan_checked
+                self._checkpoint_location,
+                self._spark or frame.sparkSession,
+                plan_checked=self._plan_checked,
             )
         return ClassicSurroundings(frame, self._checkpoint_location, self._spark)
 
@@ -334,13 +336,13 @@ class ExactlyOnceSink:
             run.leave(tasks_outlive_stop)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark Connect pickles the sink to where the batches run; a run lives only there.
+        # Spark Connect pickles the sink to where the batches run; a run lives only there. Of its
+        # sessions a name is pickled, for the one that is active when the sink arrives.
         return {
             **self.__dict__,
             "_run": None,
             "_jobs": None,
             "_surroundings": None,
-            "_spark": None,
             "_renewal": None,
             "_last_batch": -1,
         }

@@ -1,7 +1,8 @@
 """``make matrix``: the tests on other versions of Python, Spark and Kafka.
 
 Each pair of Python and Spark has an environment of its own below .venv/matrix, from the pinned
-packages and constraints-spark-*.txt. Results go to docs/matrix.json and docs/versions.md.
+packages and constraints-spark-*.txt. Results go to docs/matrix.json and docs/versions.md, each as
+soon as it is there.
 """
 
 import datetime
@@ -16,8 +17,9 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 import click
+from packaging.requirements import Requirement
 from packaging.version import Version
-from versions import Result, keep
+from versions import PAGE, RESULTS, Result, keep, read_results
 
 from spark_eos.java import find_java
 from spark_eos.lock import lock_names
@@ -26,15 +28,21 @@ ROOT: Final = Path(__file__).parent.parent
 _PYTHONS: Final = ("python3.10", "python3.11", "python3.12", "python3.13")
 
 
-def _pinned(file: Path) -> str:
-    (version,) = re.findall(r"^pyspark==(\S+)", file.read_text(encoding="utf-8"), re.MULTILINE)
-    return str(version)
+def _pins(file: Path) -> dict[str, Requirement]:
+    """The versions of pyspark in a file, with the markers that say for which Python."""
+    lines = re.findall(r"^pyspark==[^\\\n]+", file.read_text(encoding="utf-8"), re.MULTILINE)
+    found = [Requirement(line) for line in lines]
+    return {one.version: pin for pin in found for one in pin.specifier}
 
 
-PINNED: Final = _pinned(ROOT / "constraints.txt")
-SPARKS: Final = sorted(
-    {PINNED, *(_pinned(f) for f in ROOT.glob("constraints-spark-*.txt"))}, key=Version
-)
+# Those that `make` is told of; constraints.txt alone has the newest one for each Python.
+_OTHERS: Final = {
+    version: pin
+    for file in ROOT.glob("constraints-spark-*.txt")
+    for version, pin in _pins(file).items()
+}
+_PINS: Final = _pins(ROOT / "constraints.txt") | _OTHERS
+SPARKS: Final = sorted(_PINS, key=Version)
 KAFKAS: Final = sorted(
     (name.removeprefix("kafka-") for name in lock_names() if name.startswith("kafka-")),
     key=Version,
@@ -55,11 +63,17 @@ def _version(python: str) -> str | None:
     return said.stdout.strip()
 
 
+def _runs_on(version: str, spark: str) -> bool:
+    marker = _PINS[spark].marker
+    return marker is None or marker.evaluate({"python_full_version": version})
+
+
 @click.command(context_settings={"max_content_width": 100})
 @click.option("--python", "pythons", multiple=True, metavar="COMMAND", help="Such as python3.12.")
 @click.option("--spark", "sparks", multiple=True, type=click.Choice(SPARKS))
 @click.option("--kafka", "kafkas", multiple=True, type=click.Choice(KAFKAS))
 @click.option("--full", is_flag=True, help="All combinations of what is found.")
+@click.option("--resume", is_flag=True, help="Leave out what has passed at this very commit.")
 @click.option("--processes", default=2, show_default=True, help="So many tests at a time.")
 @click.argument("tests", nargs=-1, metavar="[TESTS]...")
 def main(
@@ -68,6 +82,7 @@ def main(
     sparks: tuple[str, ...],
     kafkas: tuple[str, ...],
     full: bool,
+    resume: bool,
     processes: int,
     tests: tuple[str, ...],
 ) -> None:
@@ -76,35 +91,52 @@ def main(
     By default all of Spark and Kafka on this Python, and the newest of both on every other one.
     Options choose instead, and are combined with each other. Exit status 1 if a test fails.
     """
-    found = [name for name in pythons or _PYTHONS if _version(name) is not None]
+    found = {name: version for name in pythons or _PYTHONS if (version := _version(name))}
     if missing := [name for name in pythons if name not in found]:
         raise click.UsageError(f"{', '.join(missing)} can't be run here.")
-    chosen = list(product(found, sparks or SPARKS, kafkas or KAFKAS))
+    chosen = [
+        one
+        for one in product(found, sparks or SPARKS, kafkas or KAFKAS)
+        if _runs_on(found[one[0]], one[1])
+    ]
     if not (pythons or sparks or kafkas or full):
         own = "python{}.{}".format(*sys.version_info)
-        newest = (SPARKS[-1], KAFKAS[-1])
-        chosen = [one for one in chosen if one[0] == own or one[1:] == newest]
-    # Before the results change a file.
+        newest = {python: spark for python, spark, _ in chosen}
+        chosen = [one for one in chosen if one[0] == own or one[1:] == (newest[one[0]], KAFKAS[-1])]
+    if not chosen:
+        raise click.UsageError("No such Spark runs on such a Python.")
     commit = _commit()
+    passed = {one.combination for one in read_results() if one.commit == commit and not one.failed}
     failed = False
     for python, spark, kafka in chosen:
-        click.echo(f"Python {_version(python)}, Spark {spark}, Kafka {kafka}")
-        result = _run(python, spark, kafka, processes, tests, commit)
+        click.echo(f"Python {found[python]}, Spark {spark}, Kafka {kafka}")
+        if resume and (spark, kafka, found[python], _told(tests)) in passed:
+            click.echo("has passed")
+            continue
+        result = _run(python, found[python], spark, kafka, processes, tests, commit)
         keep(result)
         failed |= result.failed > 0 or result.passed == 0
         click.echo(f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped")
     raise SystemExit(int(failed))
 
 
+def _told(tests: tuple[str, ...]) -> str:
+    return " ".join(tests) or "all"
+
+
 def _run(
-    python: str, spark: str, kafka: str, processes: int, tests: tuple[str, ...], commit: str
+    python: str,
+    version: str,
+    spark: str,
+    kafka: str,
+    processes: int,
+    tests: tuple[str, ...],
+    commit: str,
 ) -> Result:
-    version = _version(python) or ""
     minor = version.rpartition(".")[0]
     venv = Path(".venv", "matrix", f"spark-{spark}-python{minor}")
     make = ["make", "--silent", "jars", f"VENV={venv}", f"PYTHON={python}"]
-    # Without SPARK the pinned one is installed.
-    other = [] if spark == PINNED else [f"SPARK={spark}"]
+    other = [f"SPARK={spark}"] if spark in _OTHERS else []
     subprocess.run([*make, *other], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.xml")
@@ -128,7 +160,7 @@ def _run(
         spark=spark,
         kafka=kafka,
         java=str(find_java().major),
-        tests=" ".join(tests) or "all",
+        tests=_told(tests),
         passed=counts["tests"] - failed - counts["skipped"],
         failed=failed,
         skipped=counts["skipped"],
@@ -138,8 +170,17 @@ def _run(
 
 
 def _commit() -> str:
-    told = ["git", "describe", "--always", "--abbrev=7", "--exclude=*", "--dirty=+"]
-    return subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    """The commit, abbreviated; with a plus if what is tested is not what it says."""
+    results = [f":!{file.relative_to(ROOT)}" for file in (RESULTS, PAGE)]
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *results)
+    return _git("rev-parse", "--short=7", "HEAD") + ("+" if changes else "")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 if __name__ == "__main__":

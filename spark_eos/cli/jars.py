@@ -1,9 +1,11 @@
 """``spark-eos jars``."""
 
+from pathlib import Path
+
 import click
 
 from spark_eos.ivy import DownloadError
-from spark_eos.jars import JarError, jar_set, spark_kafka_jars
+from spark_eos.jars import JarError, installed_pyspark, jar_set, spark_kafka_jars
 from spark_eos.java import JavaError
 
 
@@ -18,7 +20,8 @@ def jars(pyspark: str | None, name: str | None) -> None:
     """Print the jars of Spark's Kafka source, joined by commas.
 
     They are downloaded first if need be, verified, and kept in the cache directory (set
-    SPARK_EOS_CACHE to choose another one). Only the jars go to stdout.
+    SPARK_EOS_CACHE to choose another one). Only the jars go to stdout. Where there are none of
+    just the version of pyspark, stderr says of which Spark they are.
 
     \b
     Example: spark-submit --jars "$(spark-eos jars)" job.py
@@ -26,7 +29,22 @@ def jars(pyspark: str | None, name: str | None) -> None:
     if name is not None and pyspark is not None:
         raise click.UsageError("--pyspark chooses a set of jars and so does --set: give one.")
     try:
-        files = spark_kafka_jars(pyspark) if name is None else jar_set(name)
+        if name is None:
+            wanted = pyspark or installed_pyspark()
+            files = spark_kafka_jars(wanted)
+            _tell_other_version(files[0], wanted)
+        else:
+            files = jar_set(name)
     except (JarError, DownloadError, JavaError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(",".join(map(str, files)))
+
+
+def _tell_other_version(kafka_source: Path, pyspark: str) -> None:
+    version = kafka_source.stem.rpartition("-")[2]
+    if version != pyspark:
+        click.echo(
+            f"For pyspark {pyspark} this is the Kafka source of Spark {version}: the newest that "
+            "spark-eos has been tested with there.",
+            err=True,
+        )
