@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -6,10 +7,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from spark_eos import cache, jars
+from spark_eos.cli import main
 from spark_eos.ivy import DownloadError
 from spark_eos.java import JavaError
+from spark_eos.lock import lock_names, read_lock
 
 SET = "spark-kafka-4.2.0"
 
@@ -126,3 +130,20 @@ def test_an_unsupported_pyspark_is_refused(version: str) -> None:
 def test_an_unknown_set_is_refused() -> None:
     with pytest.raises(jars.JarError, match=r"No jar set 'kafka-1'; there are: kafka-4\.3\.1, "):
         jars.jar_set("kafka-1")
+
+
+def test_the_locks_name_no_spark_that_the_tests_are_not_run_on() -> None:
+    files = [*Path(__file__).parents[1].glob("constraints*.txt")]
+    pins = {pin for f in files for pin in re.findall(r"(?m)^pyspark==(\d+\.\d+)", f.read_text())}
+    locked = [minor for name in lock_names() for minor in read_lock(name).pyspark]
+    assert sorted(locked) == sorted(pins)
+
+
+def test_the_command_says_where_the_jars_are_another_sparks(genuine: list[Path]) -> None:
+    def told(version: str) -> str:
+        result = CliRunner().invoke(main, ["jars", "--pyspark", version])
+        assert result.stdout == ",".join(map(str, genuine)) + "\n"
+        return result.stderr
+
+    assert told("4.2.0") == ""
+    assert told("4.3.0").startswith("For pyspark 4.3.0 this is the Kafka source of Spark 4.2.0:")
