@@ -100,6 +100,23 @@ def query_location(options: Mapping[str, str]) -> tuple[str, str]:
     return group_id, checkpoint
 
 
+def answer_within(options: Mapping[str, str]) -> float:
+    """Seconds in which a query's keeper has answered, or has given up, whatever it was asked.
+
+    It does several things to the group one after the other, each within ``groupTimeout``, and may
+    wait for transactions to end.
+
+    Raises:
+        ConfigurationError: naming an option that is no number.
+    """
+    connect, group, transaction = (
+        option.value(options[shown]) if shown in options else option.default
+        for shown in ("connecttimeout", "grouptimeout", "transactiontimeoutms")
+        for option in [KNOWN[shown]]
+    )
+    return float(connect + 4 * group + 2 * transaction / 1000)
+
+
 def read_options(options: Mapping[str, str]) -> DataSourceOptions:
     """Reads the options as Spark hands them over, their names in lower case.
 
