@@ -21,6 +21,10 @@ _SPARKS_OWN: Final = ("queryname",)
 _OF_THE_SINK_ONLY: Final = ("kafka", "rounds", "on_batch")
 
 
+# Secrets among the client settings that Spark takes for none (spark.redaction.regex).
+_SHOWN_BY_SPARK: Final = {"ssl.key.pem": "ssl.key.location"}
+
+
 def _camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
@@ -128,6 +132,13 @@ def read_options(options: Mapping[str, str]) -> DataSourceOptions:
         for name, text in options.items()
         if name.startswith(_CLIENT)
     }
+    for name, instead in _SHOWN_BY_SPARK.items():
+        if name in kafka:
+            raise ConfigurationError(
+                f"option {_CLIENT}{name} is shown in plans, in Spark's UI and in the event log, "
+                "since its name has none of the words by which Spark knows a secret. Set "
+                f"{_CLIENT}{instead}, a file on the driver's host, and replace this key"
+            )
     chosen = {
         option.name: option.default for option in KNOWN.values() if option.default is not _REQUIRED
     }
