@@ -118,7 +118,7 @@ def answer_within(options: Mapping[str, str]) -> float:
         for shown in ("connecttimeout", "grouptimeout", "transactiontimeoutms")
         for option in [KNOWN[shown]]
     )
-    return float(connect + 4 * group + 2 * transaction / 1000)
+    return float(connect + 8 * group + 2 * transaction / 1000)
 
 
 def read_options(options: Mapping[str, str]) -> DataSourceOptions:

@@ -10,6 +10,7 @@ from spark_eos import errors, keeper_calls
 from spark_eos.acls import Operation, read_topic, transactional_ids
 from spark_eos.batch_report import BatchReport, PartitionReport
 from spark_eos.config import ClientSettings
+from spark_eos.data_loss import LostRecords
 from spark_eos.keeper_calls import Abort, Commit, Ended, Plan, Planned, from_plain, to_plain
 from spark_eos.plain import PlainError
 from spark_eos.plan import PartitionPlan
@@ -42,6 +43,7 @@ def _settings(**kafka: Any) -> Any:
         max_block_ms=1,
         metadata_max_idle_ms=1,
         worker_directory=None,
+        fail_on_data_loss=False,
     )
 
 
@@ -50,7 +52,9 @@ MESSAGES = [
     Planned(
         7,
         "query",
-        {("in", 0): PartitionPlan(uuid.uuid4(), 1 << 40, MemberIdentity("m", 3, "spark-eos-0"))},
+        {("in", 0): PartitionPlan(
+                uuid.uuid4(), 1, 7, 1 << 40, MemberIdentity("m", 3, "spark-eos-0"), "known: 2"
+            )},
     ),
     Commit(
         7,
@@ -69,6 +73,7 @@ MESSAGES = [
         "group", "query", "run", 7, 1, 2, 3, 4, 1, 6,
         (PartitionReport("in", 0, None, 5, 1, 2, None),),
         {"total": 1.25},
+        (LostRecords("in", 0, 3, 5),),
     ),
 ]  # fmt: skip
 
