@@ -71,12 +71,14 @@ class Keeping:
         return self.client.plan(self.request, self.idle_seconds)
 
     def written(self, planned: Planned, *ends: int) -> Commit:
-        """Writes all rows up to the ends in one task for each partition."""
+        """Writes the batch's rows up to the ends in one task for each partition."""
         work = write_task(writer_settings(self.flow), planned.plan)
+        starts = [planned.plan[self.flow.source, p].start for p in range(len(ends))]
         reports = [
             report
-            for partition, end in enumerate(ends)
-            for report in work(iter([row_batch(self.flow, partition, *range(end))]))
+            for partition, (start, end) in enumerate(zip(starts, ends, strict=True))
+            if start < end
+            for report in work(iter([row_batch(self.flow, partition, *range(start, end))]))
         ]
         outcome = job_outcome(row for report in reports for row in report.to_pylist())
         return Commit(planned.batch_id, "run", outcome)
