@@ -12,7 +12,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 from spark_eos.config import ClientSettings
-from spark_eos.errors import AuthenticationError
+from spark_eos.errors import AuthenticationError, printable
 from spark_eos.sasl import MSK_IAM
 from spark_eos.security import Security
 from spark_eos.tokens import TokenError
@@ -80,7 +80,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         found = super().get_connection(node_id, *arguments, **named)
         if found is not known:
             broker = self.cluster.broker_metadata(node_id)
-            note = functools.partial(self._failed, f"{broker.host}:{broker.port}")
+            note = functools.partial(self._failed, f"{printable(broker.host)}:{broker.port}")
             found.init_future.add_errback(note)
             found.close_future.add_errback(note)
         return found

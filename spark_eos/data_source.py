@@ -5,7 +5,7 @@ to batch is kept by a process beside them: `spark_eos.keeper`.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from pyspark.sql import types as T
 
 from spark_eos.columns import check_columns
 from spark_eos.data_source_options import (
+    answer_within,
     in_option_names,
     query_location,
     read_options,
@@ -82,7 +83,7 @@ class KafkaEosDataSource(DataSource):
             SparkEosError: the batch can't be written; Spark stops the query with this as reason.
         """
         if not self._plans:
-            return _Writer(query_location(self.options))
+            return _Writer(_location(self.options))
         if overwrite:
             raise UnsupportedPipelineError("only output mode append can be written")
         with _told_in_option_names():
@@ -94,9 +95,14 @@ class KafkaEosDataSource(DataSource):
                 options.members,
                 options.group_timeout,
             )
-            location = query_location(self.options)
+            location = _location(self.options)
             planned = KeeperClient(*location).plan(request, options.idle_timeout)
         return _Writer(location, options.settings, planned)
+
+
+def _location(options: Mapping[str, str]) -> tuple[str, str, float]:
+    """What a `KeeperClient` is made of."""
+    return (*query_location(options), answer_within(options))
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class _TaskReport(WriterCommitMessage):
 class _Writer(DataSourceStreamArrowWriter):
     def __init__(
         self,
-        location: tuple[str, str],
+        location: tuple[str, str, float],
         settings: WriterSettings | None = None,
         planned: Planned | None = None,
     ) -> None:

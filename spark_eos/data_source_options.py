@@ -21,6 +21,10 @@ _SPARKS_OWN: Final = ("queryname",)
 _OF_THE_SINK_ONLY: Final = ("kafka", "rounds", "on_batch")
 
 
+# Secrets among the client settings that Spark takes for none (spark.redaction.regex).
+_SHOWN_BY_SPARK: Final = {"ssl.key.pem": "ssl.key.location"}
+
+
 def _camel_case(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
@@ -100,6 +104,23 @@ def query_location(options: Mapping[str, str]) -> tuple[str, str]:
     return group_id, checkpoint
 
 
+def answer_within(options: Mapping[str, str]) -> float:
+    """Seconds in which a query's keeper has answered, or has given up, whatever it was asked.
+
+    It does several things to the group one after the other, each within ``groupTimeout``, and may
+    wait for transactions to end.
+
+    Raises:
+        ConfigurationError: naming an option that is no number.
+    """
+    connect, group, transaction = (
+        option.value(options[shown]) if shown in options else option.default
+        for shown in ("connecttimeout", "grouptimeout", "transactiontimeoutms")
+        for option in [KNOWN[shown]]
+    )
+    return float(connect + 8 * group + 2 * transaction / 1000)
+
+
 def read_options(options: Mapping[str, str]) -> DataSourceOptions:
     """Reads the options as Spark hands them over, their names in lower case.
 
@@ -111,6 +132,13 @@ def read_options(options: Mapping[str, str]) -> DataSourceOptions:
         for name, text in options.items()
         if name.startswith(_CLIENT)
     }
+    for name, instead in _SHOWN_BY_SPARK.items():
+        if name in kafka:
+            raise ConfigurationError(
+                f"option {_CLIENT}{name} would be shown in plans and event logs by versions of "
+                "Spark that show options, since it has none of the words by which Spark knows a "
+                f"secret. Set {_CLIENT}{instead}, a file on the driver's host"
+            )
     chosen = {
         option.name: option.default for option in KNOWN.values() if option.default is not _REQUIRED
     }

@@ -9,6 +9,13 @@ from kafka import errors as kafka_errors
 from spark_eos.acls import Acl, Grantee, ResourceType
 
 
+def printable(text: str) -> str:
+    """A text that came from elsewhere, with escapes in the place of control characters."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 class SparkEosError(Exception):
     """Base of every error that spark-eos raises on purpose."""
 

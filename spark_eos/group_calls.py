@@ -9,7 +9,7 @@ from kafka.protocol.admin import DescribeGroupsRequest
 
 from spark_eos.acls import ResourceType, describe, read_group
 from spark_eos.deadline import Deadline
-from spark_eos.errors import Code, refusal
+from spark_eos.errors import Code, printable, refusal
 from spark_eos.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_eos.wire import CoordinatorType, Wire
 
@@ -71,7 +71,7 @@ class DescribedMember:
 
     def __str__(self) -> str:
         return (
-            f"client id {self.client_id!r} on host {self.client_host} "
+            f"client id {self.client_id!r} on host {printable(self.client_host)} "
             f"(member id {self.member_id!r})"
         )
 
@@ -195,7 +195,7 @@ def _heartbeat_answer(answer: Any) -> HeartbeatAnswer:
         )
     return HeartbeatAnswer(
         code=answer.error_code,
-        message=answer.error_message or "",
+        message=printable(answer.error_message or ""),
         member_epoch=answer.member_epoch,
         interval=answer.heartbeat_interval_ms / 1000,
         assigned=assigned,

@@ -97,7 +97,11 @@ def run_job(
         SystemExit: with 128 + the signal's number, after a signal.
     """
     _log_to_stderr(options.log_format)
-    on_batch = None if options.metrics_port is None else _metrics(options.metrics_port)
+    on_batch = (
+        None
+        if options.metrics_port is None
+        else _metrics(options.metrics_port, options.metrics_address)
+    )
     signals = _StopSignals()
     signals.install()
     try:
@@ -162,12 +166,12 @@ def _explained(error: Exception) -> Exception:
     return click.ClickException(raised[1]) if raised else error
 
 
-def _metrics(port: int) -> OnBatch:
+def _metrics(port: int, address: str) -> OnBatch:
     try:
         from spark_eos.metrics import PrometheusMetrics  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise click.UsageError(f"--metrics-port: {error}") from error
-    return PrometheusMetrics(port=port)
+    return PrometheusMetrics(port=port, address=address)
 
 
 def _log_to_stderr(log_format: str) -> None:

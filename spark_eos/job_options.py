@@ -27,6 +27,7 @@ class JobOptions:
         source_options: further options of Spark's Kafka source.
         log_format: ``text`` or ``json``.
         metrics_port: where Prometheus metrics are served; None: nowhere.
+        metrics_address: and on which interface.
     """
 
     kafka: Mapping[str, str] = field(repr=False)
@@ -39,6 +40,7 @@ class JobOptions:
     source_options: Mapping[str, str]
     log_format: str = "text"
     metrics_port: int | None = None
+    metrics_address: str = "127.0.0.1"
 
 
 def _settings(
@@ -186,6 +188,13 @@ _OPTIONS: Final = (
         metavar="PORT",
         help="Serve Prometheus metrics on this port; needs the extra `metrics`.",
     ),
+    click.option(
+        "--metrics-address",
+        default=JobOptions.metrics_address,
+        show_default=True,
+        metavar="ADDRESS",
+        help="Of the interface to serve them on; 0.0.0.0 for all, so that other hosts reach them.",
+    ),
 )
 
 
@@ -205,6 +214,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         max_offsets_per_trigger: int | None,
         log_format: str,
         metrics_port: int | None,
+        metrics_address: str,
         kafka: Mapping[str, str],
         **rest: Any,
     ) -> None:
@@ -226,6 +236,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
             log_format=log_format,
             metrics_port=metrics_port,
+            metrics_address=metrics_address,
         )
         command(options=options, **rest)
 

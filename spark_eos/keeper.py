@@ -14,13 +14,13 @@ import sys
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 from spark_eos.arrow_files import ArrowFiles
 from spark_eos.batch_report import BatchReport
 from spark_eos.checkpoint import OffsetLog
+from spark_eos.deadline import Deadline
 from spark_eos.errors import (
     CheckpointError,
     QueryStoppedError,
@@ -28,7 +28,9 @@ from spark_eos.errors import (
     UnsupportedPipelineError,
     WriteError,
 )
-from spark_eos.keeper_calls import Abort, Commit, Plan, Planned
+from spark_eos.keeper_calls import Abort, Commit, Ended, Plan, Planned, from_plain, to_plain
+from spark_eos.keeper_socket import Peer, PeerError
+from spark_eos.plain import PlainError
 from spark_eos.plan import BatchPlan, BatchRange
 from spark_eos.report import JobOutcome
 from spark_eos.run import Partitions, QueryRun
@@ -42,8 +44,8 @@ logger = logging.getLogger(__name__)
 _PULSE: Final = 1.0
 # So often in a row must no transaction be open: between two of them none is.
 _QUIET_PULSES: Final = 3
-# A process that connects has its request at hand.
-_REQUEST_SECONDS: Final = 10.0
+# A process that connects has its request at hand, and one that has asked waits for the answer.
+_MESSAGE_SECONDS: Final = 10.0
 # One job, and its result; a second one is refused in words of our own.
 _ROUNDS: Final = 2
 
@@ -147,7 +149,7 @@ class Keeper:
             logger.warning("whether batch %d is written: %s", self._in_hand.batch_id, error)
             return True
 
-    def answer(self, request: object) -> Planned | BatchReport:
+    def answer(self, request: object) -> Planned | BatchReport | Ended:
         """Does what is asked.
 
         Raises:
@@ -157,6 +159,8 @@ class Keeper:
             return self._plan(request)
         if isinstance(request, Commit):
             return self._commit(request)
+        if isinstance(request, Abort):
+            return Ended()
         raise SparkEosError(f"a keeper is not asked for {type(request).__name__}")
 
     def _plan(self, request: Plan) -> Planned:
@@ -267,35 +271,42 @@ def serve(
                     quiet += 1
                     continue
             else:
-                with Connection(accepted.detach()) as connection:
-                    if not _serve_one(connection, keeper, at_end):
+                with accepted:
+                    if not _serve_one(accepted, keeper, at_end):
                         return
             until, quiet = time.monotonic() + idle_seconds, 0
 
 
-def _serve_one(
-    connection: "Connection[Any, Any]", keeper: Keeper, at_end: contextlib.ExitStack
-) -> bool:
+def _serve_one(accepted: socket.socket, keeper: Keeper, at_end: contextlib.ExitStack) -> bool:
     """Answers one request; whether the keeper goes on."""
     try:
-        request = connection.recv() if connection.poll(_REQUEST_SECONDS) else None
+        peer = Peer(accepted)
+        request = from_plain(peer.receive(Deadline(_MESSAGE_SECONDS, "")))
     except EOFError:
         return True
-    answer: object
+    except (OSError, PeerError, PlainError) as error:
+        logger.warning("a request is not answered: %r", error)
+        return True
+    except SparkEosError as error:
+        return _answered(peer, error)
+    answer: Planned | BatchReport | Ended | SparkEosError
     try:
-        goes_on = not isinstance(request, Abort)
-        answer = keeper.answer(request) if goes_on else None
+        answer, goes_on = keeper.answer(request), not isinstance(request, Abort)
     except Exception as error:  # noqa: BLE001 - told to who asked
         answer, goes_on = _told(error), False
     if not goes_on:
         # Before the answer: when Spark's process has it, the members have left.
         at_end.close()
+    return _answered(peer, answer) and goes_on
+
+
+def _answered(peer: Peer, answer: Planned | BatchReport | Ended | SparkEosError) -> bool:
     try:
-        connection.send(answer)
+        peer.send(to_plain(answer), Deadline(_MESSAGE_SECONDS, ""))
     except OSError:
         # The query was stopped while it waited.
         return False
-    return goes_on
+    return True
 
 
 def _told(error: Exception) -> SparkEosError:

@@ -166,7 +166,8 @@ class PrometheusMetrics:
             be used with Spark Connect.
         port: the metrics are served there, over HTTP at ``/metrics``; 0 takes a free port. None:
             they are not, since the registry is exposed in another way.
-        address: the interface to serve on; by default all.
+        address: the interface to serve on; by default only this host can reach them, since they
+            name groups and topics to whoever asks. ``0.0.0.0`` for all.
 
     Raises:
         ConfigurationError: ``port`` is no port.
@@ -177,7 +178,7 @@ class PrometheusMetrics:
         *,
         registry: CollectorRegistry | None = None,
         port: int | None = None,
-        address: str = "0.0.0.0",  # noqa: S104 - Prometheus scrapes from another host
+        address: str = "127.0.0.1",
     ) -> None:
         if port is not None and not 0 <= port <= 65_535:
             raise ConfigurationError(f"port is {port}; it must be between 0 and 65535")

@@ -5,6 +5,8 @@ from typing import Final
 from spark_eos.errors import ConfigurationError
 
 _LONGEST: Final = 200
+# Texts that are no names of Kafka's.
+_NO_ACL: Final = ("checkpoint_location",)
 
 
 def check_text(name: str, text: object) -> None:
@@ -17,6 +19,15 @@ def check_text(name: str, text: object) -> None:
         raise ConfigurationError(f"{name} must be a text that is not empty, not {text!r}")
     if len(text) > _LONGEST and name != "checkpoint_location":
         raise ConfigurationError(f"{name} is longer than {_LONGEST} characters")
+    if "*" in text and name not in _NO_ACL:
+        raise ConfigurationError(
+            f"{name}={text!r} has a *, which in an ACL stands for all names (KIP-290)"
+        )
+    if name == "transactional_id_prefix" and "/" in text:
+        raise ConfigurationError(
+            f"{name}={text!r} has a /, by which ids are divided into prefix, group, host and "
+            "slot: ACLs and fencing of prefix 'a' and group 'b/c' would be those of others"
+        )
     # Transactional ids are looked up by a regular expression, for which this keeps them plain.
     if name == "transactional_id_prefix" and not (text.isascii() and text.isprintable()):
         raise ConfigurationError(f"{name}={text!r} must be printable ASCII")

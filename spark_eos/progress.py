@@ -19,6 +19,7 @@ from spark_eos.errors import (
     SparkEosError,
     Verdict,
     code_names,
+    printable,
     refusal,
     verdict,
 )
@@ -191,7 +192,7 @@ class Progress:
             self._warn_of_hidden(str(error))
             return
         for name in names:
-            logger.info("ending the open transaction of %s", name)
+            logger.info("ending the open transaction of %s", printable(name))
             try:
                 end_transaction(self._wire, name, settings.transaction_timeout_ms, deadline)
             except AuthorizationError as error:

@@ -1,6 +1,8 @@
 """SASL settings: who a client says it is, for librdkafka, kafka-python and Java."""
 
+import ipaddress
 import os
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -274,8 +276,7 @@ def _oauth(settings: Mapping[str, Any]) -> Sasl:
     if settings.get(f"{_OIDC}grant.type", _GRANT) != _GRANT:
         raise ConfigurationError(f"kafka['{_OIDC}grant.type'] must be {_GRANT!r}")
     endpoint = str(settings[f"{_OIDC}token.endpoint.url"])
-    if not endpoint.startswith(("https://", "http://")):
-        raise ConfigurationError(f"kafka['{_OIDC}token.endpoint.url'] must be an http or https URL")
+    _check_endpoint(endpoint)
     scope = settings.get(f"{_OIDC}scope")
     return Sasl(
         "OAUTHBEARER",
@@ -289,6 +290,33 @@ def _oauth(settings: Mapping[str, Any]) -> Sasl:
         ),
         extensions=_extensions(str(settings.get(f"{_OIDC}extensions", ""))),
     )
+
+
+def _check_endpoint(endpoint: str) -> None:
+    try:
+        url = urllib.parse.urlsplit(endpoint)
+        host = url.hostname or ""
+    except ValueError:
+        raise ConfigurationError(f"kafka['{_OIDC}token.endpoint.url'] is no URL") from None
+    if url.scheme not in {"https", "http"} or not host:
+        raise ConfigurationError(f"kafka['{_OIDC}token.endpoint.url'] must be an https URL")
+    if url.username is not None:
+        raise ConfigurationError(
+            f"kafka['{_OIDC}token.endpoint.url'] has a user name in it; set {_OIDC}client.id and "
+            f"{_OIDC}client.secret"
+        )
+    if url.scheme == "http" and not _is_loopback(host):
+        raise ConfigurationError(
+            f"kafka['{_OIDC}token.endpoint.url'] must be an https URL: the client secret is sent "
+            "there (http is for this host alone, such as http://localhost:8080/token)"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _extensions(text: str) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,9 @@
 """Tokens for SASL OAUTHBEARER, by functions that are called as librdkafka's ``oauth_cb`` is."""
 
+import http.client
 import importlib
 import json
+import math
 import os
 import re
 import ssl
@@ -17,7 +19,8 @@ from typing import Any, Final
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from spark_eos.errors import ConfigurationError
+from spark_eos.errors import ConfigurationError, printable
+from spark_eos.token_request import answer_to
 
 TokenFunction = Callable[[str], Any]
 """Takes librdkafka's ``sasl.oauthbearer.config`` and returns the token and its expiry in seconds
@@ -26,6 +29,8 @@ since 1970; then also, if it likes, the principal and a dict of SASL extensions.
 # Kafka's Java client, too, renews a token when so much of its life is over.
 _RENEWED_AFTER: Final = 0.8
 _TIMEOUT: Final = 10.0
+# An endpoint may say what it likes; asking it once a day costs nothing.
+_LONGEST_LIFE: Final = 86_400.0
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 
 
@@ -76,31 +81,49 @@ class ClientCredentials:
         )
         context = ssl.create_default_context(cadata=self.authorities)
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT, context=context) as answer:  # noqa: S310
-                document = json.load(answer)
-            return str(document["access_token"]), time.time() + float(document["expires_in"])
+            return _token(answer_to(request, context, _TIMEOUT))
         except urllib.error.HTTPError as error:
-            what = "sasl.oauthbearer.client.id, .client.secret or .scope is not right"
-            asked_wrongly = 400 <= error.code < 500
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} answered {error.code} "
-                f"{error.reason}{': ' + what if asked_wrongly else ''}",
-                permanent=asked_wrongly,
+                f"{printable(str(error.reason))}{_hint(error.code)}",
+                permanent=300 <= error.code < 500,
             ) from None
         except OSError as error:
             unknown = isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError)
             hint = ": https.ca.location names the authority to trust" if unknown else ""
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} can't be reached: "
-                f"{error}{hint}",
+                f"{printable(str(error))}{hint}",
                 permanent=unknown,
             ) from None
-        except (ValueError, KeyError, TypeError):
+        except (http.client.HTTPException, ValueError, KeyError, TypeError):
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} did not answer with a "
-                "JSON document that has access_token and expires_in",
+                "JSON document that has access_token, a text, and expires_in, a number of seconds "
+                "above 0",
                 permanent=True,
             ) from None
+
+
+def _hint(code: int) -> str:
+    if code >= 500:
+        return ""
+    if code >= 400:
+        return ": sasl.oauthbearer.client.id, .client.secret or .scope is not right"
+    return ": the client secret is for this URL alone; set the one that it redirects to"
+
+
+def _token(body: bytes) -> tuple[str, float]:
+    """The token and its expiry; or ValueError, KeyError, TypeError."""
+    document = json.loads(body)
+    token, life = document["access_token"], document["expires_in"]
+    if not isinstance(token, str) or not token or isinstance(life, bool):
+        raise TypeError
+    # Some endpoints have it as a text.
+    seconds = float(life)
+    if not 0 < seconds < math.inf:
+        raise ValueError
+    return token, time.time() + min(seconds, _LONGEST_LIFE)
 
 
 @dataclass(frozen=True)
@@ -215,6 +238,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             or len(made) not in {2, 4}
             or not isinstance(made[0], str)
             or not isinstance(made[1], int | float)
+            or not math.isfinite(made[1])
         ):
             raise TokenError(
                 "oauth_cb must return a tuple of the token and its expiry in seconds since 1970",

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos.data_source_options import _REQUIRED, KNOWN, in_option_names, read_options
+from spark_eos.data_source_options import (
+    _REQUIRED,
+    KNOWN,
+    answer_within,
+    in_option_names,
+    read_options,
+)
 from support.versions import needs_data_sources
 
 _NEEDED = {
@@ -101,3 +107,17 @@ else:
     raise AssertionError
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_key_that_spark_would_show_is_refused() -> None:
+    """Spark knows secrets by the names of options; this one's has no such word."""
+    key = "-----BEGIN PRIVATE KEY-----\nmarker\n-----END PRIVATE KEY-----"
+    with pytest.raises(errors.ConfigurationError, match=r"kafka\.ssl\.key\.location") as told:
+        read_options({**_NEEDED, "kafka.security.protocol": "SSL", "kafka.ssl.key.pem": key})
+    assert "marker" not in str(told.value)
+
+
+def test_how_long_a_keeper_may_take() -> None:
+    assert answer_within(_NEEDED) == 30 + 8 * 60 + 2 * 60
+    options = {"connecttimeout": "1", "grouptimeout": "2.5", "transactiontimeoutms": "1000"}
+    assert answer_within({**_NEEDED, **options}) == 1 + 20 + 2

@@ -1,5 +1,6 @@
 """Prometheus metrics of the batches, and the dashboard that shows them."""
 
+import contextlib
 import json
 import pickle
 import re
@@ -174,3 +175,19 @@ def test_the_dashboard_shows_metrics_that_exist(registry: CollectorRegistry) -> 
     families = {family.name for family in registry.collect()}
     unseen = {f for f in families if not any(name.startswith(f) for name in shown)}
     assert unseen == {"spark_eos_source_partitions"}
+
+
+def test_only_this_host_reaches_them_unless_told(registry: CollectorRegistry) -> None:
+    for address, reached in ({}, False), ({"address": "0.0.0.0"}, True):  # noqa: S104
+        metrics = PrometheusMetrics(registry=registry, port=0, **address)
+        metrics(REPORT)
+        assert metrics.port is not None
+        try:
+            socket.create_connection(("127.0.0.1", metrics.port), 5).close()
+            # Another address of this host: only whoever listens on all of them answers there.
+            with contextlib.ExitStack() as refused:
+                if not reached:
+                    refused.enter_context(pytest.raises(ConnectionRefusedError))
+                socket.create_connection(("127.0.0.2", metrics.port), 5).close()
+        finally:
+            metrics.close()

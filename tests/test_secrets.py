@@ -21,6 +21,7 @@ from support.certificates import encrypted
 from support.flow import Flow
 from support.secured import MARK, MARKED_PASSWORD, MARKED_USER, Secured
 from support.tokens import token_endpoint
+from support.versions import HAS_DATA_SOURCES
 
 LOG4J2 = """
 rootLogger.level = debug
@@ -42,13 +43,21 @@ KEY_PASSWORD = f"{MARK}keypassword"
 
 
 @pytest.fixture(scope="module")
-def written_down(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def encrypted_key(secured: Secured) -> str:
+    return encrypted(secured.client.key, KEY_PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def written_down(
+    secured: Secured, encrypted_key: str, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A directory with all that a process with secrets has written down."""
     outside = tmp_path_factory.mktemp("given")
     here = tmp_path_factory.mktemp("seen")
     flow = Flow(secured.broker, "", "")
     flow.produce(range(4))
     (outside / "log4j2.properties").write_text(LOG4J2.format(file=here / "jvm.log"))
+    (outside / "key.pem").write_text(encrypted_key)
     (outside / "sitecustomize.py").write_text(SITE.format(directory=here))
     secured.tokens.clients[CLIENT] = CLIENT_SECRET
     password = {
@@ -61,7 +70,7 @@ def written_down(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> 
     certificate = {
         **secured.tls("MUTUAL"),
         "ssl.certificate.pem": secured.client.chain,
-        "ssl.key.pem": encrypted(secured.client.key, KEY_PASSWORD),
+        "ssl.key.pem": encrypted_key,
         "ssl.key.password": KEY_PASSWORD,
     }
     with token_endpoint(secured.tokens) as endpoint:
@@ -80,6 +89,17 @@ def written_down(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> 
             "target": flow.target,
             "group_id": flow.group_id,
             "kafka": {"password": password, "certificate": certificate, "token": oauth},
+            "options": {
+                "option-password": secured.sasl("PLAIN")
+                | {"sasl.username": MARKED_USER, "sasl.password": MARKED_PASSWORD},
+                "option-certificate": secured.tls("MUTUAL")
+                | {
+                    "ssl.certificate.pem": secured.client.chain,
+                    "ssl.key.location": str(outside / "key.pem"),
+                    "ssl.key.password": KEY_PASSWORD,
+                },
+                "option-token": oauth,
+            },
             "wrong": {
                 "password": {**password, "sasl.password": f"{MARK}wrong"},
                 "secret": {**oauth, "sasl.oauthbearer.client.secret": f"{MARK}wrong"},
@@ -96,7 +116,7 @@ def written_down(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> 
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 check=False,
-                timeout=150,
+                timeout=500,
             )
     return here
 
@@ -128,6 +148,37 @@ def test_the_process_has_written_much_down(written_down: Path) -> None:
     assert "kafka.sasl.jaas.config" in plan
 
 
+QUERIES = ["password", "certificate", "token"]
+OPTION_QUERIES = [f"option-{name}" for name in QUERIES] if HAS_DATA_SOURCES else []
+
+
+@pytest.mark.slow
+def test_what_is_no_secret_is_found_in_every_place(written_down: Path, secured: Secured) -> None:
+    """So a secret would be, if it were there."""
+    (events,) = (file for file in written_down.glob("events/**/*") if file.stat().st_size > 10_000)
+    # Beside a secret, in the same option's text or the same list of options.
+    beside = "kafka.security.protocol"
+    certificate = secured.client.chain.splitlines()[1]
+    for name in [*QUERIES, *OPTION_QUERIES]:
+        seen = (written_down / f"seen-{name}.txt").read_text()
+        assert beside in seen, name
+        for page in ("API environment", "API sql", "UI SQL", "UI StreamingQuery", "UI environment"):
+            text = seen.partition(page)[2]
+            assert len(text.partition("\nUI ")[0].partition("\nAPI ")[0]) > 1_000, (name, page)
+    for name in QUERIES:
+        assert "ClientSettings(" in (written_down / f"seen-{name}.txt").read_text()
+    in_events = events.read_text()
+    assert beside in in_events
+    assert "kafka.sasl.jaas.config=*********(redacted)" in in_events
+    assert certificate in in_events
+    assert places(written_down, certificate)
+    commands = (written_down / "commands.txt").read_text()
+    for line in ("status 0", "abort 0", "verify"):
+        assert f"{line}" in commands
+    for name in [*QUERIES, *OPTION_QUERIES]:
+        assert (written_down / f"checkpoint-{name}" / "offsets" / "0").stat().st_size > 0
+
+
 @pytest.mark.slow
 def test_no_password_or_client_secret_is_there(written_down: Path) -> None:
     assert places(written_down, MARK) == set()
@@ -136,9 +187,9 @@ def test_no_password_or_client_secret_is_there(written_down: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_private_key_is_there(written_down: Path, secured: Secured) -> None:
-    body = secured.client.key.splitlines()[1]
-    assert places(written_down, body) == set()
+def test_no_private_key_is_there(written_down: Path, secured: Secured, encrypted_key: str) -> None:
+    for key in (secured.client.key, encrypted_key):
+        assert places(written_down, key.splitlines()[1]) == set()
 
 
 def test_plans_show_no_key(secured: Secured, spark_eos_session: SparkSession) -> None:

@@ -150,7 +150,7 @@ def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
         ({**SCRAM, "oauth_cb": "x"}, "oauth_cb.*must be a function"),
         (without(OIDC, "sasl.oauthbearer.method"), "method=oidc"),
         (without(OIDC, "sasl.oauthbearer.client.secret"), "client.secret"),
-        ({**OIDC, "sasl.oauthbearer.token.endpoint.url": "file:///x"}, "http or https"),
+        ({**OIDC, "sasl.oauthbearer.token.endpoint.url": "file:///x"}, "must be an https URL"),
         ({**OIDC, "sasl.oauthbearer.grant.type": "x"}, "client_credentials"),
         ({**OIDC, "sasl.oauthbearer.extensions": "marker-secret"}, "key=value"),
         ({**OIDC, "sasl.oauthbearer.assertion.file": "x"}, "assertion.file.*oauth_cb"),

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from spark_eos.cli.query import Query, connected, query_options, terminal
 from spark_eos.cli.status_tables import count, host, transactions
-from spark_eos.errors import SparkEosError
+from spark_eos.errors import SparkEosError, printable
 from spark_eos.group_calls import DescribedMember, describe_group
 from spark_eos.lingering import OpenTransaction, lingering
 from spark_eos.transaction_calls import end_transaction
@@ -72,7 +72,9 @@ def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
     for (client_id, where), number in sorted(
         Counter((m.client_id, host(m)) for m in members).items()
     ):
-        text.append(f"  client id {client_id} on host {where}: {count(number, 'member')}\n")
+        text.append(
+            f"  client id {printable(client_id)} on host {where}: {count(number, 'member')}\n"
+        )
     return text
 
 
@@ -98,7 +100,7 @@ def _ended(wire: Wire, query: Query, one: OpenTransaction) -> bool:
         # Its own timeout is one that the brokers allow.
         end_transaction(wire, one.transactional_id, one.timeout_ms, query.deadline())
     except SparkEosError as error:
-        click.echo(f"{one.transactional_id}: {error}", err=True)
+        click.echo(f"{printable(one.transactional_id)}: {error}", err=True)
         return False
-    click.echo(f"{one.transactional_id}: ended")
+    click.echo(f"{printable(one.transactional_id)}: ended")
     return True

@@ -74,6 +74,8 @@ def acls(
     try:
         check_text("--group-id", group_id)
         check_text("transactional_id_prefix", prefix)
+        for topic in (*sources, *targets):
+            check_text("a topic", topic)
     except SparkEosError as error:
         raise click.ClickException(str(error)) from error
     if ":" not in principal:

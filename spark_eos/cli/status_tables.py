@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_eos.calls import by_topic
+from spark_eos.errors import printable
 from spark_eos.group_calls import DescribedMember
 from spark_eos.lingering import OpenTransaction
 from spark_eos.status import ClusterStatus, PartitionStatus, Status
@@ -39,7 +40,7 @@ def count(number: int, noun: str) -> str:
 
 def host(member: DescribedMember) -> str:
     """The member's host, without the slash that Java puts before an address."""
-    return member.client_host.removeprefix("/")
+    return printable(member.client_host.removeprefix("/"))
 
 
 def _open(status: Status) -> Text:
@@ -190,7 +191,8 @@ def _row(table: Table, *values: str | int | None) -> None:
     def text(value: str | int | None) -> str:
         if value is None:
             return _UNKNOWN
-        return f"{value:,}" if isinstance(value, int) else value
+        # Any client chooses its own ids.
+        return f"{value:,}" if isinstance(value, int) else printable(value)
 
     # As Text, in which brackets are no markup.
     table.add_row(*(Text(text(value)) for value in values))

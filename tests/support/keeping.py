@@ -34,17 +34,19 @@ class Keeping:
         flow: topics, group and checkpoint.
         idle_seconds: how long a keeper waits for another batch.
         settings: fields of the writer's settings that differ.
+        answer_within: seconds that a keeper may take for an answer.
     """
 
     flow: Flow
     driver: "subprocess.Popen[bytes]"
     idle_seconds: float = 60
     settings: dict[str, Any] = field(default_factory=dict)
+    answer_within: float = 120
 
     @property
     def client(self) -> KeeperClient:
         """A client as one of Spark's processes makes it."""
-        return KeeperClient(self.flow.group_id, self.flow.checkpoint)
+        return KeeperClient(self.flow.group_id, self.flow.checkpoint, self.answer_within)
 
     def begin(self, batch_id: int, *ends: int) -> None:
         """Writes what Spark writes before a batch is planned."""
@@ -58,18 +60,25 @@ class Keeping:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
 
+    @property
+    def request(self) -> Plan:
+        """Asks for the plan of the batch begun last."""
+        settings = replace(writer_settings(self.flow), **self.settings)
+        return Plan(settings, self.flow.checkpoint, 64, 20)
+
     def plan(self) -> Planned:
         """The plan of the batch begun last."""
-        settings = replace(writer_settings(self.flow), **self.settings)
-        return self.client.plan(Plan(settings, self.flow.checkpoint, 64, 20), self.idle_seconds)
+        return self.client.plan(self.request, self.idle_seconds)
 
     def written(self, planned: Planned, *ends: int) -> Commit:
-        """Writes all rows up to the ends in one task for each partition."""
+        """Writes the batch's rows up to the ends in one task for each partition."""
         work = write_task(writer_settings(self.flow), planned.plan)
+        starts = [planned.plan[self.flow.source, p].start for p in range(len(ends))]
         reports = [
             report
-            for partition, end in enumerate(ends)
-            for report in work(iter([row_batch(self.flow, partition, *range(end))]))
+            for partition, (start, end) in enumerate(zip(starts, ends, strict=True))
+            if start < end
+            for report in work(iter([row_batch(self.flow, partition, *range(start, end))]))
         ]
         outcome = job_outcome(row for report in reports for row in report.to_pylist())
         return Commit(planned.batch_id, "run", outcome)

@@ -15,10 +15,12 @@ from typing import Any
 from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.cli import main as command
 from spark_eos.testing import spark_session
+from support.versions import HAS_DATA_SOURCES
 
 
 def main(settings: dict[str, Any], here: Path) -> None:
@@ -39,6 +41,8 @@ def main(settings: dict[str, Any], here: Path) -> None:
     )
     for name, kafka in settings["kafka"].items():
         _query(spark, name, kafka, settings, here)
+    if HAS_DATA_SOURCES:
+        _data_source(spark, settings, here)
     _failures(spark, settings, here)
     _commands(settings, here)
     spark.stop()
@@ -61,24 +65,53 @@ def _query(
     query = sink.write(frame).trigger(availableNow=True).start()
     query.awaitTermination()
     assert sum(report.rows_written for report in reports) > 0
-    note = here / f"seen-{name}.txt"
-    with note.open("w") as file:
+    with (here / f"seen-{name}.txt").open("w") as file:
+        print(repr(sink), sink, reports, sink.__dict__, file=file)
+        print(pickle.dumps(reports), file=file)
+    _look(spark, source, query, here / f"seen-{name}.txt")
+
+
+def _data_source(spark: SparkSession, settings: dict[str, Any], here: Path) -> None:
+    """Options, where Spark itself knows of what is secret and what is not."""
+    from spark_eos import KafkaEosDataSource, read_from_group
+
+    spark.dataSource.register(KafkaEosDataSource)
+    for name, kafka in settings["options"].items():
+        group_id = f"{settings['group_id']}-{name}"
+        source = read_from_group(
+            spark, kafka=kafka, group_id=group_id, subscribe=settings["source"]
+        )
+        query = (
+            source.select("source", "key", "value")
+            .writeStream.format("kafka-eos")
+            .options(**{f"kafka.{setting}": text for setting, text in kafka.items()})
+            .option("groupId", group_id)
+            .option("topic", settings["target"])
+            .option("checkpointLocation", str(here / f"checkpoint-{name}"))
+            .option("workerDirectory", str(here / "workers"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        _look(spark, source, query, here / f"seen-{name}.txt")
+
+
+def _look(spark: SparkSession, source: DataFrame, query: StreamingQuery, note: Path) -> None:
+    with note.open("a") as file:
         jvm_frame: Any = source._jdf
         print(jvm_frame.queryExecution().toString(), file=file)
         print(jvm_frame.queryExecution().logical().toString(), file=file)
         jvm_query: Any = query._jsq
         print(jvm_query.explainInternal(True), file=file)  # noqa: FBT003 - Java's
         print(query.recentProgress, query.lastProgress, query.status, file=file)
-        print(repr(sink), sink, reports, sink.__dict__, file=file)
-        print(pickle.dumps(reports), file=file)
         base = f"{spark.sparkContext.uiWebUrl}/api/v1/applications"
         page = f"{base}/{spark.sparkContext.applicationId}"
         for path in ("environment", "sql?details=true&planDescription=true", "jobs", "stages"):
             with urllib.request.urlopen(f"{page}/{path}") as answer:  # noqa: S310
-                print(answer.read().decode(), file=file)
+                print("API", path, answer.read().decode(), file=file)
         for path in ("SQL", "environment", "StreamingQuery"):
             with urllib.request.urlopen(f"{spark.sparkContext.uiWebUrl}/{path}/") as answer:  # noqa: S310
-                print(answer.read().decode(), file=file)
+                print("UI", path, answer.read().decode(), file=file)
 
 
 def _failures(spark: SparkSession, settings: dict[str, Any], here: Path) -> None:

@@ -1,0 +1,91 @@
+"""Names that would be taken for others: in ACLs, in transactional ids, on a terminal."""
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer
+from rich.console import Console
+
+from spark_eos import ExactlyOnceSink, errors, group_calls
+from spark_eos.cli import main
+from spark_eos.cli.status_tables import transactions
+from spark_eos.group_calls import DescribedMember
+from spark_eos.identity import id_prefix
+from spark_eos.lingering import OpenTransaction
+from support.flow import Flow
+from support.members import deadline
+from support.operating import run
+from support.queries import until
+
+OPTIONS: dict[str, Any] = {
+    "kafka": {"bootstrap.servers": "localhost:9092"},
+    "group_id": "group",
+    "topic": "out",
+    "checkpoint_location": "checkpoint-*",
+}
+
+
+def test_prefixes_do_not_nest() -> None:
+    """An ACL, or fencing, of one query's prefix would be another's too."""
+    assert id_prefix("a/b", "c").startswith(id_prefix("a", "b"))
+    with pytest.raises(errors.ConfigurationError, match=r"transactional_id_prefix='a/b' has a /"):
+        ExactlyOnceSink(**OPTIONS, transactional_id_prefix="a/b")
+
+
+@pytest.mark.parametrize("name", ["group_id", "topic", "transactional_id_prefix"])
+@pytest.mark.parametrize("text", ["*", "orders-*"])
+def test_no_name_is_a_wildcard_of_acls(name: str, text: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=rf"{name}='.*\*' has a \*.*KIP-290"):
+        ExactlyOnceSink(**{**OPTIONS, name: text})
+
+
+def test_a_checkpoint_is_no_name_of_kafkas() -> None:
+    ExactlyOnceSink(**OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["--group-id", "--source", "--target", "--prefix"])
+def test_no_acl_for_all_names_is_printed(name: str) -> None:
+    chosen = {"--group-id": "g", "--source": "in", "--target": "out", "--prefix": "p", name: "*"}
+    line = ["acls", "--bootstrap-servers", "x:1", "--principal", "User:a"]
+    result = CliRunner().invoke(main, [*line, *(word for pair in chosen.items() for word in pair)])
+    assert result.exit_code == 1
+    assert "kafka-acls.sh" not in result.output
+    assert "has a *" in result.output
+
+
+# Terminals -----------------------------------------------------------------------------------
+
+EVIL = "evil\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202e[red]"
+
+
+def test_a_clients_id_moves_no_cursor(flow: Flow) -> None:
+    """Any client chooses its own id; a broker tells it to everyone who asks."""
+    settings = {"bootstrap.servers": flow.bootstrap_servers, "group.id": flow.group_id}
+    consumer = Consumer({**settings, "client.id": EVIL, "group.protocol": "consumer"})
+    try:
+        consumer.subscribe([flow.source])
+        with flow.wire() as wire:
+
+            def members() -> tuple[DescribedMember, ...]:
+                consumer.poll(0.1)
+                return group_calls.describe_group(wire, flow.group_id, deadline()).members
+
+            until(lambda: bool(members()), lambda: "the member")
+            (member,) = members()
+        assert member.client_id == EVIL
+        assert str(member).isprintable()
+        shown = run("status", flow).output
+    finally:
+        consumer.close()
+    assert "evil" in shown
+    assert [line for line in shown.splitlines() if not line.isprintable()] == []
+
+
+def test_a_transactional_id_and_a_host_move_no_cursor() -> None:
+    console = Console(width=200, record=True, highlight=False)
+    one = OpenTransaction(EVIL, "Ongoing", None, 60_000, 1, 0, (("in", 0),))
+    console.print(transactions([one], 10.0))
+    assert all(line.isprintable() for line in console.export_text().splitlines())
+    member = DescribedMember("id", None, "client", EVIL, None, None)
+    assert str(member).isprintable()
