@@ -134,7 +134,7 @@ def _data_source_writer(
     session: SparkSession, order: Order
 ) -> tuple[DataStreamWriter, Callable[[], None]]:
     # Spark 4.0 does not have it.
-    from spark_eos import KafkaEosDataSource
+    from spark_eos import KafkaEosDataSource, write_stream
 
     given = dict(order.sink)
     kafka = given.pop("kafka")
@@ -154,7 +154,7 @@ def _data_source_writer(
     # Case does not matter.
     options |= {name.replace("_", ""): value for name, value in given.items()}
     frame = PIPELINES[order.pipeline](*frames, **order.arguments)
-    return frame.writeStream.format("kafka-eos").options(**options), _nothing
+    return write_stream(frame).options(**options), _nothing
 
 
 @tenacity.retry(
