@@ -89,7 +89,7 @@ class Queries:
         if order.available_now:
             writer = writer.trigger(availableNow=True)
         number = next(self._numbers)
-        self._queries[number] = (_started(writer), close)
+        self._queries[number] = (started(writer), close)
         return number
 
     def ask(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -162,7 +162,8 @@ def _data_source_writer(
     stop=tenacity.stop_after_attempt(5),
     reraise=True,
 )
-def _started(writer: DataStreamWriter) -> StreamingQuery:
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Starts a query."""
     # Connect's server allows a sink's process 10 s to start, which a busy machine may exceed.
     return writer.start()
 
