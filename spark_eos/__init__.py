@@ -2,7 +2,7 @@
 
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
 - `KafkaEosDataSource`: the same as ``format("kafka-eos")``, with `read_from_group` to read and
-  `check_pipeline` to check.
+  `write_stream` to write.
 - `BatchReport`, `PartitionReport`, `LostRecords`: what became of one micro-batch.
 - The errors that spark-eos raises, all of which are `SparkEosError`.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_eos.batch_report import BatchReport, PartitionReport
     from spark_eos.data_loss import LostRecords
-    from spark_eos.data_source import KafkaEosDataSource, check_pipeline
+    from spark_eos.data_source import KafkaEosDataSource, write_stream
     from spark_eos.errors import (
         AuthenticationError,
         AuthorizationError,
@@ -57,8 +57,8 @@ __all__ = [
     "UnsupportedBrokerError",
     "UnsupportedPipelineError",
     "WriteError",
-    "check_pipeline",
     "read_from_group",
+    "write_stream",
 ]
 
 # Where public names live that are no errors.
@@ -68,8 +68,8 @@ _HOMES = {
     "KafkaEosDataSource": "data_source",
     "LostRecords": "data_loss",
     "PartitionReport": "batch_report",
-    "check_pipeline": "data_source",
     "read_from_group": "source",
+    "write_stream": "data_source",
 }
 
 

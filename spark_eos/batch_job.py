@@ -36,7 +36,6 @@ class BatchJobs:
         self._adopt(frame.schema)
         # Parsed here, it need not be for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
-        self._checked = False
         self._round = 0
 
     def _adopt(self, schema: T.StructType) -> None:
@@ -57,9 +56,6 @@ class BatchJobs:
             UnsupportedPipelineError: rows have left their source partitions on the way, or a
                 column stands in the way.
         """
-        if not self._checked:
-            self._surroundings.check_batch(frame, len(batch.ends))
-            self._checked = True
         schema = frame.schema
         if schema != self._schema:
             # Whoever calls the sink from a function of their own may select other columns.
@@ -73,6 +69,7 @@ class BatchJobs:
             rows = rows.coalesce(tasks)
         task = write_task(settings, batch_plan, afresh=only is not None)
         written = rows.mapInArrow(task, self._report)
+        self._surroundings.check_batch(frame, written, batch)
         # All rows are written by the first round only.
         self._round = 1 if only is None else self._round + 1
         name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"

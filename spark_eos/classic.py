@@ -10,9 +10,11 @@ from spark_eos.checkpoint import Files, OffsetLog, parse_positions
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 from spark_eos.job_description import described
 from spark_eos.lifetime import activity, leave_at_exit
+from spark_eos.lineage import check_lineage
 from spark_eos.plan import BatchRange
 from spark_eos.run import QueryRun
 from spark_eos.stopping import told_briefly
+from spark_eos.stream_sources import check_sources, sources_of_plan
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"
@@ -70,8 +72,7 @@ class ExecutionLog(OffsetLog):
 
     Args:
         files: the checkpoint's files.
-        execution: the execution of the batch in hand (Spark's ``StreamExecutionContext``), or None
-            outside of a query.
+        execution: tells the execution of the batch in hand (Spark's ``StreamExecutionContext``).
     """
 
     def __init__(self, files: Files, execution: Callable[[], Any]) -> None:
@@ -85,8 +86,6 @@ class ExecutionLog(OffsetLog):
             CheckpointError: it can't be told, or Spark runs another batch.
         """
         execution = self._execution()
-        if execution is None:
-            return super().batch_range(batch_id)
         if execution.batchId() != batch_id:
             raise CheckpointError(
                 f"the sink was called for batch {batch_id} while the query runs batch "
@@ -118,24 +117,26 @@ class ClassicSurroundings:
     Args:
         frame: the run's first batch.
         location: the checkpoint's location, as given to Spark.
-        spark: the session that the query was started from, if it is known.
+        spark: the session that the query was started from.
 
     Raises:
         CheckpointError: the checkpoint is missing, or another query's.
+        UnsupportedPipelineError: the query's sources can't be written exactly once.
     """
 
     # stop() waits for the sink, and the next start ends what killed tasks have left.
     tasks_outlive_stop = 0.0
 
-    def __init__(self, frame: DataFrame, location: str, spark: SparkSession | None) -> None:
+    def __init__(self, frame: DataFrame, location: str, spark: SparkSession) -> None:
         self._session = frame.sparkSession
         self._query_id = self._property(_QUERY_ID)
         self.run_id = self._property(_RUN_ID)
+        self._query = query = self._streaming_query()
         self.offset_log: OffsetLog = ExecutionLog(
-            HadoopFiles(self._session, location), self._execution
+            HadoopFiles(self._session, location), query.getLatestExecutionContext
         )
         found = self.offset_log.query_id()
-        if self._query_id and found != self._query_id:
+        if found != self._query_id:
             raise CheckpointError(
                 f"checkpoint_location {location!r} belongs to query {found}, this is query "
                 f"{self._query_id}: the sink and the query need the same checkpoint; start the "
@@ -143,19 +144,27 @@ class ClassicSurroundings:
             )
         # The batch's session is a clone of the user's, and knows nothing of the query.
         self.active = activity(spark, self._query_id, self.run_id)
+        sources = sources_of_plan(query.analyzedPlan())
+        check_sources(sources)
+        self._sources = len(sources)
 
-    def _execution(self) -> Any:
-        """The batch's execution in the JVM; None outside of a query. There is no public way."""
-        if not self._query_id:
-            return None
-        session: Any = self._session._jsparkSession
-        jvm: Any = self._session.sparkContext._jvm
-        found = (
-            session.sharedState()
-            .activeStreamingQueries()
-            .get(jvm.java.util.UUID.fromString(self._query_id))
-        )
-        return None if found is None else found.getLatestExecutionContext()
+    def _streaming_query(self) -> Any:
+        """What runs the query in the JVM (Spark's ``StreamExecution``); there is no public way.
+
+        Raises:
+            UnsupportedPipelineError: the sink was called outside of a query.
+        """
+        found = None
+        if self._query_id:
+            session: Any = self._session._jsparkSession
+            jvm: Any = self._session.sparkContext._jvm
+            active = session.sharedState().activeStreamingQueries()
+            found = active.get(jvm.java.util.UUID.fromString(self._query_id))
+        if found is None:
+            raise UnsupportedPipelineError(
+                "the sink was called outside of a query: start one from sink.write(...)"
+            )
+        return found
 
     def _property(self, name: str) -> str:
         return self._session.sparkContext.getLocalProperty(name) or ""
@@ -172,31 +181,26 @@ class ClassicSurroundings:
         """Nothing to do: Spark's ``stop()`` interrupts jobs and waits for what else is done."""
         return contextlib.nullcontext()
 
-    def check_batch(self, frame: DataFrame, source_partition_count: int) -> None:
-        """Refuses a micro-batch whose rows have left their source partitions on the way.
+    def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
+        """Refuses a job in which rows may have left their source partitions on the way.
 
-        Inside foreachBatch the plan of what was done before shows only in the lineage of its RDD.
+        What a batch is made of shows in its RDDs only, and those of a job that this makes are the
+        ones that run: Spark keeps them with the job's plan.
 
         Raises:
             UnsupportedPipelineError: as said.
         """
-        query: Any = frame._jdf.queryExecution()  # there is no public way to ask
-        rdd = query.toRdd()
-        lineage = rdd.toDebugString()
-        for word in ("ShuffledRowRDD", "StateStore"):
-            if word in lineage:
-                raise UnsupportedPipelineError(
-                    f"the batch was shuffled or holds state ({word} in its lineage): exactly-once "
-                    "needs the rows of a source partition to stay in one task in offset order. "
-                    "Start the query from sink.write(...), which names the operator"
-                )
-        found = rdd.getNumPartitions()
-        if found > source_partition_count:
+        rows: Any = self._query.lastExecution().toRdd()
+        found = rows.getNumPartitions()
+        moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
+        if found > moved:
             raise UnsupportedPipelineError(
-                f"the batch has {found} Spark partitions for {source_partition_count} source "
-                "partitions, so rows of a source partition are split over tasks: leave out "
-                "repartition and the like"
+                f"the batch has {found} Spark partitions for {moved} source partitions with "
+                "records, so rows of a source partition are split over tasks: leave out "
+                "repartition, minPartitions and the like"
             )
+        lineage = job._jdf.queryExecution().toRdd().toDebugString()
+        check_lineage(lineage, rows.id(), self._sources)
 
     def cores(self) -> int:
         """Spark's default parallelism now, since executors come and go."""

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from spark_eos.errors import UnsupportedPipelineError
@@ -19,6 +20,7 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
     "timestamp": ((T.TimestampType,), "timestamp"),
 }
 
+_MARK: Final = {"spark-eos": "checked"}
 _WRITTEN: Final = {"source", "value", "headers", *_OPTIONAL}
 
 
@@ -92,3 +94,22 @@ def _check_source(data_type: T.DataType | None) -> None:
 def written(schema: T.StructType) -> list[str]:
     """Names of the columns that are written, or tell where a row is from."""
     return [name for name in schema.names if name in _WRITTEN]
+
+
+def marked(frame: DataFrame) -> DataFrame:
+    """The DataFrame, with a mark in its schema by which the writer knows that it was checked."""
+    return frame.withMetadata("source", dict(_MARK))
+
+
+def check_marked(schema: T.StructType) -> None:
+    """Refuses what `marked` has not marked.
+
+    Raises:
+        UnsupportedPipelineError: as said.
+    """
+    if schema["source"].metadata != _MARK:
+        raise UnsupportedPipelineError(
+            "whether the query's plan keeps rows in their source partitions was not checked, and "
+            "the rows do not show it: start the query from write_stream(frame) of spark_eos, in "
+            'place of frame.writeStream.format("kafka-eos")'
+        )

@@ -20,9 +20,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.connect_files import own_checkpoint
-from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
+from spark_eos.errors import QueryStoppedError
 from spark_eos.lifetime import activity, leave_at_exit
-from spark_eos.pipeline import check_narrow, explained
+from spark_eos.pipeline import check_remote_batch, explained, remote_shape
+from spark_eos.plan import BatchRange
 from spark_eos.run import QueryRun
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,6 @@ class ConnectSurroundings:
         location: the checkpoint's location, as given to Spark.
         spark: the session that the query was started from: Spark 4.3 gives batches a clone, which
             knows no queries.
-        plan_checked: whether the query's plan was found narrow when it was started.
 
     Raises:
         CheckpointError: the checkpoint is missing, or another query's.
@@ -57,10 +57,10 @@ class ConnectSurroundings:
     # Spark cancels tasks at its leisure, and spark.python.task.killTimeout, 2 s, later it kills.
     tasks_outlive_stop = 5.0
 
-    def __init__(self, location: str, spark: SparkSession, *, plan_checked: bool) -> None:
+    def __init__(self, location: str, spark: SparkSession) -> None:
         # Of the last job; an operation can be cancelled by its own session only.
         self._session = spark
-        self._plan_checked = plan_checked
+        self._narrow = b""
         files, query = own_checkpoint(spark, location)
         self.offset_log = OffsetLog(files)
         self.run_id = str(query.runId)
@@ -83,25 +83,24 @@ class ConnectSurroundings:
         """Whether the run goes on; where a signal tells, Spark need not be asked."""
         return self._told_by_signal or self._asked_spark()
 
-    def check_batch(self, frame: DataFrame, source_partition_count: int) -> None:  # noqa: ARG002
-        """Refuses a micro-batch whose plan was not checked, or is not narrow from here on.
+    def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
+        """Refuses a micro-batch whose plan from here on is not narrow.
 
-        Connect shows nothing of what was done before.
+        Connect shows nothing of what was done before. The server is asked only if the plan is not
+        the one that was found narrow last.
 
         Raises:
             UnsupportedPipelineError: as said.
         """
-        if not self._plan_checked:
-            raise UnsupportedPipelineError(
-                "with Spark Connect a batch does not show whether it was shuffled: start the "
-                "query from sink.write(...), which checks its plan"
-            )
-        check_narrow(frame)
+        shape = remote_shape(frame)
+        if shape != self._narrow:
+            check_remote_batch(frame)
+            self._narrow = shape
 
     def cores(self) -> int:
         """Spark's default parallelism when the run's first job began."""
         if not self._cores:
-            found = _SPLITS.search(explained(self._session.range(1)))
+            found = _SPLITS.search(explained(self._session.range(1))["Physical"])
             self._cores = int(found[1]) if found else 1
         return self._cores
 

@@ -15,8 +15,9 @@ import pyspark
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos.columns import check_columns
+from spark_eos.columns import check_columns, check_marked, marked
 from spark_eos.data_source_options import (
     answer_within,
     in_option_names,
@@ -27,7 +28,7 @@ from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipeline
 from spark_eos.keeper_calls import Commit, Plan, Planned
 from spark_eos.keeper_client import KeeperClient
 from spark_eos.observers import announce
-from spark_eos.pipeline import check_narrow
+from spark_eos.pipeline import check_stream
 from spark_eos.report import job_outcome
 from spark_eos.settings import WriterSettings
 from spark_eos.task import write_task
@@ -54,9 +55,10 @@ _RUN_ID = "spark.jobGroup.id"
 class KafkaEosDataSource(DataSource):
     """Writes a streaming query's rows to Kafka exactly once: ``format("kafka-eos")``.
 
-    Register it with ``spark.dataSource.register(KafkaEosDataSource)``. Columns and guarantee are
-    those of `ExactlyOnceSink`; the options are its arguments in Spark's spelling (``groupId``,
-    ``chunkRecords``), with client settings after ``kafka.``. Needs Spark 4.1.
+    Register it with ``spark.dataSource.register(KafkaEosDataSource)``, and write with
+    `write_stream`. Columns and guarantee are those of `ExactlyOnceSink`; the options are its
+    arguments in Spark's spelling (``groupId``, ``chunkRecords``), with client settings after
+    ``kafka.``. Needs Spark 4.1.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -89,6 +91,7 @@ class KafkaEosDataSource(DataSource):
         with _told_in_option_names():
             options = read_options(self.options)
             check_columns(schema, options.settings.topic)
+            check_marked(schema)
             request = Plan(
                 options.settings,
                 options.checkpoint_location,
@@ -163,18 +166,24 @@ def _told_in_option_names() -> Iterator[None]:
         raise in_option_names(error) from None
 
 
-def check_pipeline(frame: DataFrame, topic: str | None = None) -> None:
-    """Checks that ``format("kafka-eos")`` can write a streaming DataFrame exactly once.
+def write_stream(frame: DataFrame) -> DataStreamWriter:
+    """Checks a streaming DataFrame and returns the writer to write it by ``format("kafka-eos")``.
 
-    To be called before a query is started: a data source is shown rows and no plan, so it finds
-    out about rows that have left their source partition only when that has happened.
+    The one way to such a writer: it refuses rows that were not checked here, since a data source is
+    shown rows and no plan. Options, a trigger and ``start()`` follow; rows can't be changed any
+    more.
 
     Args:
-        frame: the streaming DataFrame.
-        topic: the option ``topic`` of the query, if it has one.
+        frame: the streaming DataFrame; columns as for `ExactlyOnceSink.write`.
+
+    Returns:
+        A DataStreamWriter with the format set.
 
     Raises:
-        UnsupportedPipelineError: a column or an operator of the plan stands in the way.
+        UnsupportedPipelineError: a column, a source's option or an operator of the plan stands in
+            the way.
     """
-    check_columns(frame.schema, topic)
-    check_narrow(frame)
+    # Whether there is a topic, the writer knows, by its options.
+    check_columns(frame.schema, "")
+    check_stream(frame, lineage_follows=False)
+    return marked(frame).writeStream.format(KafkaEosDataSource.name())

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import preflight
@@ -20,7 +21,7 @@ from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.members import own_group
 from spark_eos.observers import OnBatch, announce, as_observers
 from spark_eos.options import check_positive, check_text
-from spark_eos.pipeline import check_narrow
+from spark_eos.pipeline import check_stream
 from spark_eos.renewal import Renewal
 from spark_eos.run import QueryRun
 from spark_eos.settings import writer_settings
@@ -126,7 +127,8 @@ class ExactlyOnceSink:
         self._observers = as_observers(on_batch)
         self._selections: list[dict[str, str]] = []
         self._spark: SparkSession | None = None
-        self._plan_checked = False
+        self._checked = False
+        self._query: StreamingQuery | None = None
         self._run: QueryRun | None = None
         self._jobs: BatchJobs | None = None
         self._surroundings: Surroundings | None = None
@@ -227,19 +229,36 @@ class ExactlyOnceSink:
             AuthenticationError: a broker and this client do not accept one another.
         """
         check_columns(frame.schema, self._settings.topic)
-        if not frame.isStreaming:
-            raise UnsupportedPipelineError(
-                "the DataFrame is not a streaming one; read it with sink.read"
-            )
-        check_narrow(frame)
-        self._plan_checked = True
+        check_stream(frame, lineage_follows=not is_connect(frame))
+        self._checked = True
         self._spark = frame.sparkSession
         self._check_cluster()
         self._prepared_ms = _now_ms()
         if self._renewal is None and not is_connect(frame):
             self._renewal = Renewal(self, self._settings)
         writer = frame.writeStream.foreachBatch(self)
+        self._let_one_run(writer)
         return writer.option("checkpointLocation", self._checkpoint_location)
+
+    def _let_one_run(self, writer: DataStreamWriter) -> None:
+        """Lets the writer start its query only if no other one of the sink is active.
+
+        Spark takes a second query on a checkpoint for a new run of the first, which it stops.
+        """
+        start = writer.start
+
+        @functools.wraps(start)
+        def start_alone(*args: Any, **options: Any) -> StreamingQuery:
+            if self._query is not None and _is_active(self._query):
+                raise UnsupportedPipelineError(
+                    f"the sink's query {self._query.id} is active, and a sink serves one query: "
+                    "stop it first, or give the other query a sink of its own, with a group_id "
+                    "and a checkpoint_location of its own"
+                )
+            self._query = start(*args, **options)
+            return self._query
+
+        vars(writer)["start"] = start_alone
 
     def _check_cluster(self) -> None:
         settings = self._settings
@@ -268,8 +287,9 @@ class ExactlyOnceSink:
         elif batch_id <= self._last_batch:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call has "
-                "committed the batch's offsets, and these rows are not written. Call it once, "
-                "with the union of what is to be written"
+                "committed the batch's offsets, and these rows are not written. Call it once; "
+                "several rows of one record are made in one select, by "
+                "explode(array(struct(...), struct(...)))"
             )
         # A later run of this sink may find this batch begun.
         self._prepared_ms = called_ms
@@ -288,10 +308,10 @@ class ExactlyOnceSink:
         announce(report, self._observers)
 
     def _start_run(self, frame: DataFrame) -> tuple[QueryRun, BatchJobs, Surroundings]:
+        surroundings = self._surroundings_of(frame)
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        surroundings = self._surroundings_of(frame)
         jobs = BatchJobs(frame, self._settings.topic, surroundings)
         run = QueryRun(
             surroundings.run_id,
@@ -310,12 +330,15 @@ class ExactlyOnceSink:
         return run, jobs, surroundings
 
     def _surroundings_of(self, frame: DataFrame) -> Surroundings:
-        if is_connect(frame):
-            return ConnectSurroundings(
-                self._checkpoint_location,
-                self._spark or frame.sparkSession,
-                plan_checked=self._plan_checked,
+        if not self._checked:
+            raise UnsupportedPipelineError(
+                "start the query from sink.write(...), which checks its plan; a function of your "
+                "own is set by sink.write(...).foreachBatch(function)"
             )
+        if is_connect(frame):
+            spark = self._spark or frame.sparkSession
+            return ConnectSurroundings(self._checkpoint_location, spark)
+        assert self._spark is not None  # noqa: S101 - since write was called in this process
         return ClassicSurroundings(frame, self._checkpoint_location, self._spark)
 
     def close(self) -> None:
@@ -343,6 +366,7 @@ class ExactlyOnceSink:
             "_run": None,
             "_jobs": None,
             "_surroundings": None,
+            "_query": None,
             "_renewal": None,
             "_last_batch": -1,
         }
@@ -355,3 +379,10 @@ class ExactlyOnceSink:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    try:
+        return query.isActive
+    except Exception:  # noqa: BLE001 - however its Spark has gone, the query has with it
+        return False

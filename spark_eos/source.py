@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import logging
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +16,8 @@ from spark_eos.deadline import Deadline
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
 from spark_eos.offset_calls import committed_offsets
 from spark_eos.renewal import renew_unattended
+from spark_eos.stream_sources import READ_BY_US
+from spark_eos.unlogged import unlogged
 from spark_eos.wire import Wire
 
 _REFUSED: Final = {
@@ -35,24 +35,6 @@ _REFUSED: Final = {
 }
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
-
-
-@contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """Keeps out of logs what this thread tells Spark: py4j logs each call at level DEBUG."""
-    this = threading.get_ident()
-
-    def others(record: logging.LogRecord) -> bool:
-        return record.thread != this
-
-    loggers = [logging.getLogger(f"py4j.{name}") for name in ("clientserver", "java_gateway")]
-    for logger in loggers:
-        logger.addFilter(others)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(others)
 
 
 def check_source_options(
@@ -206,7 +188,7 @@ def read_from_offsets(
         starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
         # Spark runs no batch, and so nobody else renews them, if there are no records.
         renew_unattended(wire, group_id, deadline)
-    with _unlogged():
+    with unlogged():
         reader = spark.readStream.format("kafka").options(
             **{
                 **client.for_spark_source(),
@@ -214,6 +196,7 @@ def read_from_offsets(
                 **selection,
                 "startingOffsets": starting,
                 "failOnDataLoss": str(fail_on_data_loss).lower(),
+                READ_BY_US: "true",
             }
         )
         if include_headers:

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, Row
 
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.errors import QueryStoppedError
+from spark_eos.plan import BatchRange
 from spark_eos.run import QueryRun
 
 
@@ -40,8 +41,15 @@ class Surroundings(Protocol):
             QueryStoppedError: at its end, if the query was stopped meanwhile.
         """
 
-    def check_batch(self, frame: DataFrame, source_partition_count: int) -> None:
-        """Refuses a micro-batch whose rows have left their source partitions on the way.
+    def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:
+        """Refuses a job in which rows may have left their source partitions on the way.
+
+        Called before each of a batch's jobs, in which tasks commit.
+
+        Args:
+            frame: the micro-batch as the sink was given it.
+            job: what is to run.
+            batch: the batch's range.
 
         Raises:
             UnsupportedPipelineError: as said.

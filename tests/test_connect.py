@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import ExactlyOnceSink
 from spark_eos.connect_files import SparkFiles, own_checkpoint
-from spark_eos.errors import CheckpointError
+from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 from spark_eos.protocol import ConsumerGroupHeartbeatRequest
 from support import groups
 from support.connect_server import ConnectStage, lives
 from support.flow import Flow
-from support.fronts import Front, Queries, RunningQuery
+from support.fronts import Front, Queries, RunningQuery, started
 from support.holding import produce_with_hold
 from support.proxy import KafkaProxy
 from support.proxy_faults import HoldAnswer
@@ -166,28 +167,39 @@ def test_a_checkpoint_on_another_file_system(
 def _without_write(session: SparkSession, options: dict[str, Any], source: str) -> str:
     sink = ExactlyOnceSink(**options)
     frame = sink.read(session, subscribe=source).select("source", "value")
-    return _failure(frame.repartition(2), sink, options)
+    writer = frame.repartition(2).writeStream.foreachBatch(sink)
+    return _failure(writer.option("checkpointLocation", options["checkpoint_location"]))
 
 
-def _with_a_shuffle_in_the_batch(
-    session: SparkSession, options: dict[str, Any], source: str
+def _wide_in_its_second_batch(
+    session: SparkSession, options: dict[str, Any], source: str, what: str
 ) -> str:
     sink = ExactlyOnceSink(**options)
-    frame = sink.read(session, subscribe=source).select("source", "value")
-    sink.write(frame)
+    frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "8"})
+    frame = frame.select("source", "value")
 
     def batch(rows: DataFrame, batch_id: int) -> None:
-        sink(rows.repartition(2), batch_id)
+        if batch_id > 0 and what == "repartition":
+            rows = rows.repartition(2)
+        if batch_id > 0 and what == "union":
+            even = rows.where("source.offset % 2 = 0").persist()
+            rows = even.union(rows.where("source.offset % 2 = 1")).coalesce(1)
+        sink(rows, batch_id)
 
-    return _failure(frame, batch, options)
+    return _failure(sink.write(frame).foreachBatch(batch))
 
 
-def _failure(
-    frame: DataFrame, batch: Callable[[DataFrame, int], None], options: dict[str, Any]
-) -> str:
-    writer = frame.writeStream.foreachBatch(batch)
-    writer = writer.option("checkpointLocation", options["checkpoint_location"])
-    query = writer.trigger(availableNow=True).start()
+def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], source: str) -> str:
+    sink = ExactlyOnceSink(**options)
+    frame = sink.read(session, subscribe=source)
+    table = session.range(9).withColumnRenamed("id", "offset")
+    with pytest.raises(UnsupportedPipelineError) as failure:
+        sink.write(frame.join(table, "offset").select("source", "value"))
+    return str(failure.value)
+
+
+def _failure(writer: DataStreamWriter) -> str:
+    query = started(writer.trigger(availableNow=True))
     with pytest.raises(StreamingQueryException) as failure:
         query.awaitTermination(90)
     return str(failure.value)
@@ -200,9 +212,24 @@ def test_a_batch_that_may_have_been_shuffled(connect_stage: ConnectStage, flow: 
     queries: Queries = connect_stage.queries
     error = queries.ask(_without_write, flow.options(), flow.source)
     assert "start the query from sink.write(...), which checks its plan" in error
-    error = queries.ask(_with_a_shuffle_in_the_batch, flow.options(), flow.source)
-    assert "the query holds a shuffle" in error
+    error = queries.ask(_joined_without_a_hint, flow.options(), flow.source)
+    assert "F.broadcast(table)" in error
     assert flow.written() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "words"), [("repartition", "the query holds a shuffle"), ("union", "2 times")]
+)
+def test_a_later_batch_that_moves_rows(
+    connect_stage: ConnectStage, flow: Flow, what: str, words: str
+) -> None:
+    flow.produce(range(16))
+    queries: Queries = connect_stage.queries
+    error = queries.ask(_wide_in_its_second_batch, flow.options(), flow.source, what)
+    assert words in error
+    assert sorted(map(int, flow.values())) == list(range(8))
+    assert flow.committed() == {0: 4, 1: 4}
 
 
 def test_a_checkpoint_that_is_not_an_active_querys(

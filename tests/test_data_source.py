@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-from spark_eos import KafkaEosDataSource, check_pipeline
+from spark_eos import KafkaEosDataSource, write_stream
 from spark_eos.errors import UnsupportedPipelineError
 from support.data_sources import (
     end_keepers,
     keepers,
+    options,
     read,
     until_kept_no_more,
     write_available,
@@ -195,44 +196,84 @@ def test_two_queries_of_one_session(
         end_keepers(one)
 
 
-def test_rows_that_have_left_their_partition_end_the_query(
-    flow: Flow, spark_eos_session: SparkSession
+@pytest.mark.parametrize("transform", [relay, lambda f: relay(f).repartition(2)])
+def test_rows_that_were_not_checked_are_not_written(
+    flow: Flow, spark_eos_session: SparkSession, transform: Callable[[DataFrame], DataFrame]
 ) -> None:
     flow.produce(range(40))
+    frame = transform(read(spark_eos_session, flow))
+    unchecked = frame.writeStream.format("kafka-eos").options(**options(flow))
+    with pytest.raises(StreamingQueryException, match=r"start the query from write_stream"):
+        unchecked.trigger(availableNow=True).start().awaitTermination()
+    assert flow.written() == []
+    assert flow.committed() == {}
+    until_kept_no_more(flow)
 
-    def shuffled(frame: DataFrame) -> DataFrame:
-        return relay(frame).repartition(2)
 
-    with pytest.raises(UnsupportedPipelineError, match="a shuffle"):
-        check_pipeline(shuffled(read(spark_eos_session, flow)), flow.target)
-    check_pipeline(relay(read(spark_eos_session, flow)), flow.target)
-    with pytest.raises(StreamingQueryException, match=r"two tasks hold rows|not in offset order"):
-        write_available(spark_eos_session, flow, shuffled)
+def _joined(frame: DataFrame, table: DataFrame) -> DataFrame:
+    return frame.join(table, F.col("id") == F.col("offset")).select("source", "key", "value")
 
 
 @pytest.mark.parametrize(
-    ("transform", "options", "words"),
+    ("transform", "words"),
     [
-        (relay, {"grupId": "g"}, "no option 'grupid': did you mean groupId?"),
-        (lambda f: f.select("key", "value"), {}, "no `source` column"),
+        (lambda f: relay(f).repartition(2), "a shuffle"),
+        (lambda f: relay(f).where("source.offset > 3").union(relay(f)), "more than once"),
+        # Spark broadcasts so small a table by itself, and may do otherwise in a later batch.
+        (lambda f: _joined(f, f.sparkSession.range(9)), r"F\.broadcast\(table\)"),
+        (
+            lambda f: relay(
+                f.sparkSession.range(9).join(F.broadcast(f), F.col("id") == F.col("offset"))
+            ),
+            "the stream itself",
+        ),
         (
             lambda f: relay(f.withWatermark("timestamp", "1 minute").dropDuplicates(["key"])),
-            {},
-            "keeps state",
+            "state",
         ),
+        (lambda f: f.select("key", "value"), "no `source` column"),
     ],
-    ids=["unknown option", "no source", "state"],
+    ids=["shuffle", "union", "join", "broadcast stream", "state", "no source"],
 )
-def test_what_is_refused(
+def test_pipelines_that_are_refused(
     flow: Flow,
     spark_eos_session: SparkSession,
     transform: Callable[[DataFrame], DataFrame],
-    options: dict[str, Any],
     words: str,
+) -> None:
+    with pytest.raises(UnsupportedPipelineError, match=words):
+        write_stream(transform(read(spark_eos_session, flow)))
+
+
+def test_source_options_that_are_refused(flow: Flow, spark_eos_session: SparkSession) -> None:
+    own = spark_eos_session.readStream.format("kafka").option("subscribe", flow.source)
+    frame = own.option("kafka.bootstrap.servers", flow.bootstrap_servers).load()
+    frame = frame.withColumn("source", F.struct("topic", "partition", "offset"))
+    with pytest.raises(UnsupportedPipelineError, match=r"'kafka\.isolation\.level' is missing"):
+        write_stream(relay(frame))
+
+
+def test_a_join_with_a_hint(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(40))
+    table = F.broadcast(spark_eos_session.range(5).groupBy("id").count())
+    write_available(spark_eos_session, flow, lambda f: _joined(f, table))
+    assert len(flow.values()) == 10
+    assert flow.committed() == {0: 20, 1: 20}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"grupId": "g"}, "no option 'grupid': did you mean groupId?"),
+        ({"topic": None}, "no target topic"),
+    ],
+)
+def test_options_that_are_refused(
+    flow: Flow, spark_eos_session: SparkSession, chosen: dict[str, Any], words: str
 ) -> None:
     flow.produce(range(2))
     with pytest.raises(StreamingQueryException, match=words):
-        write_available(spark_eos_session, flow, transform, **options)
+        write_available(spark_eos_session, flow, **chosen)
     assert flow.written() == []
     until_kept_no_more(flow)
 

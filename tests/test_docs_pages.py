@@ -190,7 +190,8 @@ def reader(
 
 def _topics(reader: Reader) -> None:
     """What most pages assume."""
-    for topic in ("orders", "orders-enriched", "orders-rejected", "orders-copy"):
+    names = ("enriched", "rejected", "copy", "notices", "archive")
+    for topic in ("orders", *(f"orders-{name}" for name in names)):
         reader.broker.create_topic(topic, partitions=4)
     produce(reader.broker, range(_COUNT))
 
@@ -242,12 +243,12 @@ _BEFORE = {"docs/index.md": _nothing, "docs/moving.md": _own_sink, "docs/operati
 
 def _after_guide(reader: Reader) -> None:
     enriched = [*map(str.upper, orders())]
-    assert written(reader.broker, "orders-enriched") == sorted(enriched)
-    assert (
-        written(reader.broker, "orders-rejected")
-        == written(reader.broker, "orders-copy")
-        == orders()
-    )
+    # By the page's first query, and by the one that makes two rows of each order.
+    assert written(reader.broker, "orders-enriched") == sorted(2 * enriched)
+    notices = written(reader.broker, "orders-notices")
+    assert notices == sorted(f"shipped: {order}" for order in orders())
+    for topic in ("orders-rejected", "orders-copy", "orders-archive"):
+        assert written(reader.broker, topic) == orders(), topic
 
 
 def _after_moving(reader: Reader) -> None:

@@ -240,7 +240,7 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
     sink = ExactlyOnceSink(**flow.options())
     frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
     query = (
-        frame.writeStream.foreachBatch(sink)
+        sink.write(frame)
         .option("checkpointLocation", flow.checkpoint + "-other")
         .trigger(availableNow=True)
         .start()
@@ -254,11 +254,19 @@ def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSess
     flow.produce(range(10))
     sink = ExactlyOnceSink(**flow.options())
     frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
-    writer = frame.repartition(2, "value").writeStream.foreachBatch(sink)
-    query = writer.option("checkpointLocation", flow.checkpoint).trigger(availableNow=True).start()
+
+    def run() -> None:
+        writer = frame.repartition(2, "value").writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", flow.checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match=r"start the query from sink\.write"):
+        run()
+    sink.write(frame)  # and something else is started
     with pytest.raises(StreamingQueryException, match="ShuffledRowRDD in its lineage"):
-        query.awaitTermination()
+        run()
     assert flow.written() == []
+    assert flow.committed() == {}
 
 
 def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
@@ -270,8 +278,8 @@ def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) ->
         sink(batch.where("source.offset = 0"), batch_id)
         sink(batch.where("source.offset > 0"), batch_id)
 
-    writer = frame.writeStream.foreachBatch(twice).option("checkpointLocation", flow.checkpoint)
-    with pytest.raises(StreamingQueryException, match="called a second time for batch 0"):
+    writer = sink.write(frame).foreachBatch(twice)
+    with pytest.raises(StreamingQueryException, match=r"called a second time for batch 0.*explode"):
         writer.trigger(availableNow=True).start().awaitTermination()
     sink.close()
     assert flow.members() == []

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_eos import KafkaEosDataSource, read_from_group
+from spark_eos import KafkaEosDataSource, read_from_group, write_stream
 from spark_eos.jars import spark_kafka_jars
 from spark_eos.testing import spark_session
 from support.queries import relay
@@ -50,7 +50,7 @@ def main() -> None:
         "checkpointLocation": settings["checkpoint_location"],
         "workerDirectory": settings["worker_directory"],
     }
-    writer = frame.writeStream.format("kafka-eos").options(**options)
+    writer = write_stream(frame).options(**options)
     query = writer.trigger(availableNow=True).start()
     print("STARTED", flush=True)
     query.awaitTermination()

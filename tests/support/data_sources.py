@@ -19,22 +19,26 @@ def read(spark: SparkSession, flow: Flow, **options: Any) -> DataFrame:
     return read_from_group(spark, kafka=flow.kafka, group_id=flow.group_id, **chosen)
 
 
-def writer(frame: DataFrame, flow: Flow, **options: Any) -> DataStreamWriter:
-    """What writes a DataFrame to the flow's target topic."""
-    # Spark 4.0 does not have it.
-    from spark_eos import KafkaEosDataSource
-
-    frame.sparkSession.dataSource.register(KafkaEosDataSource)
-    chosen = {
+def options(flow: Flow, **chosen: Any) -> dict[str, str]:
+    """What writes to the flow's target topic; an option that is None is left out."""
+    found = {
         "kafka.bootstrap.servers": flow.bootstrap_servers,
         "groupId": flow.group_id,
         "topic": flow.target,
         "checkpointLocation": flow.checkpoint,
         "workerDirectory": flow.worker_directory,
-        **options,
+        **chosen,
     }
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    return frame.writeStream.format("kafka-eos").options(**chosen)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def writer(frame: DataFrame, flow: Flow, **chosen: Any) -> DataStreamWriter:
+    """What writes a DataFrame to the flow's target topic."""
+    # Spark 4.0 does not have it.
+    from spark_eos import KafkaEosDataSource, write_stream
+
+    frame.sparkSession.dataSource.register(KafkaEosDataSource)
+    return write_stream(frame).options(**options(flow, **chosen))
 
 
 def write_available(
@@ -43,11 +47,11 @@ def write_available(
     transform: Transform = relay,
     *,
     reading: dict[str, Any] | None = None,
-    **options: Any,
+    **chosen: Any,
 ) -> None:
     """Runs a query over all that is available."""
     frame = transform(read(spark, flow, **(reading or {})))
-    query = writer(frame, flow, **options).trigger(availableNow=True).start()
+    query = writer(frame, flow, **chosen).trigger(availableNow=True).start()
     try:
         query.awaitTermination()
     finally:

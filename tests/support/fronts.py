@@ -89,7 +89,7 @@ class Queries:
         if order.available_now:
             writer = writer.trigger(availableNow=True)
         number = next(self._numbers)
-        self._queries[number] = (_started(writer), close)
+        self._queries[number] = (started(writer), close)
         return number
 
     def ask(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -134,7 +134,7 @@ def _data_source_writer(
     session: SparkSession, order: Order
 ) -> tuple[DataStreamWriter, Callable[[], None]]:
     # Spark 4.0 does not have it.
-    from spark_eos import KafkaEosDataSource
+    from spark_eos import KafkaEosDataSource, write_stream
 
     given = dict(order.sink)
     kafka = given.pop("kafka")
@@ -154,7 +154,7 @@ def _data_source_writer(
     # Case does not matter.
     options |= {name.replace("_", ""): value for name, value in given.items()}
     frame = PIPELINES[order.pipeline](*frames, **order.arguments)
-    return frame.writeStream.format("kafka-eos").options(**options), _nothing
+    return write_stream(frame).options(**options), _nothing
 
 
 @tenacity.retry(
@@ -162,7 +162,8 @@ def _data_source_writer(
     stop=tenacity.stop_after_attempt(5),
     reraise=True,
 )
-def _started(writer: DataStreamWriter) -> StreamingQuery:
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Starts a query."""
     # Connect's server allows a sink's process 10 s to start, which a busy machine may exceed.
     return writer.start()
 

@@ -1,0 +1,81 @@
+"""Whether the RDDs that a batch is written by keep each source partition's rows in one task."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from spark_eos.errors import UnsupportedPipelineError
+
+# As RDD.toString has it, which a name may precede (that of a cached RDD is its plan).
+_RDD: Final = re.compile(r"(\S*)\[(\d+)\] at ")
+_SOURCE: Final = "DataSourceRDD"
+_UNION: Final = "UnionRDD"
+# All that is known to keep rows in their partition and in their order. Whatever else there is, in
+# this Spark or the next one, is refused.
+_NARROW: Final = {
+    _SOURCE,
+    _UNION,
+    "CoalescedRDD",
+    "EmptyRDD",
+    "MapPartitionsRDD",
+    "MapPartitionsWithEvaluatorRDD",
+    "SQLExecutionRDD",
+}
+_MEANINGS: Final = (
+    (
+        "Shuffle",
+        "a shuffle, such as a join needs if its table is not broadcast: use F.broadcast",
+    ),
+    ("Zipped", "a join whose table is not broadcast: use F.broadcast"),
+    ("Cartesian", "a join whose table is not broadcast: use F.broadcast"),
+    ("StateStore", "state"),
+    ("PythonRDD", "DataFrame.rdd, or rows that are not the batch's; use mapInArrow"),
+    ("Checkpoint", "a checkpoint, which hides what was before; use persist"),
+    ("ParallelCollection", "rows that are not the batch's"),
+    ("FileScan", "rows of files, which are not the batch's"),
+)
+_NARROW_ONLY: Final = (
+    "Exactly-once needs the rows of a source partition to stay in one task in offset order: "
+    "filter, select, explode, UDFs, mapInArrow and broadcast joins keep them so, coalesce too"
+)
+
+
+def check_lineage(lineage: str, batch: int, sources: int) -> None:
+    """Refuses a job whose rows may have left their source partitions, or are not the batch's.
+
+    Args:
+        lineage: the job's RDDs, from the last one down, as ``RDD.toDebugString`` prints them.
+        batch: id of the RDD that holds the micro-batch's rows as the query makes them.
+        sources: how many sources the query has, no two of which read the same partition.
+
+    Raises:
+        UnsupportedPipelineError: naming the RDD.
+    """
+    names, ids = _parsed(lineage)
+    for name in names:
+        if name not in _NARROW:
+            meaning = next((text for word, text in _MEANINGS if word in name), "unknown to it")
+            raise UnsupportedPipelineError(
+                f"the batch is not written: there is {name or 'an RDD without a name'} in its "
+                f"lineage ({meaning}). {_NARROW_ONLY}"
+            )
+    if _SOURCE not in names:
+        return  # Spark has found out that there can be no rows.
+    if len(set(ids)) < len(ids) or names.count(_SOURCE) > sources:
+        raise UnsupportedPipelineError(
+            "the batch is not written: it reads its source more than once (such as a union of two "
+            "selections of one DataFrame does), so two tasks hold rows of one source partition. "
+            "Make several rows of one record in one select: explode(array(struct(...), "
+            "struct(...)))"
+        )
+    before = names[: ids.index(batch)] if batch in ids else names
+    if _SOURCE in before or _UNION in before:
+        raise UnsupportedPipelineError(
+            "the batch is not written: it holds rows that are not the micro-batch's own. Rows of "
+            "another source come by a union before sink.write, of topics that sink.read reads"
+        )
+
+
+def _parsed(lineage: str) -> tuple[Sequence[str], Sequence[int]]:
+    found = _RDD.findall(lineage)
+    return [name for name, _ in found], [int(number) for _, number in found]

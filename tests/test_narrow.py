@@ -1,0 +1,268 @@
+"""Rows of one source partition in two tasks: refused before anything is committed, in any batch."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import ExactlyOnceSink, errors
+from spark_eos.testing import process_available
+from support.flow import Flow
+from support.queries import relay, run_available, until
+
+_EVEN, _ODD = "source.offset % 2 = 0", "source.offset % 2 = 1"
+
+
+def _names(frame: DataFrame, hint: str = "broadcast") -> DataFrame:
+    """A small table with the values 0 to 9, in three tasks."""
+    numbers = frame.sparkSession.range(10, numPartitions=3)
+    return numbers.select(F.col("id").cast("string").alias("name")).hint(hint)
+
+
+def _joined(frame: DataFrame, table: DataFrame, how: str = "inner") -> DataFrame:
+    on = F.col("name") == F.col("value").cast("string")
+    return frame.join(table, on, how).select(*frame.columns)
+
+
+def _persisted(frame: DataFrame) -> DataFrame:
+    return frame.persist()
+
+
+def _foreign(frame: DataFrame) -> DataFrame:
+    return frame.sparkSession.createDataFrame([((_topic(frame), 0, 9**9), b"x")], frame.schema)
+
+
+def _topic(frame: DataFrame) -> str:
+    return str(frame.first()["source"]["topic"])  # type: ignore[index]
+
+
+WIDE: Mapping[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "union": (lambda f: f.where(_EVEN).union(f.where(_ODD)), "more than once.*explode"),
+    "union in one task": (
+        lambda f: f.where(_EVEN).union(f.where(_ODD)).coalesce(1),
+        "more than once.*explode",
+    ),
+    "union of what is persisted": (
+        lambda f: _persisted(f).where(_EVEN).union(f.where(_ODD)),
+        "more than once.*explode",
+    ),
+    "repartition": (lambda f: f.repartition(2), "ShuffledRowRDD"),
+    "partitionBy": (
+        lambda f: f.rdd.keyBy(lambda row: row.source.offset).partitionBy(3).values().toDF(f.schema),
+        "ShuffledRDD|PythonRDD",
+    ),
+    "rdd": (lambda f: f.rdd.map(lambda row: row).toDF(f.schema), "PythonRDD.*mapInArrow"),
+    "limit": (lambda f: f.limit(3), "ShuffledRowRDD"),
+    "sort-merge join": (lambda f: _joined(f, _names(f, "merge")), r"F\.broadcast"),
+    "cross join": (lambda f: f.crossJoin(_names(f, "shuffle_replicate_nl")), r"F\.broadcast"),
+    "the batch broadcast": (
+        lambda f: _names(f, "none").join(
+            F.broadcast(f), F.col("name") == F.col("value").cast("string")
+        ),
+        "lineage",
+    ),
+    "checkpoint": (lambda f: f.localCheckpoint(), "LocalCheckpointRDD.*persist"),
+    "rows of elsewhere": (lambda f: f.union(_foreign(f)), "not the batch's"),
+}
+
+NARROW: list[Callable[[DataFrame], DataFrame]] = [
+    lambda f: f,
+    _persisted,
+    lambda f: f.coalesce(1),
+    lambda f: _joined(f, _names(f)),
+    lambda f: _joined(f, _names(f).groupBy("name").count().hint("broadcast"), "left"),
+    lambda f: f.mapInArrow(lambda batches: batches, f.schema),
+    lambda f: f.withColumn("value", F.udf(lambda value: value, "binary")("value")),
+    lambda f: f.select("source", F.explode(F.array("value")).alias("value")),
+    lambda f: f.where("1 = 0"),
+]
+
+
+def _written_by(
+    spark: SparkSession,
+    flow: Flow,
+    rows_of_a_batch: int,
+    function: Callable[[ExactlyOnceSink, DataFrame, int], None],
+) -> None:
+    """Runs a query whose batches a function is to write."""
+    sink = ExactlyOnceSink(**flow.options())
+    options = {"maxOffsetsPerTrigger": str(rows_of_a_batch)}
+    frame = sink.read(spark, subscribe=flow.source, options=options).select("source", "value")
+
+    def batch(rows: DataFrame, batch_id: int) -> None:
+        function(sink, rows, batch_id)
+
+    try:
+        process_available(sink.write(frame).foreachBatch(batch), timeout=150)
+    finally:
+        sink.close()
+
+
+def test_wide_batches_after_a_narrow_one(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(16))
+    seen = []
+
+    def function(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
+        if batch_id == 1:
+            for name, (transform, words) in WIDE.items():
+                with pytest.raises(errors.UnsupportedPipelineError, match=words):
+                    sink(transform(rows), batch_id)
+                seen.append(name)
+                assert flow.committed() == {0: 4, 1: 4}, name
+        sink(rows, batch_id)
+
+    _written_by(spark_eos_session, flow, 8, function)
+    assert seen == [*WIDE]
+    assert sorted(map(int, flow.values())) == list(range(16))
+    assert flow.open_transactions() == []
+
+
+def test_narrow_batches_of_many_kinds(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce([n % 10 for n in range(2 * len(NARROW))])
+
+    def function(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
+        sink(NARROW[batch_id](rows), batch_id)
+
+    _written_by(spark_eos_session, flow, 2, function)
+    # All but the last batch's.
+    written = [n % 10 for n in range(2 * len(NARROW) - 2)]
+    assert sorted(map(int, flow.values())) == sorted(written)
+    assert flow.committed() == {0: len(NARROW), 1: len(NARROW)}
+
+
+def test_a_batch_of_a_query_that_was_not_checked(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    """What runs counts, not what `sink.write` was shown."""
+    flow.produce(range(8))
+    sink = ExactlyOnceSink(**flow.options())
+    sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
+    split = relay(_own(spark_eos_session, flow, minPartitions="4"))
+    writer = split.writeStream.foreachBatch(sink).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", flow.checkpoint).start()
+    with pytest.raises(StreamingQueryException, match="minPartitions"):
+        query.awaitTermination()
+    assert flow.written() == []
+
+
+# What is read -------------------------------------------------------------------------------------
+
+
+def _own(spark: SparkSession, flow: Flow, **options: str) -> DataFrame:
+    """The source topic as a user may read it, without spark-eos."""
+    chosen = {
+        "kafka.bootstrap.servers": flow.bootstrap_servers,
+        "subscribe": flow.source,
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+        **options,
+    }
+    frame = spark.readStream.format("kafka").options(**chosen).load()
+    return frame.withColumn("source", F.struct("topic", "partition", "offset"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kafka.isolation.level": "read_uncommitted"}, "'kafka.isolation.level' is 'read_uncom"),
+        ({"minPartitions": "4"}, "'minPartitions'"),
+        ({"MAXRECORDSPERPARTITION": "4"}, "'maxRecordsPerPartition'"),
+        ({"failOnDataLoss": "FALSE"}, r"'failOnDataLoss'.*sink\.read"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_source_options(
+    flow: Flow, spark_eos_session: SparkSession, options: dict[str, str], words: str
+) -> None:
+    sink = ExactlyOnceSink(**flow.options())
+    with pytest.raises(errors.UnsupportedPipelineError, match=words):
+        sink.write(relay(_own(spark_eos_session, flow, **options)))
+
+
+def test_a_source_that_is_not_kafkas(flow: Flow, spark_eos_session: SparkSession) -> None:
+    rate = spark_eos_session.readStream.format("rate").load()
+    source = F.struct(
+        F.lit(flow.source).alias("topic"),
+        F.lit(0).alias("partition"),
+        F.col("value").alias("offset"),
+    )
+    frame = rate.select(source.alias("source"), F.lit("x").alias("value"))
+    sink = ExactlyOnceSink(**flow.options())
+    with pytest.raises(errors.UnsupportedPipelineError, match=r"from 'rate.*sink\.read"):
+        sink.write(frame)
+
+
+@pytest.mark.parametrize("twice", ["one DataFrame", "two of one topic", "a pattern beside it"])
+def test_a_topic_that_is_read_twice(
+    flow: Flow, spark_eos_session: SparkSession, twice: str
+) -> None:
+    sink = ExactlyOnceSink(**flow.options())
+    one = relay(sink.read(spark_eos_session, subscribe=flow.source))
+    other = {
+        "one DataFrame": lambda: one.where("source.offset > 3"),
+        "two of one topic": lambda: relay(
+            sink.read(spark_eos_session, subscribe=f"{flow.target},{flow.source}")
+        ),
+        "a pattern beside it": lambda: relay(
+            sink.read(spark_eos_session, subscribePattern=f"{flow.target}.*")
+        ),
+    }[twice]()
+    with pytest.raises(errors.UnsupportedPipelineError, match="more than once"):
+        sink.write(one.union(other))
+
+
+def test_aborted_records_of_the_source(flow: Flow, spark_eos_session: SparkSession) -> None:
+    producer = Producer({**flow.kafka, "transactional.id": f"aborting-{flow.name}"})
+    producer.init_transactions(20)
+    for value, end in (("a", producer.abort_transaction), ("c", producer.commit_transaction)):
+        producer.begin_transaction()
+        for _ in range(5):
+            producer.produce(flow.source, value, partition=0)
+        producer.flush(20)
+        end(20)
+    sink = ExactlyOnceSink(**flow.options())
+    frame = _own(spark_eos_session, flow, **{"kafka.isolation.level": "read_committed"})
+    process_available(sink.write(relay(frame)), timeout=150)
+    sink.close()
+    assert flow.values() == ["c"] * 5
+
+    reader: Any = spark_eos_session.readStream.format("kafka").option("subscribe", flow.source)
+    uncommitted = reader.option("kafka.bootstrap.servers", flow.bootstrap_servers).load()
+    uncommitted = uncommitted.withColumn("source", F.struct("topic", "partition", "offset"))
+    with pytest.raises(
+        errors.UnsupportedPipelineError, match=r"'kafka\.isolation\.level' is missing"
+    ):
+        sink.write(relay(uncommitted))
+
+
+# One sink, one query ------------------------------------------------------------------------------
+
+
+def test_a_sinks_second_query_is_refused_while_the_first_is_active(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    """Spark would take it for the first one's next run, and stop that without an error."""
+    flow, other = new_flow(), new_flow()
+    sink = ExactlyOnceSink(**flow.options())
+    first = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
+    second = sink.write(relay(sink.read(spark_eos_session, subscribe=other.source)))
+    flow.produce(range(4))
+    query = first.start()
+    try:
+        with pytest.raises(errors.UnsupportedPipelineError, match="a sink serves one query"):
+            second.start()
+        until(lambda: len(flow.values()) == 4, lambda: "the first query's rows")
+        assert query.isActive
+        query.stop()
+        flow.produce(range(4, 8))
+        query = first.start()
+        until(lambda: len(flow.values()) == 8, lambda: "its rows after a second start")
+    finally:
+        query.stop()
+        sink.close()
+    run_available(spark_eos_session, flow)
+    assert sorted(map(int, flow.values())) == list(range(8))
