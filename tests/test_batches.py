@@ -234,7 +234,7 @@ def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkS
     until(lambda: reports, lambda: "a batch")
     assert len(flow.members()) == 1
     query.stop()
-    until(lambda: not flow.members(), lambda: "members to leave", timeout=10)
+    until(lambda: not flow.members(), lambda: "members to leave")
     # And the query can be started again, by the same sink.
     flow.produce(["again"])
     query = sink.write(frame.select("source", "value")).trigger(availableNow=True).start()

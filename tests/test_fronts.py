@@ -34,7 +34,7 @@ def front(request: pytest.FixtureRequest) -> Front:
 def _settled(flow: Flow, *ends: int) -> None:
     assert flow.committed() == dict(enumerate(ends))
     assert flow.open_transactions() == []
-    until(lambda: not flow.members(), lambda: "the members to leave", timeout=20)
+    until(lambda: not flow.members(), lambda: "the members to leave")
 
 
 def test_records_are_relayed_as_they_are(front: Front, flow: Flow) -> None:
