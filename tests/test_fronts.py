@@ -1,7 +1,6 @@
 """The main cases, end to end, once for each front of spark-eos.
 
-A case speaks to topics and to `support.fronts.Front` only. What docs/connect.md shows is the front
-"connect".
+A case speaks to topics and to `support.fronts.Front` only.
 """
 
 import datetime
