@@ -159,7 +159,7 @@ def _data_source_writer(
 
 @tenacity.retry(
     retry=tenacity.retry_if_exception_message(match="(?s).*waiting for the Python worker"),
-    stop=tenacity.stop_after_attempt(5),
+    stop=tenacity.stop_after_delay(200),
     reraise=True,
 )
 def _started(writer: DataStreamWriter) -> StreamingQuery:
