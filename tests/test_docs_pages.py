@@ -26,7 +26,9 @@ from support.jobs import ROOT, job
 from support.versions import needs_data_sources
 
 DOCS = ROOT / "docs"
-_BLOCK = re.compile(r"^(?:<!-- (.*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^(?:<!-- ([^\n]*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _OWN_PROCESS = "in a process of its own"
 _OTHER_TEST = re.compile(r"run by (tests/\w+\.py)")
 _COUNT = 40
