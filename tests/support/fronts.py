@@ -157,13 +157,16 @@ def _data_source_writer(
     return frame.writeStream.format("kafka-eos").options(**options), _nothing
 
 
-@tenacity.retry(
+# Connect's server allows a sink's process 10 s to start, which a busy machine may exceed.
+patiently = tenacity.retry(
     retry=tenacity.retry_if_exception_message(match="(?s).*waiting for the Python worker"),
     stop=tenacity.stop_after_delay(200),
     reraise=True,
 )
+
+
+@patiently
 def _started(writer: DataStreamWriter) -> StreamingQuery:
-    # Connect's server allows a sink's process 10 s to start, which a busy machine may exceed.
     return writer.start()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
+from support.fronts import patiently
 from support.jobs import ROOT
 
 
@@ -31,7 +32,7 @@ def run_query(
         options: a name of the block's.
     """
     names = {"SparkSession": SparkSession, "ExactlyOnceSink": ExactlyOnceSink, "options": options}
-    query = run_block(code, instead, **names)["query"]
+    query = patiently(run_block)(code, instead, **names)["query"]
     query.processAllAvailable()
     query.stop()
 
