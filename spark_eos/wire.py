@@ -42,6 +42,8 @@ _LOST: Final = (
     kafka_errors.Cancelled,
     OSError,
 )
+# Seconds, whatever is left of the deadline.
+_LEAST_TIMEOUT: Final = 1.0
 _RETRY_HERE: Final = {Code.COORDINATOR_LOAD_IN_PROGRESS}
 _RETRY_ELSEWHERE: Final = {Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
 
@@ -131,7 +133,10 @@ class Wire:
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
     def _timeout_ms(self, deadline: Deadline) -> int:
-        return int(min(self._request_timeout, max(0.05, deadline.remaining())) * 1000)
+        # A deadline limits when an attempt may begin. One that begins in its last moment still gets
+        # the time that a busy broker takes, or an answer on its way would be cut off.
+        seconds = max(_LEAST_TIMEOUT, deadline.remaining())
+        return int(min(self._request_timeout, seconds) * 1000)
 
     def _exchange(
         self, net: NetworkSelector, request: Any, node: int | None, deadline: Deadline

@@ -1,6 +1,7 @@
 """Whole batches on the real broker and real Spark: what is written, skipped and committed."""
 
 import datetime
+import itertools
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -27,6 +28,10 @@ def test_rows_of_several_batches_arrive_once_each(
     )
     assert [r.rows_written for r in reports] == [10, 10, 10, 10]
     assert sorted(map(int, flow.values())) == list(range(40))
+    # Those of a source partition (even numbers, odd ones) in their order in each target partition.
+    for target, rest in itertools.product(range(2), range(2)):
+        found = [int(m.value() or b"") for m in flow.written() if m.partition() == target]
+        assert [n for n in found if n % 2 == rest] == sorted(n for n in found if n % 2 == rest)
     assert flow.committed() == {0: 20, 1: 20}
     assert flow.open_transactions() == []
     first = reports[0]
@@ -166,6 +171,11 @@ def test_without_its_checkpoint_the_query_goes_on_from_the_groups_offsets(
     flow.produce(range(10, 20))
     flow.checkpoint += "-anew"
     reports = run_available(spark_eos_session, flow)
+    # The new ones, which begin where the group's offsets are.
+    assert [(p.partition, p.start, p.end) for r in reports for p in r.partitions] == [
+        (0, 5, 10),
+        (1, 5, 10),
+    ]
     assert sum(r.rows_written for r in reports) == 10
     assert sum(r.rows_skipped for r in reports) == 0
     assert sorted(map(int, flow.values())) == list(range(20))
@@ -188,13 +198,15 @@ def test_other_ways_to_choose_the_source(
     flow, second = new_flow(), new_flow()
     flow.produce(["a0", "a1"])
     second.produce(["b0", "b1"])
+    pattern = f"in-({flow.name}|{second.name})"
     read, expected = {
-        "subscribePattern": ({"subscribePattern": f"in-({flow.name}|{second.name})"}, 4),
-        "assign": ({"assign": f'{{"{flow.source}": [1]}}'}, 1),
-        "two topics": ({"subscribe": f"{flow.source}, {second.source}"}, 4),
+        "subscribePattern": ({"subscribePattern": pattern}, ["a0", "a1", "b0", "b1"]),
+        "assign": ({"assign": f'{{"{flow.source}": [1]}}'}, ["a1"]),
+        "two topics": ({"subscribe": f"{flow.source}, {second.source}"}, ["a0", "a1", "b0", "b1"]),
     }[kind]
     run_available(spark_eos_session, flow, read={"subscribe": None, **read})
-    assert len(flow.values()) == expected
+    assert sorted(flow.values()) == expected
+    assert flow.committed() == ({1: 1} if kind == "assign" else {0: 1, 1: 1})
 
 
 def test_two_sources_in_one_query(
@@ -220,7 +232,10 @@ def test_a_transaction_larger_than_a_chunk_becomes_several(
     flow.produce(range(2_500), partition=0)
     reports = run_available(spark_eos_session, flow, chunk_records=1_000)
     assert sum(r.transactions for r in reports) == 3
-    assert list(map(int, flow.values())) != []
+    # In their order within each target partition, whatever chunk they are in.
+    for partition in range(flow.partitions):
+        found = [int(m.value() or b"") for m in flow.written() if m.partition() == partition]
+        assert found == sorted(found)
     assert sorted(map(int, flow.values())) == list(range(2_500))
     assert flow.committed() == {0: 2_500, 1: 0}
 
@@ -234,7 +249,7 @@ def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkS
     until(lambda: reports, lambda: "a batch")
     assert len(flow.members()) == 1
     query.stop()
-    until(lambda: not flow.members(), lambda: "members to leave", timeout=10)
+    until(lambda: not flow.members(), lambda: "members to leave")
     # And the query can be started again, by the same sink.
     flow.produce(["again"])
     query = sink.write(frame.select("source", "value")).trigger(availableNow=True).start()

@@ -23,6 +23,7 @@ from support.connect_server import ConnectStage, lives
 from support.flow import Flow
 from support.fronts import Front, Queries, RunningQuery, started
 from support.holding import produce_with_hold
+from support.pages import code_blocks, run_query
 from support.proxy import KafkaProxy
 from support.proxy_faults import HoldAnswer
 from support.queries import run_available, until
@@ -56,7 +57,7 @@ def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
     (sink,) = connect_stage.server.sinks()
     query.stop()
     # By itself the task would wait for ever, its transaction be open for a minute.
-    until(lambda: not flow.members(), lambda: "the members to leave", timeout=5)
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
     until(lambda: not flow.open_transactions(), lambda: "the transactions to end", timeout=5)
     until(lambda: not _waits(go), lambda: "the task to be cancelled", timeout=5)
     until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=15)
@@ -106,7 +107,7 @@ def test_stopped_between_batches(front: Front, connect_stage: ConnectStage, flow
     until(query.reports, lambda: "its report")
     (sink,) = connect_stage.server.sinks()
     query.stop()
-    until(lambda: not flow.members(), lambda: "the members to leave", timeout=5)
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
     until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=5)
     assert sorted(map(int, flow.values())) == list(range(10))
 
@@ -259,6 +260,19 @@ def test_what_spark_reads_is_what_lies_there(
     assert files.names("nowhere") == []
 
 
+def test_what_the_page_shows(connect_stage: ConnectStage, flow: Flow) -> None:
+    flow.produce(range(10))
+    (code,) = code_blocks("connect", "python")
+    instead = {
+        "sc://spark.example.com:15002": connect_stage.server.url,
+        "kafka=..., group_id=..., topic=..., checkpoint_location=...": "**options",
+        '"orders"': f'"{flow.source}"',
+    }
+    connect_stage.queries.ask(run_query, code, instead, flow.options())
+    assert sorted(map(int, flow.values())) == list(range(10))
+    assert flow.committed() == {0: 5, 1: 5}
+
+
 def test_the_server_is_killed(
     front: Front,
     connect_stage: ConnectStage,
@@ -271,8 +285,8 @@ def test_the_server_is_killed(
     (sink,) = connect_stage.server.sinks()
     connect_stage.server.kill_jvm()
     # Orphaned, it would go on for minutes, and so would its heartbeats.
-    until(lambda: not flow.members(), lambda: "the members to leave", timeout=5)
-    until(lambda: not lives(sink), lambda: "the orphan to end", timeout=15)
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
+    until(lambda: not lives(sink), lambda: "the orphan to end", timeout=60)
     assert flow.open_transactions() == []
     run_available(spark_eos_session, flow)
     assert sorted(flow.values()) == expected

@@ -67,7 +67,6 @@ def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
     until(
         lambda: f"spark-eos-heartbeat-{flow.group_id}" not in str(threading.enumerate()),
         lambda: f"the heartbeat thread to end: {threads}",
-        timeout=5,
     )
 
 

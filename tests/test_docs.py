@@ -12,6 +12,7 @@ import pytest
 from spark_eos.errors import Code, verdict
 from spark_eos.protocol import TxnOffsetCommitRequest
 from support.tables import table_of, tables
+from support.versions import needs_data_sources
 
 _ROOT = Path(__file__).parent.parent
 _REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
@@ -86,11 +87,18 @@ def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[st
             yield name, (nullable + field["type"], field["versions"])
 
 
-def test_the_table_of_fronts_has_every_case_and_every_front() -> None:
+@needs_data_sources
+def test_the_table_of_fronts_has_every_case_and_every_front(collected: set[str]) -> None:
     table = table_of("guarantees.md", "Fronts")
-    cases = re.findall(
-        r"^def (test_\w+)", (_ROOT / "tests/test_fronts.py").read_text(), re.MULTILINE
-    )
-    assert [row["test"].strip("`") for row in table.rows] == cases
-    assert {cell for row in table.rows for cell in list(row.values())[2:]} == {"run"}
+    fronts = {"foreachBatch": "foreachBatch", "connect": "Spark Connect"}
+    run: dict[str, set[str]] = {}
+    for test in collected:
+        if found := re.fullmatch(r"test_fronts\.py::(\w+)\[(.*)\]", test):
+            run.setdefault(found[1], set()).add(fronts.get(found[2], found[2]))
+    said = {
+        row["test"].strip("`"): {front for front in table.columns[2:] if row[front] == "run"}
+        for row in table.rows
+    }
+    assert len(said) == len(table.rows)
+    assert said == run
     assert table.columns[2:] == ["foreachBatch", "Spark Connect", "data source"]

@@ -1,5 +1,6 @@
 """README.md and docs/: what they show runs, and what is made from the code is up to date."""
 
+import ast
 import re
 import runpy
 import shlex
@@ -25,7 +26,9 @@ from support.jobs import ROOT, job
 from support.versions import needs_data_sources
 
 DOCS = ROOT / "docs"
-_BLOCK = re.compile(r"^(?:<!-- (.*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^(?:<!-- ([^\n]*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _OWN_PROCESS = "in a process of its own"
 _OTHER_TEST = re.compile(r"run by (tests/\w+\.py)")
 _COUNT = 40
@@ -181,8 +184,10 @@ def reader(
     """Queries of pages run for ever: here they end when they have read all there is."""
 
     def await_termination(query: StreamingQuery, _timeout: float | None = None) -> None:
+        # Which raises what the query has failed with; one that is at its end it leaves alone.
         query.processAllAvailable()
         query.stop()
+        assert query.exception() is None
 
     monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
     return Reader(page_kafka, tmp_path, {"spark": spark_eos_session})
@@ -255,7 +260,31 @@ def _after_moving(reader: Reader) -> None:
     assert written(reader.broker, "orders-enriched") == orders(_COUNT + 9)
 
 
-_AFTER = {"docs/guide.md": _after_guide, "docs/moving.md": _after_moving}
+def _in_capitals(reader: Reader) -> None:
+    assert written(reader.broker, "orders-enriched") == sorted(map(str.upper, orders()))
+
+
+def _as_they_were(reader: Reader) -> None:
+    assert written(reader.broker, "orders-enriched") == orders()
+
+
+_AFTER = {
+    "README.md": _in_capitals,
+    "docs/data-source.md": _in_capitals,
+    "docs/guide.md": _after_guide,
+    "docs/moving.md": _after_moving,
+    "docs/operations.md": _as_they_were,
+    "docs/verify.md": _as_they_were,
+}
+
+
+def test_what_queries_of_pages_write_is_looked_at() -> None:
+    with_queries = {
+        page
+        for page in PAGES
+        if any(block.runs_here and ".start()" in block.code for block in blocks(page))
+    }
+    assert with_queries <= _AFTER.keys()
 
 
 @pytest.mark.parametrize("page", WITH_CODE)
@@ -290,6 +319,26 @@ def test_the_first_query(tmp_path: Path) -> None:
 
 def test_other_tests_run_the_blocks_that_they_are_said_to_run() -> None:
     for page in PAGES:
-        for block in blocks(page):
-            if found := _OTHER_TEST.match(block.note):
-                assert Path(page).name in (ROOT / found[1]).read_text()
+        for language in ("python", "sh"):
+            of_page = [block for block in blocks(page) if block.language == language]
+            said = {found[1] for block in of_page if (found := _OTHER_TEST.match(block.note))}
+            for file in said:
+                # Else it is unknown which of them the test runs.
+                assert all(_OTHER_TEST.match(block.note) for block in of_page), page
+                tree = ast.parse((ROOT / file).read_text())
+                assert _takes_blocks(tree, Path(page).stem, language, len(of_page)), (file, page)
+
+
+def _takes_blocks(tree: ast.Module, page: str, language: str, count: int) -> bool:
+    """Whether a module takes a page's blocks, all of them, and does something with each."""
+    wanted = f"code_blocks({page!r}, {language!r})"
+    used = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For) and ast.unparse(node.iter) == wanted:
+            return isinstance(node.target, ast.Name) and node.target.id in used
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == wanted:
+            (target,) = node.targets
+            assert isinstance(target, ast.Tuple)
+            names = [name.id for name in target.elts if isinstance(name, ast.Name)]
+            return len(names) == count and set(names) <= set(used)
+    return False

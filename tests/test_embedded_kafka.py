@@ -29,7 +29,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until_dead(pid: int, seconds: float = 10) -> None:
+def wait_until_dead(pid: int, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while alive(pid):
         assert time.monotonic() < deadline, f"{pid} still runs after {seconds} s"
@@ -120,10 +120,12 @@ def test_a_paused_broker_is_silent_and_can_be_closed(kafka: EmbeddedKafka) -> No
     kafka.resume()
     assert admin.list_topics(timeout=10).brokers
     kafka.pause()
-    pid, start = kafka.pid, time.monotonic()
+    process = kafka._remains.process
+    assert process is not None
     kafka.close()
-    assert not alive(pid)
-    assert time.monotonic() - start < 4, "it was not woken up, but killed after the grace time"
+    assert not alive(process.pid)
+    # Woken up for SIGTERM, not killed after the grace time.
+    assert process.exit_code() == 128 + signal.SIGTERM
 
 
 def test_close_removes_process_and_data() -> None:
@@ -196,7 +198,7 @@ def test_nothing_outlives_its_owner(how: str) -> None:
             owner.send_signal(signal.SIGKILL)
             owner.wait()
             wait_until_dead(pid)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while directory.exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
             assert not directory.exists()

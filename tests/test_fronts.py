@@ -1,7 +1,6 @@
 """The main cases, end to end, once for each front of spark-eos.
 
-A case speaks to topics and to `support.fronts.Front` only. What docs/connect.md shows is the front
-"connect".
+A case speaks to topics and to `support.fronts.Front` only.
 """
 
 import datetime
@@ -34,7 +33,7 @@ def front(request: pytest.FixtureRequest) -> Front:
 def _settled(flow: Flow, *ends: int) -> None:
     assert flow.committed() == dict(enumerate(ends))
     assert flow.open_transactions() == []
-    until(lambda: not flow.members(), lambda: "the members to leave", timeout=20)
+    until(lambda: not flow.members(), lambda: "the members to leave")
 
 
 def test_records_are_relayed_as_they_are(front: Front, flow: Flow) -> None:

@@ -96,7 +96,6 @@ def test_the_metrics_with_lag(flow: Flow, spark_eos_session: SparkSession) -> No
         until(
             lambda: REGISTRY.get_sample_value("spark_eos_source_lag_records", labels) == 0,
             lambda: "the lag",
-            10,
         )
         names["metrics"].close()
 
@@ -106,5 +105,5 @@ def test_the_joined_progress(
 ) -> None:
     flow.produce(range(10))
     with _running(JOINED, flow, spark_eos_session):
-        line = until(lambda: capsys.readouterr().out, lambda: "Spark's progress", 10)
+        line = until(lambda: capsys.readouterr().out, lambda: "Spark's progress")
     assert re.match(r"batch 0: 10 rows, 0 behind,", line)

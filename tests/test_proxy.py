@@ -8,7 +8,6 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_eos import calls
-from spark_eos.deadline import Deadline
 from spark_eos.errors import Code
 from support import proxy_faults as faults
 from support.flow import Flow
@@ -90,4 +89,4 @@ def test_all_connections_are_cut(proxied_flow: Flow, proxy: KafkaProxy) -> None:
         calls.topics(wire, [proxied_flow.source], deadline())
         proxy.cut()
 
-        assert calls.topics(wire, [proxied_flow.source], Deadline(5, "test"))
+        assert calls.topics(wire, [proxied_flow.source], deadline())

@@ -66,7 +66,7 @@ def test_a_source_topic_created_anew_takes_no_offset_of_the_old_one(flow: Flow) 
         with pytest.raises(TransactionError, match="was deleted and created anew") as failure:
             writing.commit()
         # Not after the transaction's timeout.
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
     assert not failure.value.again
     for words in (flow.source, old, _id(flow, flow.source), "group_id", "checkpoint_location"):
         assert words in str(failure.value)
@@ -177,7 +177,7 @@ def test_a_target_topic_created_anew_between_transactions(flow: Flow, partitions
         began = time.monotonic()
         _commit_in_rounds(writing, rows(flow, 0, *range(60, 90)))
         _commit_in_rounds(writing, rows(flow, 0, *range(90, 120)))
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
     assert sorted(flow.values()) == sorted(f"0/{n}" for n in range(60, 120))
     assert flow.committed() == {0: 120}
 
@@ -259,7 +259,7 @@ def test_a_target_topic_that_stays_away(flow: Flow, *, known: bool) -> None:
         began = time.monotonic()
         failure = _commit(writing, rows(flow, 0, 2, 3))
         # Long before librdkafka gives up, which it does at the transaction's timeout.
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
     assert failure is not None
     assert not failure.again
     assert re.search(rf"'{flow.target}' does not exist.*max_block_ms", str(failure))

@@ -30,10 +30,10 @@ def topics(settings: dict[str, Any]) -> set[str]:
     errors: list[str] = []
     with_errors = {**settings, "log_level": 0, "error_cb": lambda error: errors.append(str(error))}
     admin = AdminClient(with_errors)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until and not errors:
         with contextlib.suppress(KafkaException):
-            return set(admin.list_topics(timeout=0.2).topics)
+            return set(admin.list_topics(timeout=1).topics)
         admin.poll(0)
     raise PermissionError(f"no answer: {errors}")
 

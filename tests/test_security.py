@@ -18,7 +18,7 @@ from spark_eos.wire import Wire
 from support.certificates import encrypted
 from support.flow import Flow
 from support.queries import run_available
-from support.secured import Secured
+from support.secured import SHORT_LOGIN_MS, Secured
 from support.tokens import token_endpoint
 
 KEY_PASSWORD = "k e\"y's"
@@ -209,9 +209,9 @@ def test_a_connection_that_lives_longer_than_its_login(
         caplog.at_level(logging.DEBUG, "kafka.net.connection"),
         closing(Wire(ClientSettings(settings))) as wire,
     ):
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
-            wire.send(MetadataRequest(topics=[]), Deadline(5, "test"))
+        end = time.monotonic() + 1.3 * SHORT_LOGIN_MS / 1000
+        while time.monotonic() < end:
+            wire.send(MetadataRequest(topics=[]), Deadline(30, "test"))
             time.sleep(0.05)
     assert "Beginning SASL re-authentication" in caplog.text
     assert "Connection lost" not in caplog.text

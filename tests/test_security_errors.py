@@ -26,8 +26,8 @@ from support.secured import Secured
 from support.tokens import TokenAuthority, token_endpoint
 
 # Long enough that trying until then is not an answer within seconds.
-PATIENCE = 25.0
-SECONDS = 4.0
+PATIENCE = 600.0
+SECONDS = 60.0
 
 
 def reach(settings: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ class Remains:
         if os.getpid() != self._owner:
             return  # a fork of the owner, which must leave the owner's broker alone
         if self.process is not None:
-            self.process.stop(grace=5)
+            self.process.stop(grace=15)
             self.process = None
         if self.directory is not None:
             self._final_log = self.log()

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -12,15 +11,18 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from chaos.breakages import MUTATIONS, mutated
+from chaos.figures import code_and_date, summary
 from chaos.loads import LOADS
-from chaos.schedule import DOWNTIME, Kind, Schedule, schedule
+from chaos.proving import markdown, prove
+from chaos.schedule import FRONTS, Kind, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
 from chaos.trial import Outcome, run_trial
+from support.versions import HAS_DATA_SOURCES
 
 _console = Console(stderr=True, highlight=False)
+_FRONTS = FRONTS if HAS_DATA_SOURCES else tuple(f for f in FRONTS if f != "data-source")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,10 +34,12 @@ _console = Console(stderr=True, highlight=False)
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([k.value for k in Kind]),
               help="Only faults of this kind; may be repeated.")  # fmt: skip
 @click.option("--load", "loads", multiple=True, type=click.Choice(list(LOADS)), help="Only it.")
+@click.option("--front", "fronts", multiple=True, type=click.Choice(FRONTS), help="Only it.")
 @click.option("--cluster/--local", default=None, help="Executors in processes of their own, or "
               "not; by default the seed decides.")  # fmt: skip
 @click.option("--mutations", is_flag=True, help="Break spark-eos in each of the known ways, and "
-              "fail unless each is found out.")  # fmt: skip
+              "fail unless each is found out by a violated rule, and its faults are harmless "
+              "without it.")  # fmt: skip
 @click.option("--mutation", "chosen", multiple=True, type=click.Choice(list(MUTATIONS)),
               help="Only this one; may be repeated.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep data and logs of trials that went well too.")
@@ -48,6 +52,7 @@ def main(
     steps: int,
     kinds: tuple[str, ...],
     loads: tuple[str, ...],
+    fronts: tuple[str, ...],
     cluster: bool | None,
     mutations: bool,
     chosen: tuple[str, ...],
@@ -60,7 +65,13 @@ def main(
     """
     first = random.randrange(100_000) if seed is None else seed
     if mutations or chosen:
-        sys.exit(_find_out(chosen or tuple(MUTATIONS), first, keep=keep))
+        proofs = prove(
+            chosen or tuple(MUTATIONS),
+            first,
+            lambda plan, name, timeout: _run(plan, keep=keep, name=name, timeout=timeout),
+        )
+        print(f"Seed {first}, {code_and_date()}:\n\n{markdown(proofs)}")
+        sys.exit(0 if all(proof.found is not None for proof in proofs) else 1)
     began = time.monotonic()
     outcomes: list[Outcome] = []
     while len(outcomes) < seeds if seeds is not None else time.monotonic() - began < minutes * 60:
@@ -69,13 +80,14 @@ def main(
             steps=steps,
             loads=loads or tuple(LOADS),
             kinds=[Kind(kind) for kind in kinds],
+            fronts=fronts or _FRONTS,
             cluster=cluster,
         )
         outcome = _run(plan, keep=keep)
         outcomes.append(outcome)
         if json_file is not None:
             with json_file.open("a") as file:
-                file.write(json.dumps(asdict(outcome)) + "\n")
+                file.write(json.dumps(asdict(outcome), default=str) + "\n")
     Console().print(summary(outcomes))
     failed = [outcome.seed for outcome in outcomes if outcome.problem is not None]
     if failed:
@@ -83,18 +95,24 @@ def main(
         sys.exit(1)
 
 
-def _run(plan: Schedule, *, keep: bool, name: str | None = None) -> Outcome:
-    mutation = None if name is None else MUTATIONS[name]
+def _run(
+    plan: Schedule,
+    *,
+    keep: bool,
+    name: str | None = None,
+    timeout: int = TRANSACTION_TIMEOUT_MS,
+) -> Outcome:
     directory = Path(tempfile.mkdtemp(prefix=f"spark-eos-chaos-{plan.seed}-"))
     where = "executors of their own" if plan.cluster else "one JVM"
     broken = f", broken: {name}" if name is not None else ""
-    _console.print(f"seed {plan.seed}: {plan.load}, {where}, {len(plan.faults)} faults{broken}")
+    what = f"{plan.load}, {plan.front}, {where}, {len(plan.faults)} faults{broken}"
+    _console.print(f"seed {plan.seed}: {what}")
     outcome = run_trial(
         plan,
         directory,
         lambda text: _console.print(f"  {text}"),
         mutated(name, directory) if name is not None else None,
-        TRANSACTION_TIMEOUT_MS if mutation is None else mutation.transaction_timeout_ms,
+        timeout,
     )
     if outcome.problem is not None:
         _console.print(f"  [bold]seed {plan.seed} failed[/]: {outcome.problem}", soft_wrap=True)
@@ -103,66 +121,6 @@ def _run(plan: Schedule, *, keep: bool, name: str | None = None) -> Outcome:
     else:
         shutil.rmtree(directory, ignore_errors=True)
     return outcome
-
-
-def _find_out(names: tuple[str, ...], seed: int, *, keep: bool) -> int:
-    table = Table(title="Deliberate breakages")
-    for column in ("breakage", "faults", "found out by"):
-        table.add_column(column)
-    missed = 0
-    for name in names:
-        mutation = MUTATIONS[name]
-        plan = schedule(
-            seed, steps=mutation.steps, loads=[mutation.load], kinds=mutation.kinds, cluster=False
-        )
-        outcome = _run(plan, keep=keep, name=name)
-        missed += outcome.problem is None
-        table.add_row(name, ", ".join(outcome.faults), outcome.problem or "[bold]nothing[/]")
-    Console().print(table)
-    return 1 if missed else 0
-
-
-def summary(outcomes: list[Outcome]) -> Table:
-    """All trials by kinds of faults."""
-    records = sum(o.records for o in outcomes)
-    faults = sum(sum(o.faults.values()) for o in outcomes)
-    table = Table(
-        title=f"{len(outcomes)} seeds, {faults} faults, {records:,} records, "
-        f"{sum(o.transactions for o in outcomes):,} transactions"
-    )
-    table.add_column("fault")
-    for name in ("times", "alone", "recovery p50 s", "p99 s"):
-        table.add_column(name, justify="right")
-    for kind in Kind:
-        times = sum(o.faults.get(kind.value, 0) for o in outcomes)
-        alone = sorted(r.seconds for o in outcomes for r in o.recoveries if r.kinds == kind.value)
-        if times:
-            table.add_row(kind.value, str(times), str(len(alone)), *_percentiles(alone))
-    pairs = sorted(r.seconds for o in outcomes for r in o.recoveries if "+" in r.kinds)
-    table.add_row("in pairs", str(2 * len(pairs)), "", *_percentiles(pairs))
-    recoveries = [recovery for outcome in outcomes for recovery in outcome.recoveries]
-    after = sorted(r.query_seconds for r in recoveries if r.query_seconds is not None)
-    restarted = sorted(r.seconds for r in recoveries if r.query_seconds is not None)
-    same = sorted(r.seconds for r in recoveries if r.query_seconds is None)
-    table.add_section()
-    down = {kind.value for kind in DOWNTIME}
-    up = sorted(r.seconds for r in recoveries if not down & set(r.kinds.split("+")))
-    for name, seconds in (
-        ("all steps", sorted(r.seconds for r in recoveries)),
-        ("steps without broker downtime and session expiry", up),
-        ("steps after which the same driver went on", same),
-        ("steps after which a driver was started again", restarted),
-        ("of that, since its query started", after),
-    ):
-        table.add_row(name, "", str(len(seconds)), *_percentiles(seconds))
-    return table
-
-
-def _percentiles(seconds: list[float]) -> tuple[str, str]:
-    if not seconds:
-        return "", ""
-    last = seconds[min(len(seconds) - 1, int(len(seconds) * 0.99))]
-    return f"{statistics.median(seconds):.1f}", f"{last:.1f}"
 
 
 if __name__ == "__main__":

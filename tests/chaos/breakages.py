@@ -1,5 +1,7 @@
 """Deliberate breakages of spark-eos, each a patch in ``mutations/``: the faults must show them.
 
+`chaos.proving` runs each of them, and what must be seen for one to count.
+
 A breakage is made in a copy of the package, which the query and its workers then run.
 """
 
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import spark_eos
+from chaos.invariants import Category
 from chaos.schedule import Kind
 from chaos.stage import TRANSACTION_TIMEOUT_MS
 
@@ -24,12 +27,14 @@ class Mutation:
         steps: so many steps of them show it.
         load: a load that shows it.
         transaction_timeout_ms: the query's; long, where the brokers' own abort would hide it.
+        category: what it violates; PROMISE only where something else keeps the records right.
     """
 
     kinds: tuple[Kind, ...]
     steps: int = 6
     load: str = "relay"
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    category: Category = Category.INVARIANT
 
 
 MUTATIONS = {
@@ -39,7 +44,8 @@ MUTATIONS = {
     "v6-sent-before-flush": Mutation((Kind.WORKER_PAUSE,), steps=1),
     "offsets-read-before-fencing": Mutation((Kind.TWO_DRIVERS,), steps=3),
     "retries-not-deferred": Mutation((Kind.USER_EXCEPTION, Kind.WORKER_KILL), load="skewed"),
-    "delivery-errors-ignored": Mutation((Kind.TARGET_REFUSES,), steps=2),
+    # librdkafka itself still refuses to commit, so that no record can be lost.
+    "delivery-errors-ignored": Mutation((Kind.TARGET_REFUSES,), steps=2, category=Category.PROMISE),
     "producer-kept-after-an-unclean-end": Mutation((Kind.LATE_OFFSETS,)),
     "end-committed-before-the-rows": Mutation((Kind.DRIVER_KILL,), steps=2),
     "lingering-transactions-left": Mutation(

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from chaos import loads, processes
+from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
 from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
 from spark_eos.protocol import TxnOffsetCommitRequest
@@ -33,6 +34,7 @@ from support.proxy_faults import Link, Request
 
 _PATIENCE = 90.0
 _MOST_PARTITIONS = 7
+_BOTH_WRITE = 3
 
 
 def inflict(stage: Stage, fault: Fault) -> None:
@@ -74,11 +76,19 @@ def _driver(driver: int) -> list[int]:
 
 def _query_kill(stage: Stage, _fault: Fault) -> None:
     """As if its host had gone: workers too, so that nobody ends their transactions."""
-    stage.kill_query()
+    stage.kill_host()
+
+
+def _holder_kill(stage: Stage, fault: Fault) -> None:
+    processes.send(_one(stage.holders(), fault), signal.SIGKILL)
+
+
+def _holder_pause(stage: Stage, fault: Fault) -> None:
+    _paused(_one(stage.holders(), fault), fault.seconds)
 
 
 def _session_expiry(stage: Stage, fault: Fault) -> None:
-    _paused([stage.driver], SESSION_TIMEOUT_MS / 1000 + fault.seconds)
+    _paused([stage.driver, *stage.holders()], SESSION_TIMEOUT_MS / 1000 + fault.seconds)
 
 
 def _broker_away(end: Callable[[EmbeddedKafka], None]) -> Callable[[Stage, Fault], None]:
@@ -174,7 +184,7 @@ def _two_drivers(stage: Stage, fault: Fault) -> None:
     # harness starts the first.
     _await_one_to_give_up(stage, other, end)
     wait_for(
-        lambda: other.poll() is not None or "REPORT" in stage.log_of_another(),
+        lambda: other.poll() is not None or stage.reports_of_another(),
         end,
         "of two drivers the one that is left does not write",
     )
@@ -182,11 +192,19 @@ def _two_drivers(stage: Stage, fault: Fault) -> None:
 
 
 def _await_one_to_give_up(stage: Stage, other: "subprocess.Popen[bytes]", end: float) -> None:
-    wait_for(
-        lambda: other.poll() is not None or stage.exit_status() is not None,
-        end,
-        "of two drivers of one group neither has given up",
-    )
+    counts: list[tuple[int, int]] = []
+    while other.poll() is None and stage.exit_status() is None:
+        time.sleep(0.02)
+        both = stage.reports(), stage.reports_of_another()
+        # Whoever is fenced may have been in a batch then, and have reported it late; each may
+        # have taken the other over once.
+        if both[1] and (not counts or min(a - b for a, b in zip(both, counts[-1], strict=True))):
+            counts.append(both)
+        if len(counts) > _BOTH_WRITE:
+            seen = f"both have written {_BOTH_WRITE} times beside each other"
+            raise ViolationError(Rule.ONE_RUN, seen)
+        if time.monotonic() > end:
+            raise TrialError("of two drivers of one group neither has given up")
 
 
 def _end_another(stage: Stage, other: "subprocess.Popen[bytes]", fault: Fault) -> None:
@@ -202,12 +220,12 @@ def _end_another(stage: Stage, other: "subprocess.Popen[bytes]", fault: Fault) -
 
 def _frozen_query(stage: Stage, fault: Fault) -> None:
     """The whole query, tasks included, sleeps through the life of another, and wakes up."""
-    pids = [stage.driver, *processes.children(stage.driver)]
+    pids = [stage.driver, *processes.children(stage.driver), *stage.holders()]
     processes.send(pids, signal.SIGSTOP)
     try:
         other = stage.start_another()
         end = time.monotonic() + _PATIENCE
-        while "REPORT" not in stage.log_of_another():
+        while not stage.reports_of_another():
             if time.monotonic() > end or other.poll() is not None:
                 raise TrialError("a second driver does not take a frozen one over")
             time.sleep(0.05)
@@ -286,22 +304,25 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         time.sleep(0.1)
     if len(_batches(stage.checkpoint / "offsets")) < 3:
         raise NotInflictedError("with batch 0 alone, lost offsets can't be told from a new group's")
-    stage.kill_query()
+    stage.kill_host()
     _end_members(stage)
     known = stage.committed()
     assert known is not None
-    groups.delete_group(stage.servers, stage.name)
-    stage.start()
-    end = time.monotonic() + _PATIENCE
-    while stage.exit_status() is None:
-        if time.monotonic() > end or any((stage.committed() or {}).values()):
-            raise TrialError("the query went on although its group's offsets were deleted")
-        time.sleep(0.1)
-    if "OffsetsLostError" not in stage.log.read_text(errors="replace"):
-        raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
-    stage.kill_query()
-    _end_members(stage)
-    groups.set_offsets(stage.servers, stage.name, known)
+    with stage.watcher.offsets_may_go_back():
+        groups.delete_group(stage.servers, stage.name)
+        stage.start()
+        end = time.monotonic() + _PATIENCE
+        while stage.exit_status() is None:
+            if any((stage.committed() or {}).values()):
+                raise ViolationError(Rule.STOPS_WITHOUT_OFFSETS, "it has committed new ones")
+            if time.monotonic() > end:
+                raise TrialError("the query does not end although its group's offsets are gone")
+            time.sleep(0.1)
+        if "OffsetsLostError" not in stage.log.read_text(errors="replace"):
+            raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
+        stage.kill_host()
+        _end_members(stage)
+        groups.set_offsets(stage.servers, stage.name, known)
     stage.start()
 
 
@@ -381,6 +402,8 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.JVM_KILL: _killing(processes.jvm_of),
     Kind.QUERY_KILL: _query_kill,
     Kind.JVM_PAUSE: _pausing(processes.jvm_of),
+    Kind.HOLDER_KILL: _holder_kill,
+    Kind.HOLDER_PAUSE: _holder_pause,
     Kind.SESSION_EXPIRY: _session_expiry,
     Kind.BROKER_KILL: _broker_away(EmbeddedKafka.kill),
     Kind.BROKER_RESTART: _broker_away(EmbeddedKafka.stop),

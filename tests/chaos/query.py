@@ -10,41 +10,116 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 from chaos.loads import LOADS, transformed
-from spark_eos import BatchReport, ExactlyOnceSink
+from chaos.reports import add_report
+from spark_eos import BatchReport, ExactlyOnceSink, read_from_group
+from spark_eos.jars import spark_kafka_jars
 from spark_eos.testing import spark_session
 
 
-def _print_report(report: BatchReport) -> None:
-    fields = dataclasses.asdict(report)
-    fields.pop("partitions")
-    print("REPORT", json.dumps(fields), flush=True)
+@dataclasses.dataclass(frozen=True)
+class _Reports:
+    """An ``on_batch`` that may be called in another process."""
+
+    file: str
+
+    def __call__(self, report: BatchReport) -> None:
+        fields = dataclasses.asdict(report)
+        fields.pop("partitions")
+        add_report(Path(self.file), fields)
+
+
+def _session(settings: dict[str, Any]) -> SparkSession:
+    if settings["front"] != "connect":
+        return spark_session(master=settings["master"], config=settings["config"], quick_start=True)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    jars = ",".join(map(str, spark_kafka_jars()))
+    builder: Any = SparkSession.builder
+    config = {
+        "spark.jars": jars,
+        "spark.ui.enabled": "false",
+        # Another driver has a server of its own.
+        "spark.connect.grpc.binding.port": "0",
+        **settings["config"],
+    }
+    remote = builder.remote(settings["master"]).config(map=config)
+    return remote.getOrCreate()  # type: ignore[no-any-return]
+
+
+def _sink_writer(
+    spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
+) -> DataStreamWriter:
+    load = LOADS[settings["load"]]
+    sink = ExactlyOnceSink(
+        **load.options, **settings["sink"], on_batch=_Reports(settings["reports"])
+    )
+    frame = sink.read(spark, **reading)
+    return sink.write(transformed(load, frame, settings["targets"], Path(settings["control"])))
+
+
+def _data_source_writer(
+    spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
+) -> DataStreamWriter:
+    # Spark 4.0 does not have it.
+    from spark_eos import KafkaEosDataSource, check_pipeline
+
+    load = LOADS[settings["load"]]
+    given = {**load.options, **settings["sink"]}
+    kafka = given.pop("kafka")
+    frame = read_from_group(spark, kafka=kafka, group_id=given["group_id"], **reading)
+    rows = transformed(load, frame, settings["targets"], Path(settings["control"]))
+    check_pipeline(rows)
+    spark.dataSource.register(KafkaEosDataSource)
+    options = {f"kafka.{name}": value for name, value in kafka.items()}
+    # Case does not matter.
+    options |= {name.replace("_", ""): str(value) for name, value in given.items()}
+    return rows.writeStream.format("kafka-eos").options(**options)
+
+
+def _progress(query: StreamingQuery, file: Path) -> Callable[[], None]:
+    """Reports batches from Spark's progress, for who is told of none."""
+    last = -1
+
+    def look() -> None:
+        nonlocal last
+        found = query.lastProgress
+        if found is not None and found["batchId"] > last and found["numInputRows"]:
+            last = found["batchId"]
+            add_report(file, {"batch_id": last})
+
+    return look
 
 
 def main() -> None:
     """See above."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
-    load = LOADS[settings["load"]]
-    control = Path(settings["control"])
-    spark = spark_session(master=settings["master"], config=settings["config"], quick_start=True)
-    sink = ExactlyOnceSink(**load.options, **settings["sink"], on_batch=_print_report)
-    frame = sink.read(
-        spark,
-        subscribe=",".join(settings["sources"]),
-        options={"maxOffsetsPerTrigger": str(settings["max_offsets"])},
-    )
-    writer = sink.write(transformed(load, frame, settings["targets"], control))
+    spark = _session(settings)
+    reading = {
+        "subscribe": ",".join(settings["sources"]),
+        "options": {"maxOffsetsPerTrigger": str(settings["max_offsets"])},
+    }
+    data_source = settings["front"] == "data-source"
+    make = _data_source_writer if data_source else _sink_writer
+    writer = make(spark, settings, reading)
     writer = writer.trigger(availableNow=True) if settings["drain"] else writer
-    restart = control / "restart"
+    restart = Path(settings["control"]) / "restart"
     parent = os.getppid()
     while True:
         query = writer.start()
         print(f"STARTED {time.monotonic():.3f}", flush=True)
+        look = _progress(query, Path(settings["reports"])) if data_source else _nothing
         while query.isActive and not restart.exists():
             time.sleep(0.02)
+            look()
             if os.getppid() != parent:
                 os._exit(3)  # the harness is gone, and nobody will end this query
         if query.isActive:
@@ -54,6 +129,10 @@ def main() -> None:
         query.awaitTermination()
         print("DONE", flush=True)
         return
+
+
+def _nothing() -> None:
+    """A sink tells of its batches itself."""
 
 
 if __name__ == "__main__":

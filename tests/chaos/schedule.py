@@ -18,6 +18,8 @@ class Kind(enum.Enum):
     JVM_KILL = "jvm-kill"
     JVM_PAUSE = "jvm-pause"
     QUERY_KILL = "query-kill"
+    HOLDER_KILL = "holder-kill"
+    HOLDER_PAUSE = "holder-pause"
     SESSION_EXPIRY = "session-expiry"
     BROKER_KILL = "broker-kill"
     BROKER_RESTART = "broker-restart"
@@ -42,6 +44,11 @@ class Kind(enum.Enum):
 
 
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
+# Where the group's members are not the driver's: the data source's keeper, Connect's sink process.
+NOT_OF_THE_SINK = frozenset({Kind.HOLDER_KILL, Kind.HOLDER_PAUSE})
+# How the query writes: `ExactlyOnceSink` in classic Spark or on Spark Connect, or
+# ``format("kafka-eos")``.
+FRONTS = ("sink", "connect", "data-source")
 # The proxy does one of these at a time, the broker one of those.
 NETWORK = frozenset(
     {
@@ -109,6 +116,7 @@ class Schedule:
     Attributes:
         seed: the seed.
         load: the load's name.
+        front: how the query writes, of `FRONTS`.
         cluster: executors in processes of their own, instead of threads of the driver's JVM.
         speculation: whether Spark starts second copies of slow tasks.
         steps: the faults.
@@ -116,6 +124,7 @@ class Schedule:
 
     seed: int
     load: str
+    front: str
     cluster: bool
     speculation: bool
     steps: tuple[Step, ...]
@@ -139,6 +148,7 @@ def schedule(
     steps: int,
     loads: Sequence[str],
     kinds: Collection[Kind] = (),
+    fronts: Sequence[str] = FRONTS,
     cluster: bool | None = None,
 ) -> Schedule:
     """The schedule of a seed.
@@ -148,11 +158,19 @@ def schedule(
         steps: number of steps.
         loads: names of the loads to choose from.
         kinds: to choose from; all, if empty. Each comes before any comes twice.
-        cluster: whether executors have processes of their own; by default the seed decides.
+        fronts: to choose from.
+        cluster: whether executors have processes of their own; by default the seed decides. They
+            never have with a front other than ``sink``.
     """
     chosen = random.Random(seed)
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster
-    pool = [k for k in Kind if (not kinds or k in kinds) and (on_cluster or k not in CLUSTER_ONLY)]
+    front = chosen.choice(list(fronts))
+    on_cluster = on_cluster and front == "sink"
+    without = NOT_OF_THE_SINK if front == "sink" else frozenset()
+    without |= frozenset() if on_cluster else CLUSTER_ONLY
+    pool = [k for k in Kind if (not kinds or k in kinds) and k not in without]
+    if not pool:
+        raise ValueError(f"none of these faults can be done to {front}, cluster={on_cluster}")
     bag: list[Kind] = []
 
     def draw() -> Kind:
@@ -181,6 +199,7 @@ def schedule(
     return Schedule(
         seed,
         chosen.choice(list(loads)),
+        front,
         on_cluster,
         on_cluster and chosen.random() < 0.5,
         tuple(made),

@@ -10,17 +10,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from chaos.invariants import Rule, Violation
 from chaos.loads import LOADS, Source
 from chaos.order import OrderCheck
-from chaos.processes import children, send
+from chaos.processes import children, holders_of, keepers_of, send
+from chaos.reports import reports_of
 from chaos.schedule import Schedule
 from spark_eos.config import ClientSettings
 from spark_eos.deadline import Deadline
@@ -34,6 +36,8 @@ from support.proxy import KafkaProxy
 
 TRANSACTION_TIMEOUT_MS = 12_000
 SESSION_TIMEOUT_MS = 5_000
+# Seconds, after a transaction's timeout.
+_ABORTED_WITHIN = 20.0
 _TESTS = Path(__file__).parents[1]
 
 
@@ -131,11 +135,12 @@ class Stage:
         for process in [self._process, *self._others]:
             if process is not None:
                 _kill_all(process)
+        send(keepers_of(self.name), signal.SIGKILL)
         self._stack.close()
 
     # The query --------------------------------------------------------------------------------
 
-    def settings(self, *, checkpoint: Path, drain: bool) -> dict[str, Any]:
+    def settings(self, *, checkpoint: Path, log: Path, drain: bool) -> dict[str, Any]:
         """For ``chaos.query``."""
         config = {
             "spark.sql.shuffle.partitions": "2",
@@ -153,6 +158,7 @@ class Stage:
             }
         return {
             "load": self.plan.load,
+            "front": self.plan.front,
             "control": str(self.control),
             "master": "local-cluster[2,1,1024]" if self.plan.cluster else "local[2,3]",
             "config": config,
@@ -160,6 +166,7 @@ class Stage:
             "targets": self.targets,
             "max_offsets": self.load.max_offsets,
             "drain": drain,
+            "reports": str(log.with_suffix(".reports")),
             "sink": {
                 "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
                 "group_id": self.name,
@@ -192,14 +199,14 @@ class Stage:
     def start(self, *, drain: bool = False) -> None:
         """Starts the query, after the last one has ended."""
         self.starts += 1
-        settings = self.settings(checkpoint=self.checkpoint, drain=drain)
+        settings = self.settings(checkpoint=self.checkpoint, log=self.log, drain=drain)
         self._process = self._launch(settings, self.log)
 
     def start_another(self) -> "subprocess.Popen[bytes]":
         """Starts a second driver with the same group and no checkpoint of the first's."""
         checkpoint = self.directory / f"checkpoint-of-another-{len(self._others)}"
-        settings = self.settings(checkpoint=checkpoint, drain=False)
         self._another_log = self.directory / f"another-{len(self._others)}.log"
+        settings = self.settings(checkpoint=checkpoint, log=self._another_log, drain=False)
         process = self._launch(settings, self._another_log)
         self._others.append(process)
         return process
@@ -207,6 +214,18 @@ class Stage:
     def log_of_another(self) -> str:
         """What the newest second driver has printed."""
         return self._another_log.read_text(errors="replace")
+
+    def reports_of_another(self) -> int:
+        """How many batches it has reported."""
+        return len(reports_of(self._another_log.with_suffix(".reports")))
+
+    def reports(self) -> int:
+        """How many batches the current query has reported."""
+        return len(reports_of(self.log.with_suffix(".reports")))
+
+    def holders(self) -> list[int]:
+        """Processes that hold the group's members, where that is not the driver itself."""
+        return holders_of(self.driver, self.name)
 
     @property
     def log(self) -> Path:
@@ -233,6 +252,21 @@ class Stage:
         if self._process is not None:
             _kill_all(self._process)
 
+    def kill_host(self) -> None:
+        """The same, and for what outlives a driver on its host: the data source's keeper."""
+        self.kill_query()
+        send(keepers_of(self.name), signal.SIGKILL)
+
+    def end(self) -> None:
+        """Ends all queries, and waits until the brokers have aborted what they leave open."""
+        self.watcher.stop_feeding()
+        self.kill_host()
+        for other in self._others:
+            _kill_all(other)
+        end = time.monotonic() + self.transaction_timeout_ms / 1000 + _ABORTED_WITHIN
+        while time.monotonic() < end and self.abandoned(time.time()):
+            time.sleep(0.2)
+
     def kill(self, process: "subprocess.Popen[bytes]") -> None:
         """The same for another driver."""
         _kill_all(process)
@@ -249,7 +283,7 @@ class Stage:
         """More input."""
         self.source.top_up(self.partitions)
 
-    def committed(self) -> dict[tuple[str, int], int] | None:
+    def committed(self) -> Mapping[tuple[str, int], int] | None:
         """The group's committed offsets; None while the broker does not tell."""
         try:
             return all_committed_offsets(self.wire, self.name, Deadline(1.0, "harness"))
@@ -279,6 +313,9 @@ class _Watcher:
         self._fed = True
         self._feeding = threading.Lock()
         self._failure: Exception | None = None
+        self.violations: list[Violation] = []
+        self._furthest: dict[tuple[str, int], int] = {}
+        self._may_go_back = False
         self._threads = [
             threading.Thread(target=self._work, args=(work,), name=work.__name__, daemon=True)
             for work in (self._watch, self._feed)
@@ -297,9 +334,30 @@ class _Watcher:
             asked = time.monotonic()
             found = self._stage.committed()
             if found is not None:
+                self._compare(found)
                 # Offsets that were deleted and put back are no progress.
                 total = max(self.total, sum(found.values()))
                 self._readings.append(_Reading(asked, time.monotonic(), total))
+
+    def _compare(self, found: Mapping[tuple[str, int], int]) -> None:
+        if self._may_go_back:
+            self._furthest.clear()
+            return
+        for (topic, partition), offset in found.items():
+            before = self._furthest.get((topic, partition), offset)
+            if offset < before and not self.violations:
+                detail = f"{topic}-{partition} from {before} to {offset}"
+                self.violations.append(Violation(Rule.OFFSETS_FORWARD, detail))
+            self._furthest[topic, partition] = max(before, offset)
+
+    @contextmanager
+    def offsets_may_go_back(self) -> Iterator[None]:
+        """While the harness itself deletes them, and puts them back."""
+        self._may_go_back = True
+        try:
+            yield
+        finally:
+            self._may_go_back = False
 
     def _feed(self) -> None:
         stage = self._stage

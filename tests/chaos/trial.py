@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.faults import inflict_together
+from chaos.invariants import Rule, Violation, ViolationError, violations
 from chaos.loads import EXPECT, POSITION
+from chaos.reports import reports_of
 from chaos.schedule import DEADLY, FATAL, Schedule, Step
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
 from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
 
+# Seconds from a fault to the next committed transaction that are called a recovery.
+BAR = 5.0
 _PATIENCE = 150.0
 _DRAIN_PATIENCE = 240.0
 _DRAINS = 3
@@ -26,18 +30,25 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recovery:
-    """From the end of a step's faults to the next committed transaction.
+    """From a step's faults to the next committed transaction.
 
     Attributes:
         kinds: of the faults, joined by "+" where there were two.
-        seconds: how long it took.
-        query_seconds: where a driver had to be started again, how much of it came after the
-            start of its query; the rest is Spark's own start.
+        seconds: since the faults were over: since the kill, the cut, or the end of what lasts. The
+            start of a new driver, and of its Spark, is in it.
+        since_begin: since the first of them began.
+        restarted: whether a driver had to be started again.
     """
 
     kinds: str
     seconds: float
-    query_seconds: float | None
+    since_begin: float
+    restarted: bool
+
+    @property
+    def missed(self) -> bool:
+        """Whether it took longer than the bar."""
+        return self.seconds > BAR
 
 
 @dataclass
@@ -47,26 +58,40 @@ class Outcome:
     Attributes:
         seed: the schedule's seed.
         load: the load's name.
+        front: how the query writes.
         faults: number of faults by kind.
         recoveries: of each step.
         records: input records.
         transactions: as far as batches were reported.
         starts: of the query's processes.
-        problem: why the trial failed; None if it did not.
+        violations: of the rules of `chaos.invariants`.
+        stuck: what the query did not get done in time, or None; it violates no rule.
+        harness: how the harness itself failed, or None; then nothing is known.
         findings: the verifier's counts.
         seconds: how long it took.
     """
 
     seed: int
     load: str
+    front: str
     faults: dict[str, int] = field(default_factory=dict)
     recoveries: list[Recovery] = field(default_factory=list)
     records: int = 0
     transactions: int = 0
     starts: int = 0
-    problem: str | None = None
+    violations: list[Violation] = field(default_factory=list)
+    stuck: str | None = None
+    harness: str | None = None
     findings: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+
+    @property
+    def problem(self) -> str | None:
+        """All that is wrong, in words; None if nothing is."""
+        words = [str(violation) for violation in self.violations]
+        words += [] if self.stuck is None else [f"stuck: {self.stuck}"]
+        words += [] if self.harness is None else [f"the harness failed: {self.harness}"]
+        return "; ".join(words) or None
 
 
 def run_trial(
@@ -85,36 +110,63 @@ def run_trial(
         project: directory of the ``spark_eos`` under test, if not the one installed.
         transaction_timeout_ms: the query's.
     """
-    outcome = Outcome(plan.seed, plan.load)
+    outcome = Outcome(plan.seed, plan.load, plan.front)
     began = time.monotonic()
-    with Stage(plan, directory, project, transaction_timeout_ms) as stage:
-        try:
-            stage.start()
-            _recovered(stage, time.monotonic(), starts=0)
-            for step in plan.steps:
-                _step(stage, step, outcome, tell)
-            tell("reading the rest")
-            _drain(stage)
-            outcome.records = stage.source.produced
-            tell(f"verifying {outcome.records:,} records")
-            outcome.findings, outcome.problem = judge(stage)
-            outcome.problem = outcome.problem or _row_not_named(directory)
-        except TrialError as error:
-            outcome.problem = str(error)
-        except Exception:  # noqa: BLE001 - a seed that breaks the harness must be told like others
-            outcome.problem = traceback.format_exc()
-        if outcome.problem and _MARKERS_SKIPPED in stage.broker.log():
-            outcome.problem += " (the broker has left transactions without markers: KAFKA-20734)"
-        outcome.starts = stage.starts
-        outcome.transactions = _transactions(directory)
+    try:
+        with Stage(plan, directory, project, transaction_timeout_ms) as stage:
+            _play(stage, outcome, tell)
+    except Exception:  # noqa: BLE001 - a seed that breaks the harness must be told like others
+        outcome.harness = outcome.harness or traceback.format_exc()
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def _play(stage: Stage, outcome: Outcome, tell: Tell) -> None:
+    drained = False
+    try:
+        stage.start()
+        _recovered(stage, time.monotonic(), starts=0)
+        for step in stage.plan.steps:
+            _step(stage, step, outcome, tell)
+        tell("reading the rest")
+        _drain(stage)
+        drained = True
+    except ViolationError as error:
+        outcome.violations.append(error.violation)
+    except TrialError as error:
+        outcome.stuck = str(error)
+    except Exception:  # noqa: BLE001 - see above
+        outcome.harness = traceback.format_exc()
+    if not drained:
+        stage.end()
+    outcome.records = stage.source.produced
+    tell(f"verifying {outcome.records:,} records")
+    try:
+        _judge(stage, outcome, drained=drained)
+    except Exception:  # noqa: BLE001 - see above
+        outcome.harness = outcome.harness or traceback.format_exc()
+    outcome.violations += [*stage.watcher.violations, *_rows_not_named(stage.directory)]
+    outcome.violations += [
+        Violation(Rule.OFFSETS_LAST, f"{len(stage.order.violations)} times, first {first}")
+        for first in stage.order.violations[:1]
+    ]
+    if outcome.violations and _MARKERS_SKIPPED in stage.broker.log():
+        note = " (the broker has left transactions without markers: KAFKA-20734)"
+        first = outcome.violations[0]
+        outcome.violations[0] = Violation(first.rule, first.detail + note)
+    outcome.starts = stage.starts
+    outcome.transactions = sum(
+        int(report.get("transactions", 0))
+        for file in stage.directory.glob("query-*.reports")
+        for report in reports_of(file)
+    )
 
 
 def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     time.sleep(step.pause)
     kinds = "+".join(fault.kind.value for fault in step.faults)
     starts = stage.starts
+    began = time.monotonic()
     over, missed = inflict_together(stage, step.faults, step.between)
     over_by_the_clock = time.time()
     done = {fault.kind for fault in step.faults if fault not in missed}
@@ -123,13 +175,14 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     if FATAL & done:
         _await_end(stage)
     moved = _recovered(stage, over, starts)
-    after = moved - max(over, stage.queries()[-1]) if stage.starts > starts else None
-    outcome.recoveries.append(Recovery(kinds, moved - over, after))
+    recovery = Recovery(kinds, moved - over, moved - began, stage.starts > starts)
+    outcome.recoveries.append(recovery)
     if DEADLY & done:
         left = stage.abandoned(over_by_the_clock)
         if left:
-            raise TrialError(f"{kinds}: transactions are open after recovery: {', '.join(left)}")
-    tell(f"{kinds}: recovered in {moved - over:.1f} s")
+            raise ViolationError(Rule.NOTHING_LEFT_OPEN, f"{kinds}: {', '.join(left)}")
+    missing = f": missed the bar of {BAR:g} s" if recovery.missed else ""
+    tell(f"{kinds}: recovered in {recovery.seconds:.1f} s{missing}")
 
 
 def _await_end(stage: Stage) -> None:
@@ -175,26 +228,17 @@ def _drain(stage: Stage) -> None:
     raise TrialError(f"without any fault the query does not get to the end; see {stage.log}")
 
 
-def _transactions(directory: Path) -> int:
-    total = 0
-    for log in directory.glob("query-*.log"):
-        for line in log.read_text(errors="replace").splitlines():
-            if line.startswith("REPORT "):
-                total += int(line.partition('"transactions": ')[2].partition(",")[0])
-    return total
+def _rows_not_named(directory: Path) -> list[Violation]:
+    """Queries that ended over a record and did not say which row it came from."""
+    logs = {log: log.read_text(errors="replace") for log in directory.glob("query-*.log")}
+    return [
+        Violation(Rule.ROW_NAMED, f"see {log.name}")
+        for log, text in sorted(logs.items())
+        if _REFUSED in text and not _ROW_TO_BLAME.search(text)
+    ][:1]
 
 
-def _row_not_named(directory: Path) -> str | None:
-    """What is wrong if a query ended over a record and did not say which row it came from."""
-    for log in directory.glob("query-*.log"):
-        text = log.read_text(errors="replace")
-        if _REFUSED in text and not _ROW_TO_BLAME.search(text):
-            return f"a query ended without naming the row to blame: {log}"
-    return None
-
-
-def judge(stage: Stage) -> tuple[dict[str, int], str | None]:
-    """The verifier's counts, and what is wrong, if anything is."""
+def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
     found = verify(
         kafka={"bootstrap.servers": stage.servers},
         inputs=stage.sources,
@@ -203,16 +247,19 @@ def judge(stage: Stage) -> tuple[dict[str, int], str | None]:
         expect_header=EXPECT,
         group_id=stage.name,
         prefix=f"spark-eos/{stage.name}/",
-        complete=True,
+        complete=drained,
     )
     counts = {kind.value: found.count(kind) for kind in FindingKind}
     counts["records_in"], counts["records_out"] = found.records_in, found.records_out
     counts["order_violations"] = len(stage.order.violations)
-    problems = stage.order.violations[:1]
-    if found.verdict is Verdict.SOUND and found.records_in == stage.source.produced:
-        return counts, "; ".join(problems) or None
-    problems += [
-        f"{finding.count} {kind.value}, such as {finding.examples[:1]}"
-        for kind, finding in found.anomalies.items()
-    ]
-    return counts, "; ".join(problems) or f"can't be judged: {found.unjudged}, {found.notes}"
+    outcome.findings = counts
+    seen = violations(found, drained=drained)
+    outcome.violations += seen
+    if seen or not drained:
+        return
+    if found.records_in != stage.source.produced:
+        outcome.harness = f"{stage.source.produced} records produced, {found.records_in} read"
+    elif found.count(FindingKind.UNPROCESSED):
+        outcome.stuck = f"drained, but {found.count(FindingKind.UNPROCESSED)} are not processed"
+    elif found.verdict is not Verdict.SOUND:
+        outcome.harness = f"can't be judged: {found.unjudged}, {found.notes}"

@@ -78,7 +78,7 @@ class Actors:
             self.beat()
             return group_calls.describe_group(self.wire, self.group_id, deadline()).stable
 
-        until(stable, lambda: f"group {self.group_id} to be stable", timeout=20)
+        until(stable, lambda: f"group {self.group_id} to be stable")
         self.beat()
 
     def owned(self, instance_id: str) -> set[int]:

@@ -124,7 +124,7 @@ class Bench:
             return stable if stable == high else {}
 
         # The markers of a committed transaction are written shortly after its end is answered.
-        wanted = until(ends, lambda: f"{target} without open transactions", timeout=3)
+        wanted = until(ends, lambda: f"{target} without open transactions")
         found: list[str] = []
 
         def read() -> bool:
@@ -134,7 +134,7 @@ class Bench:
             places = self._consumer.position([TopicPartition(target, p) for p in wanted])
             return all(max(place.offset, 0) >= wanted[place.partition] for place in places)
 
-        until(read, lambda: f"{target} up to {wanted}", timeout=10)
+        until(read, lambda: f"{target} up to {wanted}")
         return sorted(found)
 
     def assert_nothing_left(self, before: dict[int, int], used: ProducerIdentity) -> None:

@@ -157,14 +157,17 @@ def _data_source_writer(
     return write_stream(frame).options(**options), _nothing
 
 
-@tenacity.retry(
+# Connect's server allows a sink's process 10 s to start, which a busy machine may exceed.
+patiently = tenacity.retry(
     retry=tenacity.retry_if_exception_message(match="(?s).*waiting for the Python worker"),
-    stop=tenacity.stop_after_attempt(5),
+    stop=tenacity.stop_after_delay(200),
     reraise=True,
 )
+
+
+@patiently
 def started(writer: DataStreamWriter) -> StreamingQuery:
     """Starts a query."""
-    # Connect's server allows a sink's process 10 s to start, which a busy machine may exceed.
     return writer.start()
 
 

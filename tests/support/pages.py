@@ -4,6 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pyspark.sql import SparkSession
+
+from spark_eos import ExactlyOnceSink
+from support.fronts import patiently
 from support.jobs import ROOT
 
 
@@ -15,6 +19,22 @@ def page(name: str) -> str:
 def code_blocks(name: str, language: str) -> list[str]:
     """The code blocks of a page in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page(name), re.DOTALL | re.MULTILINE)
+
+
+def run_query(
+    _session: SparkSession, code: str, instead: Mapping[str, str], options: Mapping[str, Any]
+) -> None:
+    """Runs a block that makes its session and starts a ``query``, until all there is was read.
+
+    Args:
+        code: see `run_block`.
+        instead: the same.
+        options: a name of the block's.
+    """
+    names = {"SparkSession": SparkSession, "ExactlyOnceSink": ExactlyOnceSink, "options": options}
+    query = patiently(run_block)(code, instead, **names)["query"]
+    query.processAllAvailable()
+    query.stop()
 
 
 def run_block(code: str, instead: Mapping[str, str], **names: Any) -> dict[str, Any]:

@@ -282,4 +282,5 @@ def clean(proxy: KafkaProxy) -> Iterator[KafkaProxy]:
     try:
         yield proxy
     finally:
+        proxy.latency = 0.0
         proxy.reset()

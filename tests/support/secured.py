@@ -22,6 +22,8 @@ MARK = "MARKED"
 MARKED_PASSWORD = f"{MARK}password7391"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 HOSTS = ("localhost", "127.0.0.1")
+# Long enough for a busy machine to log in again in the last tenth of it.
+SHORT_LOGIN_MS = 3_000
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def secured_kafka(directory: Path) -> Iterator[Secured]:
     client = issued(authority, "client.test", common_name="client")
     # After which a connection has to log in again (KIP-368), at the latest.
     sessions = {
-        f"listener.name.short.{mechanism}.connections.max.reauth.ms": "1500"
+        f"listener.name.short.{mechanism}.connections.max.reauth.ms": str(SHORT_LOGIN_MS)
         for mechanism in ("oauthbearer", "plain")
     }
     with EmbeddedKafka(security=security, properties=sessions) as broker:

@@ -1,0 +1,91 @@
+"""Peak memory of ``spark-eos verify``, for topics of growing size.
+
+.venv/bin/python benchmarks/verify_memory.py --records 4000000
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import click
+from confluent_kafka import Producer
+from peak import peak_mib
+from rich.console import Console
+from rich.table import Table
+
+from spark_eos.testing import EmbeddedKafka
+
+_PARTITIONS = 4
+
+
+def _produce(broker: EmbeddedKafka, source: str, target: str, count: int, size: int) -> None:
+    """The same records into both; those of the target name their source records."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50})
+    value = b"x" * size
+    for number in range(count):
+        partition, offset = number % _PARTITIONS, number // _PARTITIONS
+        position = f"{source}:{partition}:{offset}".encode()
+        named: list[tuple[str, str | bytes | None]] = [("position", position)]
+        for topic, headers in ((source, None), (target, named)):
+            while True:
+                try:
+                    producer.produce(topic, value, partition=partition, headers=headers)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+    if producer.flush(300):
+        raise TimeoutError("records could not be produced")
+
+
+def _verify(broker: EmbeddedKafka, source: str, target: str) -> tuple[float, float, float]:
+    """Peak MiB, seconds, and MiB of the largest temporary database that was seen."""
+    command = [str(Path(sys.executable).with_name("spark-eos")), "verify", "--input", source]
+    command += ["--output", target, "--position-header", "position"]
+    command += ["--bootstrap-servers", broker.bootstrap_servers]
+    began, peak, database = time.monotonic(), 0.0, 0
+    with tempfile.TemporaryDirectory() as directory:
+        environment = {**os.environ, "TMPDIR": directory}
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as process:
+            while process.poll() is None:
+                peak = max(peak, peak_mib(process.pid))
+                files = list(Path(directory).rglob("ledger.sqlite"))
+                database = max([database, *(_size(file) for file in files)])
+                time.sleep(0.05)
+    if process.returncode:
+        raise RuntimeError(f"verify ended with {process.returncode}")
+    return peak, time.monotonic() - began, database / 2**20
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+@click.command()
+@click.option("--records", default=4_000_000, show_default=True, help="Of the largest input.")
+@click.option("--size", default=112, show_default=True, help="Bytes of a record's value.")
+def main(records: int, size: int) -> None:
+    """Measures the peak resident memory of the verifying process."""
+    table = Table(title=f"As many records out as in, {size} bytes a value")
+    for column in ("records in", "peak MiB", "database MiB", "seconds"):
+        table.add_column(column, justify="right")
+    with EmbeddedKafka(heap="1g") as broker:
+        for count in (records // 16, records // 4, records):
+            name = uuid.uuid4().hex[:6]
+            source, target = f"in-{name}", f"out-{name}"
+            broker.create_topic(source, _PARTITIONS)
+            broker.create_topic(target, _PARTITIONS)
+            _produce(broker, source, target, count, size)
+            peak, seconds, database = _verify(broker, source, target)
+            table.add_row(f"{count:,}", f"{peak:.0f}", f"{database:.0f}", f"{seconds:.1f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What must hold whatever is done to a query. Nothing else counts as finding a breakage out.
+
+A query that gets stuck, or a harness that fails, violates none of these, and is told apart.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from spark_eos.verify import Findings
+from spark_eos.verify import Kind as FindingKind
+
+
+class Category(enum.Enum):
+    """What a rule is about."""
+
+    INVARIANT = "invariant"
+    # The records are as they should be, but the user is not told what was promised.
+    PROMISE = "promise"
+
+
+class Rule(enum.Enum):
+    """A rule; the value says what holds."""
+
+    NOTHING_LOST = "a record whose offset is committed has its output"
+    NOTHING_DOUBLED = "no output is visible twice"
+    IN_ORDER = "within a target partition the output of a source partition is in its order"
+    COMMITTED_READS = "a read_committed reader sees no record of an aborted or open transaction"
+    OUTPUT_WITH_OFFSET = "visible output has its record's offset committed, and such a record"
+    OFFSETS_IN_RANGE = "no committed offset is past the end of its partition"
+    OFFSETS_FORWARD = "a committed offset never goes back"
+    OFFSETS_LAST = "offsets enter a transaction when all its records are acknowledged, and end it"
+    NOTHING_LEFT_OPEN = "when a query has recovered, no transaction of a dead run is open"
+    ONE_RUN = "of two runs of a group one alone goes on writing"
+    STOPS_WITHOUT_OFFSETS = "a query whose group's offsets are gone writes nothing"
+    ROW_NAMED = "an error about a record names the source record it was made of"
+
+    @property
+    def category(self) -> Category:
+        """Whether records, offsets and transactions are wrong, or only what is said of them."""
+        return Category.PROMISE if self is Rule.ROW_NAMED else Category.INVARIANT
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that did not hold.
+
+    Attributes:
+        rule: the rule.
+        detail: how it was seen.
+    """
+
+    rule: Rule
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.rule.category.value} violated: {self.rule.value}: {self.detail}"
+
+
+class ViolationError(Exception):
+    """A rule was seen not to hold while faults went on."""
+
+    def __init__(self, rule: Rule, detail: str) -> None:
+        self.violation = Violation(rule, detail)
+        super().__init__(str(self.violation))
+
+
+_RULES = {
+    FindingKind.LOST: Rule.NOTHING_LOST,
+    FindingKind.DUPLICATE: Rule.NOTHING_DOUBLED,
+    FindingKind.REORDERED: Rule.IN_ORDER,
+    FindingKind.ABORTED_READ: Rule.COMMITTED_READS,
+    FindingKind.DIRTY_READ: Rule.COMMITTED_READS,
+    FindingKind.PHANTOM: Rule.OUTPUT_WITH_OFFSET,
+    FindingKind.WITHOUT_OFFSET: Rule.OUTPUT_WITH_OFFSET,
+    FindingKind.BEYOND_END: Rule.OFFSETS_IN_RANGE,
+    FindingKind.OPEN: Rule.NOTHING_LEFT_OPEN,
+}
+
+
+def violations(found: Findings, *, drained: bool) -> list[Violation]:
+    """The rules that the verifier has seen violated.
+
+    Args:
+        found: what it has found.
+        drained: whether the query has come to its end; else a transaction may be under way, and
+            input that is not yet processed is none of this module's.
+    """
+    return [
+        Violation(_RULES[kind], f"{finding.count:,} {kind.value}, such as {finding.examples[:1]}")
+        for kind, finding in found.anomalies.items()
+        if kind in _RULES and (drained or kind is not FindingKind.OPEN)
+    ]

@@ -1,0 +1,94 @@
+"""Whether the faults find deliberate breakages out: a run of each, and one without it.
+
+A breakage counts as found out if a rule of `chaos.invariants` was violated, of the category that it
+is said to violate, and if the same seed and faults without it are clean. A query that gets stuck
+finds nothing out, and a harness that fails makes a result void.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chaos.breakages import MUTATIONS, Mutation
+from chaos.invariants import Category, Violation
+from chaos.schedule import Schedule, schedule
+from chaos.trial import Outcome
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What became of one breakage.
+
+    Attributes:
+        name: of the breakage.
+        faults: kinds of faults that were inflicted on it.
+        found: the violation that has found it out; None if none has.
+        why_not: why it is not found out, or why nothing can be said.
+    """
+
+    name: str
+    faults: tuple[str, ...]
+    found: Violation | None
+    why_not: str = ""
+
+
+# A trial of a schedule, with a breakage's name or None, and a transaction timeout in milliseconds.
+Run = Callable[[Schedule, str | None, int], Outcome]
+
+
+def prove(names: tuple[str, ...], seed: int, run: Run) -> list[Proof]:
+    """Runs each breakage and its control.
+
+    Args:
+        names: of `MUTATIONS`.
+        seed: of all schedules.
+        run: runs one trial.
+    """
+    controls: dict[tuple[Schedule, int], Outcome] = {}
+    proofs = []
+    for name in names:
+        mutation = MUTATIONS[name]
+        plan = _plan(mutation, seed)
+        key = (plan, mutation.transaction_timeout_ms)
+        if key not in controls:
+            controls[key] = run(plan, None, mutation.transaction_timeout_ms)
+        if controls[key].problem is not None:
+            why = f"void, for without the breakage: {controls[key].problem}"
+            proofs.append(Proof(name, (), None, why))
+            continue
+        broken = run(plan, name, mutation.transaction_timeout_ms)
+        proofs.append(judged(name, mutation.category, broken))
+    return proofs
+
+
+def judged(name: str, category: Category, broken: Outcome) -> Proof:
+    """The proof that a trial of a breakage gives, if its control was clean."""
+    faults = tuple(broken.faults)
+    if broken.harness is not None:
+        return Proof(name, faults, None, f"void, for the harness failed: {broken.harness}")
+    found = next((v for v in broken.violations if v.rule.category is category), None)
+    if found is not None:
+        return Proof(name, faults, found)
+    return Proof(name, faults, None, f"not found out: {broken.problem or 'all was well'}")
+
+
+def _plan(mutation: Mutation, seed: int) -> Schedule:
+    return schedule(
+        seed,
+        steps=mutation.steps,
+        loads=[mutation.load],
+        kinds=mutation.kinds,
+        fronts=["sink"],
+        cluster=False,
+    )
+
+
+def markdown(proofs: list[Proof]) -> str:
+    """The table of docs/reliability.md."""
+    rows = ["| breakage | faults | found out by |", "| --- | --- | --- |"]
+    for proof in proofs:
+        by = f"**{proof.why_not}**"
+        if proof.found is not None:
+            by = f"{proof.found.rule.category.value}: {proof.found.rule.value}; "
+            by += proof.found.detail.partition(", such as")[0]
+        rows.append(f"| {proof.name} | {', '.join(proof.faults)} | {' '.join(by.split())} |")
+    return "\n".join(rows)
