@@ -300,17 +300,40 @@ class SlotProducer:
         self._guarded("poll", self._producer.poll, 0)
         self._raise_failed(check)
 
-    def _produce_when_there_is_room(self, row: tuple[Any, ...], check: Callable[[], None]) -> None:
+    @property
+    def unacknowledged(self) -> int:
+        """Records that were handed over and are not known to be written."""
+        return len(self._producer)
+
+    def wait_while(self, condition: Callable[[], bool], check: Callable[[], None] = _go_on) -> None:
+        """Lets librdkafka work for as long as a condition holds.
+
+        No longer than records may wait for acknowledgement: then they have failed.
+
+        Args:
+            condition: asked again and again.
+            check: as in `produce`.
+
+        Raises:
+            TransactionError: a record has failed.
+        """
         checked = time.monotonic()
-        while True:
+        while condition():
             self._guarded("poll", self._producer.poll, 0.05)
             self._raise_failed(check)
-            with contextlib.suppress(BufferError):
-                self._producer.produce(*row)
-                return
             if time.monotonic() - checked >= _STALL:
                 check()
                 checked = time.monotonic()
+
+    def _produce_when_there_is_room(self, row: tuple[Any, ...], check: Callable[[], None]) -> None:
+        def has_no_room() -> bool:
+            try:
+                self._producer.produce(*row)
+            except BufferError:
+                return True
+            return False
+
+        self.wait_while(has_no_room, check)
 
     def _raise_failed(self, check: Callable[[], None]) -> None:
         failed = self._failed

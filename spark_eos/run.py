@@ -89,6 +89,7 @@ class QueryRun:
         self.run_id = run_id
         self._wire = wire
         self._settings = settings
+        self._writer = settings
         self._offset_log = offset_log
         self._most_rounds = most_rounds
         self._group_timeout = group_timeout
@@ -303,6 +304,9 @@ class QueryRun:
                 self._progress.take_over(batch)
             if not only:
                 return outcomes, self._coordinator.identities()
+            if outcome.too_slow:
+                # For the rest of the run: what was too much once would be again.
+                self._writer = self._writer.in_smaller_chunks()
             if len(outcomes) >= self._most_rounds:
                 raise WriteError(
                     f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
@@ -322,7 +326,7 @@ class QueryRun:
         self, job: Job, batch: BatchRange, batch_plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
         try:
-            return job(self._settings, batch, batch_plan, only)
+            return job(self._writer, batch, batch_plan, only)
         except SparkEosError:
             raise
         except Exception as error:
