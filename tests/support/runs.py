@@ -167,7 +167,12 @@ def positions(
 
 @contextmanager
 def running(
-    flow: Flow, members: int = 1, *, checkpoint: Checkpoint | None = None, **options: Any
+    flow: Flow,
+    members: int = 1,
+    *,
+    checkpoint: Checkpoint | None = None,
+    group_timeout: float = 20,
+    **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block.
 
@@ -175,6 +180,7 @@ def running(
         flow: topics and group.
         members: at most so many.
         checkpoint: what an earlier run has left; None for an empty one.
+        group_timeout: seconds that calls to the group may take.
         options: replace fields of the writer's settings.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
@@ -186,7 +192,7 @@ def running(
             OffsetLog(files),
             most_members=members,
             most_rounds=4,
-            group_timeout=20,
+            group_timeout=group_timeout,
             watch=lambda: True,
             prepared_ms=_now_ms(),
         )
