@@ -250,5 +250,18 @@ def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> Ka
     return KafkaResponseError(text, code)
 
 
+def is_final(error: Exception) -> bool:
+    """Whether a broker has refused in a way that the next request can't change.
+
+    A code that stands for no cause in particular (-1) may come of anything.
+    """
+    if isinstance(error, KafkaResponseError):
+        known = kafka_errors.for_code(error.code)
+        return error.code in DENIED or not (
+            error.code == Code.UNKNOWN_SERVER_ERROR or getattr(known, "retriable", False)
+        )
+    return isinstance(error, AuthenticationError)
+
+
 def _missing(code: int, needed: Iterable[Acl]) -> list[Acl]:
     return [acl for acl in needed if acl.resource is DENIED.get(code)]

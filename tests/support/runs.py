@@ -91,6 +91,15 @@ class Runs:
         """Whether a heartbeat has found somebody else's consumer in the group."""
         return self.run._coordinator._foreign is not None
 
+    @property
+    def refused(self) -> bool:
+        """Whether a heartbeat was refused for good."""
+        return self.run._coordinator._refused is not None
+
+    def hurry_heartbeats(self) -> None:
+        """From now on one is due every tenth of a second, while none is answered."""
+        self.run._coordinator._interval = 0.1
+
     def batch(
         self,
         *ends: int,
