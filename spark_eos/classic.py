@@ -124,8 +124,9 @@ class ClassicSurroundings:
         CheckpointError: the checkpoint is missing, or another query's.
     """
 
-    # stop() waits for the sink, and the next start ends what killed tasks have left.
-    tasks_outlive_stop = 0.0
+    # Tasks are cancelled, and spark.python.task.killTimeout, 2 s, later their workers are killed.
+    tasks_outlive_stop = 5.0
+    stop_waits = True
 
     def __init__(self, frame: DataFrame, location: str, spark: SparkSession | None) -> None:
         self._session = frame.sparkSession

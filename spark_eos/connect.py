@@ -55,6 +55,7 @@ class ConnectSurroundings:
 
     # Spark cancels tasks at its leisure, and spark.python.task.killTimeout, 2 s, later it kills.
     tasks_outlive_stop = 5.0
+    stop_waits = False
 
     def __init__(self, frame: DataFrame, location: str, *, plan_checked: bool) -> None:
         self._session = frame.sparkSession

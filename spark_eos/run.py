@@ -110,20 +110,41 @@ class QueryRun:
         self._progress = Progress(wire, settings, self._coordinator, group_timeout)
         self._started = False
         self._cluster_version = 0
+        self._ending = threading.Lock()
+        self._sweeping = False
 
-    def leave(self, tasks_outlive_stop: float = 0.0) -> None:
+    def leave(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
         """Ends the run cleanly: its members leave the group. May be called again.
 
         Args:
             tasks_outlive_stop: seconds for which tasks of a cancelled job may go on: what they
                 leave open is ended.
+            aside: whether that is done on a thread of its own, which the interpreter's exit waits
+                for.
         """
+        sweeps = False
         try:
             # After a batch that has failed, tasks may still be committing.
             self._renew_between_batches()
             self._coordinator.leave()
-            if tasks_outlive_stop:
-                self._progress.end_after_stop(tasks_outlive_stop)
+            with self._ending:
+                sweeps = bool(tasks_outlive_stop) and not self._sweeping
+                self._sweeping = self._sweeping or sweeps
+            if sweeps:
+                name = f"spark-eos-sweep-{self._settings.group_id}"
+                thread = threading.Thread(
+                    target=self._sweep, args=(tasks_outlive_stop,), name=name, daemon=False
+                )
+                thread.start()
+                if not aside:
+                    thread.join()
+        finally:
+            if not self._sweeping:
+                self._wire.close()
+
+    def _sweep(self, seconds: float) -> None:
+        try:
+            self._progress.end_after_stop(seconds)
         finally:
             self._wire.close()
 
