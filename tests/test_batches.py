@@ -1,6 +1,8 @@
 """Whole batches on the real broker and real Spark: what is written, skipped and committed."""
 
 import datetime
+import os
+import signal
 import threading
 import time
 import traceback
@@ -16,7 +18,7 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.errors import QueryStoppedError
 from support.flow import Flow
 from support.holding import produce_with_hold
-from support.queries import relay, run_available, until
+from support.queries import relay, run_available, slot_holders, until
 from support.versions import OFFSET_COMMIT
 
 
@@ -265,6 +267,9 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
         frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
         query = sink.write(frame.mapInArrow(hold, frame.schema)).start()
         until(flow.open_transactions, lambda: "an open transaction")
+        # As one that is busy: one that waits for rows sees the end of them, and aborts.
+        for pid in slot_holders(flow.worker_directory).values():
+            os.kill(pid, signal.SIGSTOP)
         query.stop()
     finally:
         spark_eos_session.conf.unset(few_rows)

@@ -14,6 +14,7 @@ from spark_eos.batch_report import BatchReport
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.errors import OffsetsLostError
 from spark_eos.plan import BatchPlan, BatchRange
+from spark_eos.producer import SlotProducer
 from spark_eos.report import JobOutcome, job_outcome
 from spark_eos.run import Partitions, QueryRun
 from spark_eos.settings import WriterSettings
@@ -157,6 +158,10 @@ class Runs:
         report = self.run.process(batch_id, job)
         self.checkpoint.finish(batch_id)
         return report
+
+    def producers(self) -> list[SlotProducer]:
+        """Those that tasks have left in this process for the next ones."""
+        return list(task._producers.values())
 
     def written_once(self, *ends: int) -> None:
         """Checks that each row up to the ends is in the output once, and committed."""
