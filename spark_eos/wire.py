@@ -153,10 +153,12 @@ class Wire:
             manager = self._manager
             chosen = manager.least_loaded_node() if node is None else node
             answer = manager.send(sent, node_id=chosen, request_timeout_ms=timeout_ms)
-            if node is None and not manager.connected_to(chosen):
-                # The next attempt asks another one.
-                return await manager.wait_for(answer, min(timeout_ms, _CONNECTING_MS))
-            return await answer
+            if manager.connected_to(chosen):
+                return await answer
+            # Else the wait for a connection would not be bounded by the request's time. Where any
+            # broker can answer, the next attempt asks another one.
+            limit = timeout_ms if node is not None else min(timeout_ms, _CONNECTING_MS)
+            return await manager.wait_for(answer, limit)
 
         return net.run(exchange)
 

@@ -12,6 +12,7 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 from spark_eos import progress
 from spark_eos.calls import NO_ID, topics_with_offsets
 from spark_eos.errors import DeadlineExceededError
+from spark_eos.hanging import java_hash, offsets_partition
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.transaction_calls import describe_transaction, end_transaction
@@ -85,6 +86,7 @@ def _codes(answer: Any) -> list[int]:
     return [p.error_code for topic in answer.topics for p in topic.partitions]
 
 
+@pytest.mark.slow
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,3 +147,16 @@ def _abort(flow: Flow, *, partition: int, start_offset: int) -> None:
         )
         ended = wire.send(request, deadline())
     assert [p.error_code for m in ended.markers for t in m.topics for p in t.partitions] == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 0), ("hello", 99_162_322), ("polygenelubricants", -(1 << 31)), ("\U0001f600", 1_772_899)],
+)
+def test_hashes_are_javas(text: str, expected: int) -> None:
+    assert java_hash(text) == expected
+
+
+def test_the_partition_of_a_groups_offsets_is_never_negative() -> None:
+    assert offsets_partition("polygenelubricants", 50) == 0
+    assert offsets_partition("hello", 50) == 22
