@@ -73,6 +73,7 @@ def _hang(flow: Flow) -> None:
                 topic_class.TxnOffsetCommitRequestPartition,
                 {(flow.source, 0): 1},
                 {flow.source: NO_ID},
+                {},
             ),
             max_version=4,
         )

@@ -64,7 +64,7 @@ def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow
 
 
 # A broker that takes so long for large requests that their transaction is over before.
-_BRIEFLY = {"transaction_timeout_ms": 1_000, "chunk_ms": 900}
+_BRIEFLY: dict[str, Any] = {"transaction_timeout_ms": 1_000, "chunk_ms": 900}
 
 
 def _is_large(request: Any) -> bool:
@@ -93,7 +93,7 @@ def test_a_row_that_alone_takes_too_long_is_named(proxied_flow: Flow, proxy: Kaf
         with pytest.raises(WriteError) as failure:
             runs.batch(20, 0)
         proxy.reset()
-        runs.written_once()
+        runs.written_once(0, 0)
     reason = str(failure.value)
     assert f"the row of source {proxied_flow.source}-0 offset 0 alone" in reason
     assert "transaction_timeout_ms=1000" in reason
