@@ -124,8 +124,9 @@ class ClassicSurroundings:
         UnsupportedPipelineError: the query's sources can't be written exactly once.
     """
 
-    # stop() waits for the sink, and the next start ends what killed tasks have left.
-    tasks_outlive_stop = 0.0
+    # Tasks are cancelled, and spark.python.task.killTimeout, 2 s, later their workers are killed.
+    tasks_outlive_stop = 5.0
+    stop_waits = True
 
     def __init__(self, frame: DataFrame, location: str, spark: SparkSession) -> None:
         self._session = frame.sparkSession

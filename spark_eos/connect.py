@@ -56,6 +56,7 @@ class ConnectSurroundings:
 
     # Spark cancels tasks at its leisure, and spark.python.task.killTimeout, 2 s, later it kills.
     tasks_outlive_stop = 5.0
+    stop_waits = False
 
     def __init__(self, location: str, spark: SparkSession) -> None:
         # Of the last job; an operation can be cancelled by its own session only.

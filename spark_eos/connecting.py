@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import random
 import ssl
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from spark_eos.tokens import TokenError
 # A listener of another protocol closes each connection without a word; so does a load balancer
 # whose brokers are restarting, which is over soon.
 _SILENCE: Final = 5.0
+# Seconds after which another broker is asked, if any can answer.
+_SILENT: Final = 1.0
 _TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
 # OpenSSL's codes of a failed verification.
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
@@ -64,6 +67,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         self._security = settings.security
         self._refusal: AuthenticationError | None = None
         self._closing_since: float | None = None
+        self._met: dict[Any, float] = {}
         self.last_failure: str | None = None
         super().__init__(net, **configuration)
 
@@ -79,11 +83,32 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         known = self._conns.get(node_id)
         found = super().get_connection(node_id, *arguments, **named)
         if found is not known:
+            self._met[node_id] = time.monotonic()
             broker = self.cluster.broker_metadata(node_id)
             note = functools.partial(self._failed, f"{printable(broker.host)}:{broker.port}")
             found.init_future.add_errback(note)
             found.close_future.add_errback(note)
         return found
+
+    def least_loaded_node(self) -> Any:
+        """A broker to ask what any of them can answer: one that is known to answer, if there is.
+
+        kafka-python prefers a new connection to a busy one, and a broker that is away, but named in
+        metadata, lets a client wait for many seconds.
+        """
+        nodes = [broker.node_id for broker in self.cluster.brokers()]
+        connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
+        if connected:
+            return min(connected, key=lambda conn: len(conn.in_flight_requests)).node_id
+        # Not those that failed, nor those that have been silent since they were first met.
+        since = time.monotonic() - _SILENT
+        likely = [n for n in nodes if n not in self._backoff and self._met.get(n, since) >= since]
+        return random.choice(likely) if likely else super().least_loaded_node()  # noqa: S311
+
+    def connected_to(self, node_id: Any) -> bool:
+        """Whether requests to the broker need not wait for a connection."""
+        conn = self._conns.get(node_id)
+        return conn is not None and bool(conn.connected)
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         transport = await super()._build_transport(node, timeout_at=timeout_at)

@@ -6,9 +6,11 @@ the same instance id: no rebalance, and whatever the old id still sends is refus
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Final, cast
 
 from spark_eos import acls, group_calls
 from spark_eos.assignment import Member, after_heartbeat, owners
@@ -20,6 +22,7 @@ from spark_eos.errors import (
     ForeignMemberError,
     SparkEosError,
     code_name,
+    is_final,
     refusal,
 )
 from spark_eos.members import INSTANCE_PREFIX, own_group
@@ -28,6 +31,8 @@ from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
 
+# Seconds: the brokers' default group.consumer.session.timeout.ms, which nobody tells a member.
+_SESSION: Final = 45.0
 _SESSION_LOST = {Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH}
 
 
@@ -69,6 +74,9 @@ class GroupCoordinator:
         self._topics: dict[str, TopicInfo] = {}
         self._fenced: FencedByNewerRunError | None = None
         self._foreign: ForeignMemberError | None = None
+        self._refused: SparkEosError | None = None
+        self._beaten = time.monotonic()
+        self._told_of_silence = False
         self._session_lost = False
         self._changed = False
         self._interval = 1.0
@@ -106,6 +114,7 @@ class GroupCoordinator:
             DeadlineExceededError: the group did not become stable in time.
         """
         self._take_over(topics, needed, first=True)
+        self._beaten = time.monotonic()
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._beat_until_stopped,
@@ -131,9 +140,11 @@ class GroupCoordinator:
         Raises:
             FencedByNewerRunError: another run has taken the group over.
             ForeignMemberError: somebody else's consumer has joined the group.
+            AuthorizationError, AuthenticationError, KafkaResponseError: the last heartbeat was
+                refused for good.
             SparkEosError: the members have left, so this run is over.
         """
-        ended_by = self._fenced or self._foreign
+        ended_by = self._fenced or self._foreign or self._refused
         if ended_by is not None:
             raise ended_by
         if self._stopped.is_set():
@@ -333,13 +344,41 @@ class GroupCoordinator:
                         self._beat_all(deadline)
                         if self._changed and self._foreign is None:
                             own_group(self._wire, self._group_id, deadline)
+                self._note_beat()
             except ForeignMemberError as error:
                 # The partitions stay ours, as far as they are, until the run ends by it.
                 self._foreign = error
                 logger.error("%s", error)  # noqa: TRY400 - the text says it all
             except Exception as error:  # noqa: BLE001 - beats must go on, or the session ends
-                logger.warning("heartbeat of group %s: %s", self._group_id, error)
+                self._note_failure(error)
             self._each_beat()
+
+    def _note_beat(self) -> None:
+        if self._told_of_silence:
+            logger.info("heartbeats of group %s are answered again", self._group_id)
+        self._beaten, self._told_of_silence, self._refused = time.monotonic(), False, None
+
+    def _note_failure(self, error: Exception) -> None:
+        if is_final(error):
+            if self._refused is None:
+                logger.error("heartbeat of group %s: %s", self._group_id, error)
+            self._refused = cast("SparkEosError", error)
+            return
+        silence = time.monotonic() - self._beaten
+        if silence < _SESSION or self._told_of_silence:
+            # Brokers restart, and connections break; the session outlives that.
+            logger.info("heartbeat of group %s: %s", self._group_id, error)
+            return
+        self._told_of_silence = True
+        logger.warning(
+            "group %s: no heartbeat was answered for %.0f s, so the brokers drop the members when "
+            "the group's session timeout is over (consumer.session.timeout.ms, 45 s by default). "
+            "No record is lost or doubled by that: what is being written meanwhile is refused, and "
+            "written once the brokers answer again. Last: %s",
+            self._group_id,
+            silence,
+            error,
+        )
 
     # The end ----------------------------------------------------------------------------------
 

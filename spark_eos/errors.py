@@ -147,6 +147,7 @@ class Code(enum.IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
+    TRANSACTIONAL_ID_NOT_FOUND = 105
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
     STALE_MEMBER_EPOCH = 113
@@ -255,6 +256,19 @@ def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> Ka
         told = f": {grantee.lacks(missing)}" if missing else ""
         return AuthorizationError(text + told, code, missing)
     return KafkaResponseError(text, code)
+
+
+def is_final(error: Exception) -> bool:
+    """Whether a broker has refused in a way that the next request can't change.
+
+    A code that stands for no cause in particular (-1) may come of anything.
+    """
+    if isinstance(error, KafkaResponseError):
+        known = kafka_errors.for_code(error.code)
+        return error.code in DENIED or not (
+            error.code == Code.UNKNOWN_SERVER_ERROR or getattr(known, "retriable", False)
+        )
+    return isinstance(error, AuthenticationError)
 
 
 def _missing(code: int, needed: Iterable[Acl]) -> list[Acl]:

@@ -63,11 +63,14 @@ class TransactionError(Exception):
     Attributes:
         again: whether its rows may be written by a later round, once the driver has fenced this
             producer's members; False if they never can.
+        too_slow: whether it was open for longer than a transaction may be, so that fewer rows at a
+            time might be written.
     """
 
-    def __init__(self, reason: str, *, again: bool) -> None:
+    def __init__(self, reason: str, *, again: bool, too_slow: bool = False) -> None:
         super().__init__(reason)
         self.again = again
+        self.too_slow = too_slow
 
 
 class ConnectionLog:

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.deadline import Again, Deadline
-from spark_eos.errors import SparkEosError
+from spark_eos.errors import Code, KafkaResponseError, SparkEosError
 from spark_eos.identity import Slot
 from spark_eos.librdkafka import (
     REFUSALS,
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 # Seconds without an end to a wait, after which whoever waits looks for a reason: librdkafka retries
 # records for a topic that is gone until the transaction's timeout.
 _STALL: Final = 1.0
+# Seconds of idleness after which a producer's id may be another's, or nobody's: the brokers forget
+# it after transactional.id.expiration.ms, a week by default.
+_IDLE: Final = 10.0
 # Seconds after which a producer that can't start asks whether a listener refuses it.
 _REFUSED_WITHIN: Final = 3.0
 
@@ -83,6 +86,7 @@ class SlotProducer:
         self._refusal: KafkaError | None = None
         self._lost_connection: str | None = None
         self._in_transaction = False
+        self._used = 0.0
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -98,11 +102,29 @@ class SlotProducer:
         if self._producer is not None and not self.clean():
             logger.info("%s is replaced: %s", self.identity.transactional_id, self._reason())
             self.drop()
+        if self._producer is not None and self._is_forgotten():
+            logger.info("%s is replaced: it was idle for long", self.identity.transactional_id)
+            self.drop()
         if self._producer is None:
             self._open()
         self._failed = None
         self._in_transaction = True
         self._guarded("begin_transaction", self._producer.begin_transaction)
+
+    def _is_forgotten(self) -> bool:
+        """Whether the coordinator knows the producer no more; asked after a while of idleness."""
+        if time.monotonic() - self._used < _IDLE:
+            return False
+        mine = self.identity
+        deadline = Deadline(self.settings.connect_timeout, "connect_timeout")
+        try:
+            return producer_identity(self.wire, mine.transactional_id, deadline) != mine
+        except KafkaResponseError as error:
+            return error.code == Code.TRANSACTIONAL_ID_NOT_FOUND
+        except SparkEosError as error:
+            raise TransactionError(
+                f"beginning a transaction: {self._advice(error)}", again=is_transient(error)
+            ) from error
 
     def clean(self) -> bool:
         """Whether nothing has happened, as far as librdkafka knows, that a request may outlive.
@@ -156,6 +178,7 @@ class SlotProducer:
         # An error while connecting can't reach into a transaction. A lost connection is remembered,
         # since librdkafka does not tell of the next one if that comes within 30 s.
         self._disturbance = None
+        self._used = time.monotonic()
 
     def _initialize(self, deadline: Deadline) -> None:
         def attempt() -> None:
@@ -300,17 +323,40 @@ class SlotProducer:
         self._guarded("poll", self._producer.poll, 0)
         self._raise_failed(check)
 
-    def _produce_when_there_is_room(self, row: tuple[Any, ...], check: Callable[[], None]) -> None:
+    @property
+    def unacknowledged(self) -> int:
+        """Records that were handed over and are not known to be written."""
+        return len(self._producer)
+
+    def wait_while(self, condition: Callable[[], bool], check: Callable[[], None] = _go_on) -> None:
+        """Lets librdkafka work for as long as a condition holds.
+
+        No longer than records may wait for acknowledgement: then they have failed.
+
+        Args:
+            condition: asked again and again.
+            check: as in `produce`.
+
+        Raises:
+            TransactionError: a record has failed.
+        """
         checked = time.monotonic()
-        while True:
+        while condition():
             self._guarded("poll", self._producer.poll, 0.05)
             self._raise_failed(check)
-            with contextlib.suppress(BufferError):
-                self._producer.produce(*row)
-                return
             if time.monotonic() - checked >= _STALL:
                 check()
                 checked = time.monotonic()
+
+    def _produce_when_there_is_room(self, row: tuple[Any, ...], check: Callable[[], None]) -> None:
+        def has_no_room() -> bool:
+            try:
+                self._producer.produce(*row)
+            except BufferError:
+                return True
+            return False
+
+        self.wait_while(has_no_room, check)
 
     def _raise_failed(self, check: Callable[[], None]) -> None:
         failed = self._failed
@@ -368,3 +414,4 @@ class SlotProducer:
 
         self._guarded("commit_transaction", committing)
         self._in_transaction = False
+        self._used = time.monotonic()

@@ -14,6 +14,7 @@ from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
     AuthorizationError,
     Code,
+    DeadlineExceededError,
     KafkaResponseError,
     OffsetsLostError,
     SparkEosError,
@@ -24,6 +25,7 @@ from spark_eos.errors import (
     verdict,
 )
 from spark_eos.group_calls import describe_group
+from spark_eos.hanging import holder_of_offsets
 from spark_eos.identity import id_pattern
 from spark_eos.log_ends import start_offsets
 from spark_eos.missing_offsets import Evidence, origins
@@ -44,6 +46,8 @@ _SWEEP: Final = 0.25
 _ABORT_INTERVAL: Final = 10
 # Seconds after which offsets are stable if all transactions that held them have been ended.
 _SETTLING: Final = 5.0
+# Seconds that the coordinator of a transaction may take to end it; it may be away.
+_ENDING: Final = 10.0
 _EPOCH_MOVED = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
 
 
@@ -84,6 +88,8 @@ class Progress:
         self._to_renew: set[tuple[str, int]] = set()
         self._commit_in_doubt = False
         self._warned = False
+        self._silent: set[str] = set()
+        self._settling = Deadline(_SETTLING, "")
 
     def _deadline(self) -> Deadline:
         return Deadline(self._group_timeout, "group_timeout")
@@ -107,10 +113,15 @@ class Progress:
         # Only now that everyone older is fenced do the offsets stand still.
         self._end_open_transactions(self._deadline())
         # Offsets that a transaction holds are stable once it has ended; one that could not be ended
-        # here, the brokers end.
+        # here, the brokers end. So what decides is the coordinator of the group, by its answer to
+        # OffsetFetch: it knows of each open transaction that holds offsets of the group, whichever
+        # broker coordinates that transaction, and answers 88 as long as there is one. One that was
+        # not seen, with a broker that is away, either holds offsets, and is waited for, or holds
+        # none, and gets none any more: whoever has it open has lost its members, and commits no
+        # transaction without offsets.
         left = self._settings.transaction_timeout_ms / 1000 + _ABORT_INTERVAL
         deadline = Deadline(self._group_timeout + left, "group_timeout, transaction_timeout_ms")
-        ended = Deadline(_SETTLING, "")
+        self._settling = Deadline(_SETTLING, "")
 
         def attempt() -> dict[tuple[str, int], CommittedOffset]:
             try:
@@ -128,15 +139,18 @@ class Progress:
                     # Dropped by the broker; if a newer run holds the members, this raises.
                     self._coordinator.take_over_own(self._coordinator.topics, batch.ends)
                 elif error.code == Code.UNSTABLE_OFFSET_COMMIT:
-                    if ended.expired:
-                        self._warn_of_hidden(
-                            "an open transaction that is not seen holds its offsets"
-                        )
+                    self._look_again()
                 elif error.code not in _EPOCH_MOVED:
                     raise
                 raise Again(str(error)) from error
 
-        answer = deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
+        try:
+            answer = deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
+        except DeadlineExceededError as error:
+            if f"{Code.UNSTABLE_OFFSET_COMMIT:d} " not in str(error.__cause__):
+                raise
+            held = holder_of_offsets(self._wire, self._settings.group_id, self._deadline())
+            raise DeadlineExceededError(f"{error}. {held}") from error
         found = {place: committed.offset for place, committed in answer.items()}
         for (topic, partition), before in self.committed.items():
             if (topic, partition) in batch.ends and found.get((topic, partition), -1) < before:
@@ -147,6 +161,14 @@ class Progress:
                 )
         self.committed = found
         self._batch_partitions = set(batch.ends)
+
+    def _look_again(self) -> None:
+        if not self._settling.expired:
+            return
+        self._warn_of_hidden("an open transaction that is not seen holds its offsets")
+        # Another broker may coordinate it by now, and lists it.
+        self._end_open_transactions(self._deadline())
+        self._settling = Deadline(_SETTLING, "")
 
     def end_after_stop(self, seconds: float) -> None:
         """Ends what cancelled tasks leave open: at once, and until all of them have ended.
@@ -160,10 +182,12 @@ class Progress:
         try:
             while True:
                 deadline = Deadline(min(5.0, self._group_timeout), "group_timeout")
+                # In this order: what was open before the group had no members is not a newer run's.
+                names = self.open_transactions(deadline)
                 if describe_group(self._wire, self._settings.group_id, deadline).members:
-                    # A newer run has done so at its start; what is open now is its own.
+                    # A newer run has ended at its start what was open then.
                     return
-                self._end_open_transactions(deadline)
+                self._end(names, deadline)
                 if time.monotonic() >= until:
                     return
                 time.sleep(_SWEEP)
@@ -179,10 +203,24 @@ class Progress:
             AuthorizationError: the query may not see them.
         """
         pattern = id_pattern(self._settings.transactional_id_prefix, self._settings.group_id)
-        return open_transactions(self._wire, pattern, deadline or self._deadline())
+        return open_transactions(
+            self._wire, pattern, deadline or self._deadline(), self._note_silent
+        )
+
+    def _note_silent(self, what: str) -> None:
+        """Once for a run: the text names the brokers."""
+        if what in self._silent:
+            return
+        self._silent.add(what)
+        logger.warning(
+            "group %s: %s, and is passed over. Transactions that it coordinates are not ended at "
+            "once, if there are any: no record is lost or doubled by that, but their source "
+            "partitions, and consumers of the output, wait until the brokers end them",
+            self._settings.group_id,
+            what,
+        )
 
     def _end_open_transactions(self, deadline: Deadline) -> None:
-        settings = self._settings
         # Whoever may still write has lost its members by now: what it has open can get no further
         # offsets, and those that it holds are not read before it has ended. So what can't be found
         # or ended here takes time, and nothing else.
@@ -191,12 +229,21 @@ class Progress:
         except AuthorizationError as error:
             self._warn_of_hidden(str(error))
             return
+        self._end(names, deadline)
+
+    def _end(self, names: Collection[str], deadline: Deadline) -> None:
+        timeout_ms = self._settings.transaction_timeout_ms
         for name in names:
             logger.info("ending the open transaction of %s", printable(name))
+            each = Deadline(min(_ENDING, deadline.remaining()), deadline.setting)
             try:
-                end_transaction(self._wire, name, settings.transaction_timeout_ms, deadline)
+                end_transaction(self._wire, name, timeout_ms, each)
             except AuthorizationError as error:
                 self._warn_of_hidden(str(error))
+            except DeadlineExceededError as error:
+                logger.info(
+                    "the open transaction of %s is left to the brokers: %s", printable(name), error
+                )
 
     def _warn_of_hidden(self, what: str) -> None:
         """Once for a run: transactions that can't be found or ended end by their timeout."""

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
-# Slices are small against a chunk, so that chunks end near their limits.
+# Slices are small against a chunk, so that chunks end near their limits: between two slices a
+# transaction may end.
 _SLICE_ROWS = 1_000
 _SLICE_BYTES = 4 << 20
 
@@ -68,11 +69,27 @@ class SourceRows:
         below = pc.sum(pc.less(self.offsets, offset)).as_py()
         return SourceRows(self.topic, self.partition, self.rows.slice(below))
 
-    def slices(self) -> Iterator["SourceRows"]:
-        """The rows in slices of bounded size, cut between records wherever that is possible."""
+    def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
+        """The rows in two: the last record's, to which more may come, are the second."""
+        last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
+        return (
+            SourceRows(self.topic, self.partition, self.rows.slice(0, last)),
+            SourceRows(self.topic, self.partition, self.rows.slice(last)),
+        )
+
+    def slices(
+        self, most_rows: int = _SLICE_ROWS, most_bytes: int = _SLICE_BYTES
+    ) -> Iterator["SourceRows"]:
+        """The rows in slices of bounded size, cut between records wherever that is possible.
+
+        Args:
+            most_rows: a slice has at most so many, where that is less than what is usual.
+            most_bytes: the same, in bytes, as far as rows are alike.
+        """
         total = self.rows.num_rows
         row_bytes = max(1, self.rows.nbytes // max(1, total))
-        step = max(1, min(_SLICE_ROWS, _SLICE_BYTES // row_bytes))
+        most_bytes = min(_SLICE_BYTES, most_bytes)
+        step = max(1, min(_SLICE_ROWS, most_rows, most_bytes // row_bytes))
         start = 0
         while start < total:
             end = min(start + step, total)

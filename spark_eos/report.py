@@ -10,6 +10,7 @@ from spark_eos.transaction_calls import BY_ID, BY_NAME
 
 WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
+TOO_SLOW: Final = "too slow"
 DEFERRED: Final = "deferred"
 FAILED: Final = "failed"
 MISPLACED: Final = "misplaced"
@@ -129,6 +130,11 @@ class JobOutcome:
     def unwritten(self) -> list[tuple[str, int]]:
         """Source partitions that need another round."""
         return sorted(p for p, o in self.partitions.items() if o.status != WRITTEN)
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether fewer rows in a transaction might be written in time."""
+        return any(outcome.status == TOO_SLOW for outcome in self.partitions.values())
 
 
 def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:

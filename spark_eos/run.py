@@ -90,6 +90,7 @@ class QueryRun:
         self.run_id = run_id
         self._wire = wire
         self._settings = settings
+        self._writer = settings
         self._offset_log = offset_log
         self._most_rounds = most_rounds
         self._group_timeout = group_timeout
@@ -110,20 +111,41 @@ class QueryRun:
         self._progress = Progress(wire, settings, self._coordinator, group_timeout)
         self._started = False
         self._cluster_version = 0
+        self._ending = threading.Lock()
+        self._sweeping = False
 
-    def leave(self, tasks_outlive_stop: float = 0.0) -> None:
+    def leave(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
         """Ends the run cleanly: its members leave the group. May be called again.
 
         Args:
             tasks_outlive_stop: seconds for which tasks of a cancelled job may go on: what they
                 leave open is ended.
+            aside: whether that is done on a thread of its own, which the interpreter's exit waits
+                for.
         """
+        sweeps = False
         try:
             # After a batch that has failed, tasks may still be committing.
             self._renew_between_batches()
             self._coordinator.leave()
-            if tasks_outlive_stop:
-                self._progress.end_after_stop(tasks_outlive_stop)
+            with self._ending:
+                sweeps = bool(tasks_outlive_stop) and not self._sweeping
+                self._sweeping = self._sweeping or sweeps
+            if sweeps:
+                name = f"spark-eos-sweep-{self._settings.group_id}"
+                thread = threading.Thread(
+                    target=self._sweep, args=(tasks_outlive_stop,), name=name, daemon=False
+                )
+                thread.start()
+                if not aside:
+                    thread.join()
+        finally:
+            if not self._sweeping:
+                self._wire.close()
+
+    def _sweep(self, seconds: float) -> None:
+        try:
+            self._progress.end_after_stop(seconds)
         finally:
             self._wire.close()
 
@@ -305,6 +327,9 @@ class QueryRun:
                 self._progress.take_over(batch)
             if not only:
                 return outcomes, self._coordinator.identities()
+            if outcome.too_slow:
+                # For the rest of the run: what was too much once would be again.
+                self._writer = self._writer.in_smaller_chunks()
             if len(outcomes) >= self._most_rounds:
                 raise WriteError(
                     f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
@@ -324,7 +349,7 @@ class QueryRun:
         self, job: Job, batch: BatchRange, batch_plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
         try:
-            return job(self._settings, batch, batch_plan, only)
+            return job(self._writer, batch, batch_plan, only)
         except SparkEosError:
             raise
         except Exception as error:

@@ -1,13 +1,16 @@
 """What a task needs to know to write; travels to Spark's workers, pickled."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from spark_eos.config import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.identity import id_prefix
 from spark_eos.options import check_flag, check_positive, check_text
+
+# Three rounds bring the default chunk_records from 100,000 to a single row.
+_SMALLER: Final = 64
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,15 @@ class WriterSettings:
     def id_prefix(self) -> str:
         """What the query's transactional ids begin with."""
         return id_prefix(self.transactional_id_prefix, self.group_id)
+
+    def in_smaller_chunks(self) -> "WriterSettings":
+        """The same settings with transactions of a small part of the size and the age."""
+        return replace(
+            self,
+            chunk_records=max(1, self.chunk_records // _SMALLER),
+            chunk_bytes=max(1, self.chunk_bytes // _SMALLER),
+            chunk_ms=max(1, self.chunk_ms // _SMALLER),
+        )
 
 
 def writer_settings(

@@ -299,7 +299,8 @@ class ExactlyOnceSink:
         except BaseException as error:
             # Spark ends the query; whoever writes next takes the members over or joins anew.
             stopped = surroundings.stopped(error)
-            self._end_run(surroundings.tasks_outlive_stop if stopped is not None else 0.0)
+            outliving = surroundings.tasks_outlive_stop if stopped is not None else 0.0
+            self._end_run(outliving, aside=surroundings.stop_waits)
             if stopped is not None:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
@@ -353,10 +354,10 @@ class ExactlyOnceSink:
             self._renewal = None
         self._end_run()
 
-    def _end_run(self, tasks_outlive_stop: float = 0.0) -> None:
+    def _end_run(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
         run, self._run = self._run, None
         if run is not None:
-            run.leave(tasks_outlive_stop)
+            run.leave(tasks_outlive_stop, aside=aside)
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink to where the batches run; a run lives only there. Of its

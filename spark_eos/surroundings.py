@@ -19,11 +19,13 @@ class Surroundings(Protocol):
         offset_log: the query's checkpoint.
         tasks_outlive_stop: seconds for which tasks may go on when the query is stopped, and for
             which the run therefore ends the transactions that they leave open.
+        stop_waits: whether who stops the query waits for the sink, which must not take so long.
     """
 
     run_id: str
     offset_log: OffsetLog
     tasks_outlive_stop: float
+    stop_waits: bool
 
     def hold(self, frame: DataFrame) -> bool:
         """Whether a batch belongs to this run, not to a later one."""

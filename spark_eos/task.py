@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_eos import report
+from spark_eos.arrivals import arrivals
 from spark_eos.arrow_columns import writable_batches
 from spark_eos.librdkafka import TransactionError
 from spark_eos.plan import BatchPlan
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 # by process too: a fork must not share its parent's connections.
 _producers: dict[tuple[int, str, str], SlotProducer] = {}
 _MOST_PRODUCERS = 4
+# So often, in the time that a transaction may be open, it is asked whether it should end while more
+# rows are waited for.
+_LOOKS = 10
 
 
 def _worker_producer(settings: WriterSettings) -> SlotProducer:
@@ -88,26 +92,37 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
 
 class _TaskWriter:
     def __init__(self, settings: WriterSettings, plan: BatchPlan, producer: SlotProducer) -> None:
+        self._settings = settings
         self._plan = plan
         self._transactions = Transactions(producer, settings, plan)
         self._outcomes: dict[tuple[str, int], PartitionOutcome] = {}
         self._pending: dict[tuple[str, int], int] = {}
         self._seen: dict[tuple[str, int], int] = {}
         self._last_partition: tuple[str, int] | None = None
+        # The last record's rows so far. Not in a transaction until it is known whether more of them
+        # come, so that one can end between two Arrow batches.
+        self._held: SourceRows | None = None
         self._status = report.WRITTEN
         self._reason: str | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
-            for batch in batches:
+            every = self._settings.chunk_ms / 1000 / _LOOKS
+            for batch in arrivals(batches, self._is_due, self._commit, every):
                 for found in self._source_rows(batch):
                     self._write_source_rows(found)
+            self._add_held()
             if self._transactions.open:
                 self._commit()
         except BaseException:
             self._transactions.abort()
             raise
         return report_batch(self._status, self._reason, self._transactions.counters, self._outcomes)
+
+    def _is_due(self) -> bool:
+        """Whether the open transaction is to end before more rows come."""
+        held = self._held
+        return self._transactions.full and not (held is not None and self._goes_on(held))
 
     def _source_rows(self, batch: pa.RecordBatch) -> Iterator[SourceRows]:
         try:
@@ -118,6 +133,7 @@ class _TaskWriter:
                 self._misplace(error.place)
 
     def _write_source_rows(self, found: SourceRows) -> None:
+        self._add_held()
         partition = (found.topic, found.partition)
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
         if self._status != report.WRITTEN:
@@ -153,17 +169,34 @@ class _TaskWriter:
         self._seen[partition] = found.last_offset
         fresh = found.at_or_above(plan.committed)
         outcome.skipped += found.rows.num_rows - fresh.rows.num_rows
-        for part in fresh.slices():
-            self._add(partition, part)
-            if self._status != report.WRITTEN:
-                self._leave_out(outcome)
-                return
+        if fresh.rows.num_rows:
+            whole, self._held = fresh.before_last_record()
+            self._add_slices(whole)
+
+    def _add_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._add_slices(held)
+
+    def _add_slices(self, found: SourceRows) -> None:
+        partition = (found.topic, found.partition)
+        for part in found.slices(self._settings.chunk_records, self._settings.chunk_bytes):
+            if self._status == report.WRITTEN:
+                self._add(partition, part)
+        if self._status != report.WRITTEN:
+            self._leave_out(self._outcomes[partition])
+
+    def _goes_on(self, part: SourceRows) -> bool:
+        """Whether the open transaction holds rows of the same record.
+
+        They stay together: its offset is committed once, with all of them.
+        """
+        offset = self._transactions.offsets.get((part.topic, part.partition))
+        return self._transactions.open and offset == part.first_offset + 1
 
     def _add(self, partition: tuple[str, int], part: SourceRows) -> None:
         transactions = self._transactions
-        # Rows made of one record stay together: its offset is committed once, with all of them.
-        goes_on = transactions.offsets.get(partition) == part.first_offset + 1
-        if transactions.full and not goes_on:
+        if transactions.full and not self._goes_on(part):
             self._commit()
             if self._status != report.WRITTEN:
                 return
@@ -189,7 +222,8 @@ class _TaskWriter:
 
     def _fail(self, error: Exception, where: str) -> None:
         if isinstance(error, TransactionError):
-            self._stop(report.REJECTED if error.again else report.FAILED, str(error))
+            unwritten = report.TOO_SLOW if error.too_slow else report.REJECTED
+            self._stop(unwritten if error.again else report.FAILED, str(error))
             return
         if isinstance(error, RowError):
             self._stop(report.FAILED, str(error))

@@ -4,9 +4,10 @@ The steps of a commit: flush; send each member's source offsets by TxnOffsetComm
 partition of every answer is accepted, end the transaction by committing it.
 """
 
+import contextlib
 import enum
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from spark_eos.acls import Operation, query_acls
@@ -34,6 +35,9 @@ _LONG: Final = 0.5
 
 # However old the transaction is: the answer then tells what became of it.
 _LEAST_SECONDS: Final = 1.0
+
+# So much may wait for acknowledgement while nothing is known of the brokers' pace.
+_BACKLOG_BYTES: Final = 4 << 20
 
 
 class State(enum.Enum):
@@ -66,6 +70,7 @@ class Transactions:
         self._plan = plan
         self._state = State.NONE
         self._offsets: Offsets = {}
+        self._firsts: Offsets = {}
         self._rows = 0
         self._bytes = 0
         self._began = 0.0
@@ -96,8 +101,11 @@ class Transactions:
         return self.open and (
             self._rows >= settings.chunk_records
             or self._bytes >= settings.chunk_bytes
-            or (time.monotonic() - self._began) * 1000 >= settings.chunk_ms
+            or self._age() * 1000 >= settings.chunk_ms
         )
+
+    def _age(self) -> float:
+        return time.monotonic() - self._began
 
     def add(self, found: SourceRows) -> None:
         """Hands rows over, beginning a transaction if none is open.
@@ -111,14 +119,17 @@ class Transactions:
         if not self.open:
             self._producer.begin()
             self._become(State.OPEN)
-            self._offsets, self._rows, self._bytes = {}, 0, 0
+            self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
             self._targets = {}
             self._began = time.monotonic()
         self._targets = targets | self._targets
-        self._producer.produce(found, topics, self._check_targets)
+        self._firsts.setdefault((found.topic, found.partition), found.first_offset)
         self._offsets[found.topic, found.partition] = found.last_offset + 1
         self._rows += found.rows.num_rows
         self._bytes += found.rows.nbytes
+        with self._in_time():
+            self._producer.produce(found, topics, self._check_targets)
+            self._producer.wait_while(self._has_backlog, self._check_targets)
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
@@ -189,7 +200,8 @@ class Transactions:
         try:
             # 1. Every record acknowledged, none failed.
             started = clock()
-            self._producer.flush(deadline, self._check_targets)
+            with self._in_time():
+                self._producer.flush(self._before_the_broker_aborts(deadline), self._check_targets)
             flushed = clock()
             if flushed - self._began >= _LONG:
                 # What was written to a topic that is gone must not count as written.
@@ -198,7 +210,8 @@ class Transactions:
             self._send_offsets(deadline)
             sent = clock()
             # 3. Only then the end.
-            self._producer.commit(deadline)
+            with self._in_time():
+                self._producer.commit(deadline)
             counters.flush_ms += (flushed - started) * 1000
             counters.offsets_ms += (sent - flushed) * 1000
             counters.commit_ms += (clock() - sent) * 1000
@@ -248,24 +261,64 @@ class Transactions:
 
     def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
         # Else a code that is retried to the end would be hidden by those of an aborted transaction.
-        age = time.monotonic() - self._began
+        age = self._age()
         left = max(_LEAST_SECONDS, self._settings.transaction_timeout_ms / 1000 - age)
         return Deadline(min(left, deadline.remaining()), deadline.setting)
+
+    # Time -------------------------------------------------------------------------------------
+
+    def _has_backlog(self) -> bool:
+        """Whether brokers take rows so slowly that no more should be handed over for now.
+
+        Else the rows of a chunk, all of which librdkafka's queue has room for, could take longer to
+        be acknowledged than the transaction may be open.
+        """
+        waiting = self._producer.unacknowledged
+        if self.full or waiting * self._bytes <= _BACKLOG_BYTES * self._rows:
+            return False
+        acknowledged = self._rows - waiting
+        return waiting * self._age() * 1000 > acknowledged * self._settings.chunk_ms
+
+    def _too_old(self) -> bool:
+        return self._age() * 1000 >= self._settings.transaction_timeout_ms
+
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Tells of what fails for the transaction's age that it does so."""
+        try:
+            yield
+        except TransactionError as error:
+            if error.again and self._too_old():
+                raise self._too_slow(str(error)) from error
+            raise
+
+    def _too_slow(self, cause: str) -> TransactionError:
+        settings = self._settings
+        topic, partition = next(iter(self._offsets))
+        first, end = self._firsts[topic, partition], self._offsets[topic, partition]
+        if len(self._offsets) > 1 or end - first > 1:
+            what = f"{self._rows} rows, those of source {topic}-{partition} offset {first} first"
+            advice = "lower chunk_records, chunk_bytes or chunk_ms, or raise transaction_timeout_ms"
+        else:
+            # Its rows can't be divided between transactions.
+            what = f"the row of source {topic}-{partition} offset {first} alone"
+            if self._rows > 1:
+                what = f"the {self._rows} rows made of source {topic}-{partition} offset {first}"
+            advice = "raise transaction_timeout_ms (and the brokers' transaction.max.timeout.ms)"
+        return TransactionError(
+            f"the transaction with {what} was open for {self._age() * 1000:.0f} ms, longer than "
+            f"transaction_timeout_ms={settings.transaction_timeout_ms}, so the brokers abort it: "
+            f"{cause}. If brokers are not just away, {advice}",
+            again=True,
+            too_slow=True,
+        )
 
     def _refusal(
         self, what: str, member: MemberIdentity, answer: OffsetCommitAnswer
     ) -> TransactionError:
         settings = self._settings
-        age_ms = (time.monotonic() - self._began) * 1000
-        if answer.verdict is Verdict.FENCED and age_ms >= settings.transaction_timeout_ms:
-            return TransactionError(
-                f"the transaction was open for {age_ms:.0f} ms, longer than "
-                f"transaction_timeout_ms={settings.transaction_timeout_ms}, so the "
-                "brokers have aborted it: rows came too slowly. Raise it, or lower "
-                "spark.sql.execution.arrow.maxRecordsPerBatch for rows to come in smaller "
-                "batches",
-                again=True,
-            )
+        if answer.verdict is Verdict.FENCED and self._too_old():
+            return self._too_slow(str(answer))
         remedies = {
             remedy(
                 code,

@@ -1,5 +1,6 @@
 """Typed calls to transaction coordinators, and offset commits inside a transaction (KIP-1319)."""
 
+import logging
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,6 +27,10 @@ from spark_eos.identity import id_prefix_of
 from spark_eos.protocol import TxnOffsetCommitRequest
 from spark_eos.wire import CoordinatorType, Wire
 
+logger = logging.getLogger(__name__)
+
+# Seconds after which a broker that does not answer counts as one that is away.
+_PATIENCE: Final = 3.0
 # Versions of TxnOffsetCommit, by what they call topics (KIP-1319).
 BY_NAME: Final = 5
 BY_ID: Final = 6
@@ -83,16 +88,26 @@ def end_transaction(
         )
 
 
-def open_transactions(wire: Wire, pattern: str, deadline: Deadline) -> list[str]:
-    """Transactional ids, of all brokers, that have an ongoing transaction.
+def open_transactions(
+    wire: Wire,
+    pattern: str,
+    deadline: Deadline,
+    on_silent: Callable[[str], None] = logger.warning,
+) -> list[str]:
+    """Transactional ids that have an ongoing transaction, of all brokers that answer.
+
+    A broker that can't be reached for some seconds is passed over: metadata may name it for long
+    after it has died, by when others coordinate its transactions.
 
     Args:
         wire: the connections.
         pattern: a regular expression (RE2) that the whole id matches (KIP-1152).
         deadline: over all brokers.
+        on_silent: called if brokers are passed over, with a text that names them.
 
     Raises:
         KafkaResponseError: a broker can't list its transactions.
+        DeadlineExceededError: no broker answers.
     """
     request = ListTransactionsRequest(
         state_filters=["Ongoing"],
@@ -100,17 +115,28 @@ def open_transactions(wire: Wire, pattern: str, deadline: Deadline) -> list[str]
         duration_filter=-1,
         transactional_id_pattern=pattern,
     )
+    patience = Deadline(min(_PATIENCE, deadline.remaining()), deadline.setting)
 
     def attempt() -> list[str]:
         found: set[str] = set()
+        silent = []
         # Asked for anew each time: a broker that has died does not stay in the list.
-        for node in wire.brokers(deadline):
-            response = wire.send(request, deadline, node=node)
+        nodes = wire.brokers(deadline)
+        within = deadline if patience.expired else patience
+        for node, response in zip(nodes, wire.send_to_each(request, nodes, within), strict=True):
+            if response is None:
+                silent.append(wire.address(node))
+                continue
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 raise Again(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
                 raise refusal("listing open transactions", response.error_code, (), wire.grantee)
             found.update(state.transactional_id for state in response.transaction_states)
+        if silent:
+            what = f"ListTransactions: broker {', '.join(silent)} does not answer"
+            if len(silent) == len(nodes) or not patience.expired:
+                raise Again(what)
+            on_silent(what)
         # Filtered here as well: brokers before Kafka 4.1 know no patterns.
         return sorted(name for name in found if re.fullmatch(pattern, name))
 

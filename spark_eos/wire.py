@@ -47,6 +47,9 @@ _LEAST_TIMEOUT: Final = 1.0
 _RETRY_HERE: Final = {Code.COORDINATOR_LOAD_IN_PROGRESS}
 _RETRY_ELSEWHERE: Final = {Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
 
+# A broker that any other can stand in for may take so long to be connected to.
+_CONNECTING_MS: Final = 3_000
+
 Codes = Callable[[Any], Iterable[int]]
 Result = TypeVar("Result")
 
@@ -79,6 +82,11 @@ class Wire:
     def grantee(self) -> Grantee:
         """Whom ACLs for these connections are given to."""
         return self._settings.grantee
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where the cluster is found."""
+        return self._settings.bootstrap_servers
 
     def close(self) -> None:
         """Closes all connections and ends the event loop's thread. May be called again."""
@@ -147,7 +155,15 @@ class Wire:
         sent = copy.copy(request)
 
         async def exchange() -> Any:
-            return await self._manager.send(sent, node_id=node, request_timeout_ms=timeout_ms)
+            manager = self._manager
+            chosen = manager.least_loaded_node() if node is None else node
+            answer = manager.send(sent, node_id=chosen, request_timeout_ms=timeout_ms)
+            if manager.connected_to(chosen):
+                return await answer
+            # Else the wait for a connection would not be bounded by the request's time. Where any
+            # broker can answer, the next attempt asks another one.
+            limit = timeout_ms if node is not None else min(timeout_ms, _CONNECTING_MS)
+            return await manager.wait_for(answer, limit)
 
         return net.run(exchange)
 
@@ -191,22 +207,45 @@ class Wire:
         Returns:
             The answers, in the order of the requests; None where none came.
         """
+        return self._send_all([(node, request) for request in requests], deadline)
+
+    def send_to_each(self, request: Any, nodes: Iterable[int], deadline: Deadline) -> list[Any]:
+        """Sends a request to many nodes at a time; as `send_together`, in the nodes' order."""
+        return self._send_all([(node, request) for node in nodes], deadline)
+
+    def _send_all(
+        self, requests: Iterable[tuple[int, Any]], deadline: Deadline
+    ) -> list[Any | None]:
         net = self._connected(deadline)
         timeout_ms = self._timeout_ms(deadline)
-        sent = [copy.copy(request) for request in requests]
+        sent = [(node, copy.copy(request)) for node, request in requests]
 
         async def exchange() -> list[Any | None]:
             under_way = [
                 self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
-                for request in sent
+                for node, request in sent
             ]
-            return [await _or_none(answer) for answer in under_way]
+            # Else the wait for a connection would not be bounded by the request's time.
+            until = Deadline(timeout_ms / 1000, deadline.setting)
+            return [
+                await _or_none(self._manager.wait_for(answer, until.remaining() * 1000))
+                for answer in under_way
+            ]
 
         try:
             found: list[Any | None] = net.run(exchange)
+        except kafka_errors.UnknownBrokerIdError:
+            # It has left the cluster since it was named.
+            self._manager.cluster.request_update()
+            return [None] * len(sent)
         except RuntimeError as error:
             raise SparkEosError(f"the connections are closed: {error!r}") from error
         return found
+
+    def address(self, node: int) -> str:
+        """A broker as the cluster's metadata names it: ``2 (host:9092)``."""
+        broker = self._manager.cluster.broker_metadata(node)
+        return str(node) if broker is None else f"{node} ({broker.host}:{broker.port})"
 
     def ask(
         self,

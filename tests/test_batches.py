@@ -2,6 +2,9 @@
 
 import datetime
 import itertools
+import os
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,7 +18,8 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.errors import QueryStoppedError
 from support.flow import Flow
-from support.queries import run_available, until
+from support.holding import produce_with_hold
+from support.queries import relay, run_available, slot_holders, until
 from support.versions import OFFSET_COMMIT
 
 
@@ -257,6 +261,39 @@ def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkS
     assert sorted(flow.values()) == ["0", "1", "again"]
     sink.close()
     assert flow.members() == []
+
+
+def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    """Else consumers of the output would wait for transaction_timeout_ms, a minute."""
+    produce_with_hold(flow)
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            if b"hold" in rows.column("value").to_pylist():
+                time.sleep(60)
+            yield rows
+
+    few_rows = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark_eos_session.conf.set(few_rows, "50")
+    try:
+        sink = ExactlyOnceSink(**flow.options())
+        frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
+        query = sink.write(frame.mapInArrow(hold, frame.schema)).start()
+        until(flow.open_transactions, lambda: "an open transaction")
+        # As one that is busy: one that waits for rows sees the end of them, and aborts.
+        for pid in slot_holders(flow.worker_directory).values():
+            os.kill(pid, signal.SIGSTOP)
+        query.stop()
+    finally:
+        spark_eos_session.conf.unset(few_rows)
+    assert query.exception() is None
+    until(lambda: not flow.open_transactions(), lambda: "the transaction's end", timeout=45)
+    sweep = f"spark-eos-sweep-{flow.group_id}"
+    until(lambda: sweep not in str(threading.enumerate()), lambda: "the sweep's end")
+    run_available(spark_eos_session, flow)
+    assert len(flow.values()) == 1_000
 
 
 def test_a_query_stopped_in_a_batch_says_so_briefly(

@@ -1,24 +1,30 @@
 """The group's members and the workers' producers, on the real broker without Spark."""
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.producer import EndTxnRequest
 
-from spark_eos import calls, errors
+from spark_eos import calls, coordinator, errors
 from spark_eos.config import ClientSettings
 from spark_eos.identity import id_pattern
 from spark_eos.producer import SlotProducer
+from spark_eos.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.transaction_calls import end_transaction, open_transactions
 from spark_eos.wire import CoordinatorType, Wire
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
+from support.proxy import KafkaProxy
+from support.proxy_faults import Rewrite
 from support.queries import until
+from support.runs import running
 
 
 def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
@@ -26,8 +32,8 @@ def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
     slow = {"group.consumer.assignment.interval.ms": "1000"}
     with EmbeddedKafka(properties=slow) as broker:
         flow = Flow(broker, str(tmp_path / "c"), str(tmp_path / "w"), partitions=6)
-        with started(flow) as coordinator:
-            shares = Counter(coordinator.identities().values())
+        with started(flow) as group:
+            shares = Counter(group.identities().values())
             assert sorted(shares.values()) == [1] * 6
             assert {m.instance_id for m in shares} == {f"spark-eos-{n}" for n in range(6)}
         assert flow.members() == []
@@ -35,9 +41,9 @@ def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
 
 def test_there_are_at_most_so_many_members(new_flow: Callable[..., Flow]) -> None:
     flow = new_flow(partitions=5)
-    with started(flow, members=2) as coordinator:
-        assert len(set(coordinator.identities().values())) == 2
-        assert len(coordinator.identities()) == 5
+    with started(flow, members=2) as group:
+        assert len(set(group.identities().values())) == 2
+        assert len(group.identities()) == 5
     # More than before, and then fewer: surplus members leave.
     with started(flow) as more:
         assert len(set(more.identities().values())) == 5
@@ -59,10 +65,10 @@ def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
 
 
 def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
-    with started(flow) as coordinator:
-        coordinator.leave()
+    with started(flow) as group:
+        group.leave()
         with pytest.raises(errors.SparkEosError, match="have left group"):
-            coordinator.check()
+            group.check()
     threads = [t.name for t in threading.enumerate()]
     until(
         lambda: f"spark-eos-heartbeat-{flow.group_id}" not in str(threading.enumerate()),
@@ -128,3 +134,60 @@ def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
         )
         # INVALID_TXN_STATE, "nothing to end": an alien id or epoch would be refused as such.
         assert answer.error_code == errors.Code.INVALID_TXN_STATE
+
+
+def _beats_answer(proxy: KafkaProxy, code: int) -> None:
+    def change(_request: Any, answer: Any) -> None:
+        answer.error_code = code
+
+    proxy.on(ConsumerGroupHeartbeatRequest, Rewrite(change), times=None)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "text"),
+    [
+        (30, errors.AuthorizationError, "30 GROUP_AUTHORIZATION_FAILED"),
+        (42, errors.KafkaResponseError, "42 INVALID_REQUEST"),
+    ],
+)
+def test_a_heartbeat_that_is_refused_ends_the_run_with_that_reason(
+    proxied_flow: Flow, proxy: KafkaProxy, code: int, expected: type[Exception], text: str
+) -> None:
+    with running(proxied_flow) as runs:
+        runs.batch(5, 5)
+        runs.hurry_heartbeats()
+        _beats_answer(proxy, code)
+        until(lambda: runs.refused, lambda: "a heartbeat", timeout=30)
+        with pytest.raises(expected, match=text):
+            runs.batch(10, 10)
+        proxy.reset()
+        runs.written_once(5, 5)
+
+
+def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def warnings() -> list[str]:
+        records = [r for r in caplog.records if r.name == "spark_eos.coordinator"]
+        return [r.getMessage() for r in records if r.levelno >= logging.WARNING]
+
+    def failed() -> bool:
+        return "UNKNOWN_SERVER_ERROR" in caplog.text
+
+    with caplog.at_level(logging.INFO, "spark_eos"), running(proxied_flow) as runs:
+        runs.batch(5, 5)
+        runs.hurry_heartbeats()
+        _beats_answer(proxy, -1)
+        until(failed, lambda: "a heartbeat that fails", timeout=30)
+        assert warnings() == []
+        monkeypatch.setattr(coordinator, "_SESSION", 0.0)
+        until(warnings, lambda: "a warning", timeout=30)
+        proxy.reset()
+        until(lambda: "are answered again" in caplog.text, lambda: "heartbeats that go on")
+        runs.batch(10, 10)
+        runs.written_once(10, 10)
+    (warning,) = warnings()
+    assert "session timeout" in warning

@@ -70,19 +70,18 @@ def _data_source_writer(
     spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
 ) -> DataStreamWriter:
     # Spark 4.0 does not have it.
-    from spark_eos import KafkaEosDataSource, check_pipeline
+    from spark_eos import KafkaEosDataSource, write_stream
 
     load = LOADS[settings["load"]]
     given = {**load.options, **settings["sink"]}
     kafka = given.pop("kafka")
     frame = read_from_group(spark, kafka=kafka, group_id=given["group_id"], **reading)
     rows = transformed(load, frame, settings["targets"], Path(settings["control"]))
-    check_pipeline(rows)
     spark.dataSource.register(KafkaEosDataSource)
     options = {f"kafka.{name}": value for name, value in kafka.items()}
     # Case does not matter.
     options |= {name.replace("_", ""): str(value) for name, value in given.items()}
-    return rows.writeStream.format("kafka-eos").options(**options)
+    return write_stream(rows).options(**options)
 
 
 def _progress(query: StreamingQuery, file: Path) -> Callable[[], None]:

@@ -7,13 +7,16 @@ its way with them. Everything else passes untouched. The broker must advertise t
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from support.proxy_faults import Fault, Link, Request
+from kafka.protocol.metadata import MetadataRequest
+
+from support.proxy_faults import Fault, Link, Request, Rewrite
 
 HOST = "127.0.0.1"
 _NO_FAULT = Fault()
@@ -284,3 +287,29 @@ def clean(proxy: KafkaProxy) -> Iterator[KafkaProxy]:
     finally:
         proxy.latency = 0.0
         proxy.reset()
+
+
+@contextlib.contextmanager
+def broker_that_is_away(proxy: KafkaProxy, *, silent: bool) -> Iterator[int]:
+    """Lets brokers' answers name a second one, node 2, which nobody can reach.
+
+    Args:
+        proxy: whose clients are told so.
+        silent: whether connections to it come about and get no answer, as behind a firewall that
+            drops what it does not like; else they are refused.
+
+    Yields:
+        Its port.
+    """
+
+    def add(_request: Any, answer: Any) -> None:
+        known = answer.brokers[0]
+        answer.brokers.append(type(known)(node_id=2, host=HOST, port=port, rack=None))
+
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        port = listener.getsockname()[1]
+        if silent:
+            listener.listen()
+        proxy.on(MetadataRequest, Rewrite(add), times=None)
+        yield port

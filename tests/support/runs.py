@@ -14,6 +14,7 @@ from spark_eos.batch_report import BatchReport
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.errors import OffsetsLostError
 from spark_eos.plan import BatchPlan, BatchRange
+from spark_eos.producer import SlotProducer
 from spark_eos.report import JobOutcome, job_outcome
 from spark_eos.run import Partitions, QueryRun
 from spark_eos.settings import WriterSettings
@@ -91,6 +92,15 @@ class Runs:
         """Whether a heartbeat has found somebody else's consumer in the group."""
         return self.run._coordinator._foreign is not None
 
+    @property
+    def refused(self) -> bool:
+        """Whether a heartbeat was refused for good."""
+        return self.run._coordinator._refused is not None
+
+    def hurry_heartbeats(self) -> None:
+        """From now on one is due every tenth of a second, while none is answered."""
+        self.run._coordinator._interval = 0.1
+
     def batch(
         self,
         *ends: int,
@@ -149,6 +159,10 @@ class Runs:
         self.checkpoint.finish(batch_id)
         return report
 
+    def producers(self) -> list[SlotProducer]:
+        """Those that tasks have left in this process for the next ones."""
+        return list(task._producers.values())
+
     def written_once(self, *ends: int) -> None:
         """Checks that each row up to the ends is in the output once, and committed."""
         expected = sorted(f"{p}/{offset}" for p, end in enumerate(ends) for offset in range(end))
@@ -167,7 +181,12 @@ def positions(
 
 @contextmanager
 def running(
-    flow: Flow, members: int = 1, *, checkpoint: Checkpoint | None = None, **options: Any
+    flow: Flow,
+    members: int = 1,
+    *,
+    checkpoint: Checkpoint | None = None,
+    group_timeout: float = 20,
+    **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block.
 
@@ -175,6 +194,7 @@ def running(
         flow: topics and group.
         members: at most so many.
         checkpoint: what an earlier run has left; None for an empty one.
+        group_timeout: seconds that calls to the group may take.
         options: replace fields of the writer's settings.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
@@ -186,7 +206,7 @@ def running(
             OffsetLog(files),
             most_members=members,
             most_rounds=4,
-            group_timeout=20,
+            group_timeout=group_timeout,
             watch=lambda: True,
             prepared_ms=_now_ms(),
         )

@@ -1,0 +1,99 @@
+"""Rows that come slowly, or that brokers take slowly: transactions end in time all the same."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka.protocol.producer import ProduceRequest
+
+from spark_eos.coordinator import GroupCoordinator
+from spark_eos.errors import WriteError
+from spark_eos.plan import BatchRange, batch_plan
+from spark_eos.report import JobOutcome, job_outcome
+from spark_eos.settings import WriterSettings
+from spark_eos.task import write_task
+from support.flow import Flow
+from support.members import started, writer_settings
+from support.proxy import KafkaProxy
+from support.proxy_faults import DropRequest
+from support.queries import until
+from support.runs import close_producers, running
+from support.writing import row_batch
+
+
+@pytest.fixture(autouse=True)
+def _no_producers_left() -> Iterator[None]:
+    yield
+    close_producers()
+
+
+def _write(
+    coordinator: GroupCoordinator,
+    settings: WriterSettings,
+    batches: Iterator[pa.RecordBatch],
+) -> JobOutcome:
+    members = coordinator.identities()
+    ends = dict.fromkeys(members, 100)
+    plan = batch_plan(BatchRange(0, {}, ends), {}, members, coordinator.topic_ids)
+    (report,) = write_task(settings, plan)(batches)
+    return job_outcome(report.to_pylist())
+
+
+def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow: Flow) -> None:
+    settings = replace(writer_settings(flow), chunk_ms=50)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield row_batch(flow, 0, 0, 1, 2)
+        until(lambda: flow.committed(stable=False).get(0), lambda: "the first rows", timeout=20)
+        # Of the last record more rows may come, and do: its offset is not to be committed yet.
+        assert flow.committed() == {0: 2}
+        yield row_batch(flow, 0, 2, 2)
+        assert flow.committed() == {0: 2}
+        yield row_batch(flow, 0, 2, 3)
+        until(lambda: flow.committed(stable=False) == {0: 3}, lambda: "the third record")
+
+    with started(flow) as coordinator:
+        outcome = _write(coordinator, settings, batches())
+    assert outcome.unwritten == []
+    assert outcome.partitions[flow.source, 0].rows == 7
+    assert outcome.partitions[flow.source, 0].next_offset == 4
+    assert sorted(flow.values()) == ["0/0", "0/1", "0/2", "0/2", "0/2", "0/2", "0/3"]
+    assert flow.committed() == {0: 4}
+
+
+# A broker that takes so long for large requests that their transaction is over before.
+_BRIEFLY: dict[str, Any] = {"transaction_timeout_ms": 1_000, "chunk_ms": 900}
+
+
+def _is_large(request: Any) -> bool:
+    partitions = [p for topic in request.topic_data for p in topic.partition_data]
+    return sum(len(p.records) for p in partitions) > 1_000
+
+
+def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    large = proxy.on(ProduceRequest, DropRequest(), times=None, where=_is_large)
+    with running(proxied_flow, **_BRIEFLY) as runs:
+        report = runs.batch(500, 0)
+        assert (report.rounds, report.rows_written) == (2, 500)
+        # What has proved too much is not tried again.
+        seen = len(large.hits)
+        assert runs.batch(1_000, 0).rounds == 1
+        assert len(large.hits) == seen
+        proxy.reset()
+        runs.written_once(1_000, 0)
+
+
+def test_a_row_that_alone_takes_too_long_is_named(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    proxy.on(ProduceRequest, DropRequest(), times=None)
+    with running(proxied_flow, **_BRIEFLY) as runs:
+        with pytest.raises(WriteError) as failure:
+            runs.batch(20, 0)
+        proxy.reset()
+        runs.written_once(0, 0)
+    reason = str(failure.value)
+    assert f"the row of source {proxied_flow.source}-0 offset 0 alone" in reason
+    assert "transaction_timeout_ms=1000" in reason
