@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_eos.deadline import Deadline
-from spark_eos.errors import Code, KafkaResponseError
+from spark_eos.errors import KafkaResponseError
 from spark_eos.identity import driver_id, id_pattern
-from spark_eos.transaction_calls import describe_transaction, open_transactions
+from spark_eos.transaction_calls import (
+    TRANSACTIONAL_ID_NOT_FOUND,
+    describe_transaction,
+    open_transactions,
+)
 from spark_eos.wire import CoordinatorType, Wire
 
 _OVER: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
@@ -87,7 +91,7 @@ def _described(wire: Wire, transactional_id: str, deadline: Deadline) -> OpenTra
     try:
         state = describe_transaction(wire, transactional_id, deadline)
     except KafkaResponseError as error:
-        if error.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+        if error.code == TRANSACTIONAL_ID_NOT_FOUND:
             return None
         raise
     if state.transaction_state in _OVER:

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.deadline import Again, Deadline
-from spark_eos.errors import Code, KafkaResponseError, SparkEosError
+from spark_eos.errors import KafkaResponseError, SparkEosError
 from spark_eos.identity import Slot
 from spark_eos.librdkafka import (
     REFUSALS,
@@ -31,7 +31,12 @@ from spark_eos.librdkafka import (
 from spark_eos.records import SourceRows, find_record, produce_arguments
 from spark_eos.settings import WriterSettings
 from spark_eos.topics import TopicCache
-from spark_eos.transaction_calls import ProducerIdentity, end_transaction, producer_identity
+from spark_eos.transaction_calls import (
+    TRANSACTIONAL_ID_NOT_FOUND,
+    ProducerIdentity,
+    end_transaction,
+    producer_identity,
+)
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
@@ -120,7 +125,7 @@ class SlotProducer:
         try:
             return producer_identity(self.wire, mine.transactional_id, deadline) != mine
         except KafkaResponseError as error:
-            return error.code == Code.TRANSACTIONAL_ID_NOT_FOUND
+            return error.code == TRANSACTIONAL_ID_NOT_FOUND
         except SparkEosError as error:
             raise TransactionError(
                 f"beginning a transaction: {self._advice(error)}", again=is_transient(error)

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 # Seconds after which a broker that does not answer counts as one that is away.
 _PATIENCE: Final = 3.0
+TRANSACTIONAL_ID_NOT_FOUND: Final = 105
+"""The coordinator's answer about an id that it does not know, or has forgotten."""
+
 # Versions of TxnOffsetCommit, by what they call topics (KIP-1319).
 BY_NAME: Final = 5
 BY_ID: Final = 6

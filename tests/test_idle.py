@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from spark_eos import producer, task
-from spark_eos.errors import Code, KafkaResponseError
+from spark_eos.errors import KafkaResponseError
 from spark_eos.identity import driver_id
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.transaction_calls import describe_transaction, end_transaction
+from spark_eos.transaction_calls import (
+    TRANSACTIONAL_ID_NOT_FOUND,
+    describe_transaction,
+    end_transaction,
+)
 from spark_eos.wire import Wire
 from support.data_sources import keepers
 from support.flow import Flow
@@ -39,7 +43,7 @@ def _known(wire: Wire, transactional_id: str) -> bool:
     try:
         describe_transaction(wire, transactional_id, deadline())
     except KafkaResponseError as error:
-        if error.code != Code.TRANSACTIONAL_ID_NOT_FOUND:
+        if error.code != TRANSACTIONAL_ID_NOT_FOUND:
             raise
         return False
     return True
