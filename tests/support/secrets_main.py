@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.cli import main as command
-from spark_eos.source import _unlogged
 from spark_eos.testing import spark_session
+from spark_eos.unlogged import unlogged
 from support.versions import HAS_DATA_SOURCES
 
 
@@ -84,7 +84,7 @@ def _data_source(spark: SparkSession, settings: dict[str, Any], here: Path) -> N
         )
         writer = source.select("source", "key", "value").writeStream.format("kafka-eos")
         # At level DEBUG py4j logs what the user's own code tells Spark.
-        with _unlogged():
+        with unlogged():
             writer.options(**{f"kafka.{setting}": text for setting, text in kafka.items()})
         query = (
             writer.option("groupId", group_id)
