@@ -179,11 +179,14 @@ def _keeper(
     )
     assert process.stdout is not None  # noqa: S101 - as asked for
     with process.stdout as output:
-        # Its only line, or its end.
-        if not wait([output.fileno()], deadline.remaining()):
-            process.kill()
-            process.wait()
-            raise deadline.exceeded(f"starting {sys.executable} -m spark_eos.keeper", "not ready")
+        # Its only line, to the end: unbuffered, as Spark has it, Python writes it in two parts.
+        line = b"?"
+        while line and not line.endswith(b"\n"):
+            if not wait([output.fileno()], deadline.remaining()):
+                process.kill()
+                process.wait()
+                raise deadline.exceeded(f"starting {sys.executable} -m spark_eos.keeper", "silence")
+            line = os.read(output.fileno(), 100)
     return process
 
 

@@ -155,7 +155,6 @@ OPTION_QUERIES = [f"option-{name}" for name in QUERIES] if HAS_DATA_SOURCES else
 @pytest.mark.slow
 def test_what_is_no_secret_is_found_in_every_place(written_down: Path, secured: Secured) -> None:
     """So a secret would be, if it were there."""
-    (events,) = (file for file in written_down.glob("events/**/*") if file.stat().st_size > 10_000)
     # Beside a secret, in the same option's text or the same list of options.
     beside = "kafka.security.protocol"
     certificate = secured.client.chain.splitlines()[1]
@@ -167,10 +166,14 @@ def test_what_is_no_secret_is_found_in_every_place(written_down: Path, secured: 
             assert len(text.partition("\nUI ")[0].partition("\nAPI ")[0]) > 1_000, (name, page)
     for name in QUERIES:
         assert "ClientSettings(" in (written_down / f"seen-{name}.txt").read_text()
-    in_events = events.read_text()
-    assert beside in in_events
-    assert "kafka.sasl.jaas.config=*********(redacted)" in in_events
-    assert certificate in in_events
+    # Plans are there, and what Spark hides; options of sources are not, in Spark 4.2.
+    (in_events,) = (
+        text
+        for file in written_down.glob("events/**/events*")
+        if "KafkaScan" in (text := file.read_text())
+    )
+    assert "physicalPlanDescription" in in_events
+    assert "*********(redacted)" in in_events
     assert places(written_down, certificate)
     commands = (written_down / "commands.txt").read_text()
     for line in ("status 0", "abort 0", "verify"):

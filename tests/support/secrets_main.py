@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.cli import main as command
 from spark_eos.testing import spark_session
+from spark_eos.unlogged import unlogged
 from support.versions import HAS_DATA_SOURCES
 
 
@@ -81,11 +82,12 @@ def _data_source(spark: SparkSession, settings: dict[str, Any], here: Path) -> N
         source = read_from_group(
             spark, kafka=kafka, group_id=group_id, subscribe=settings["source"]
         )
+        writer = source.select("source", "key", "value").writeStream.format("kafka-eos")
+        # At level DEBUG py4j logs what the user's own code tells Spark.
+        with unlogged():
+            writer.options(**{f"kafka.{setting}": text for setting, text in kafka.items()})
         query = (
-            source.select("source", "key", "value")
-            .writeStream.format("kafka-eos")
-            .options(**{f"kafka.{setting}": text for setting, text in kafka.items()})
-            .option("groupId", group_id)
+            writer.option("groupId", group_id)
             .option("topic", settings["target"])
             .option("checkpointLocation", str(here / f"checkpoint-{name}"))
             .option("workerDirectory", str(here / "workers"))
