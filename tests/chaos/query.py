@@ -23,6 +23,7 @@ from chaos.reports import add_report
 from spark_eos import BatchReport, ExactlyOnceSink, read_from_group
 from spark_eos.jars import spark_kafka_jars
 from spark_eos.testing import spark_session
+from spark_eos.testing.broker_properties import free_ports
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,11 @@ class _Reports:
 def _session(settings: dict[str, Any]) -> SparkSession:
     if settings["front"] != "connect":
         return spark_session(master=settings["master"], config=settings["config"], quick_start=True)
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder
+
+    # Another driver has a server of its own, and pyspark takes the default port for both.
+    port = free_ports().client
+    DefaultChannelBuilder.default_port = staticmethod(lambda: port)  # type: ignore[method-assign]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     jars = ",".join(map(str, spark_kafka_jars()))
@@ -47,8 +53,7 @@ def _session(settings: dict[str, Any]) -> SparkSession:
     config = {
         "spark.jars": jars,
         "spark.ui.enabled": "false",
-        # Another driver has a server of its own.
-        "spark.connect.grpc.binding.port": "0",
+        "spark.connect.grpc.binding.port": str(port),
         **settings["config"],
     }
     remote = builder.remote(settings["master"]).config(map=config)
