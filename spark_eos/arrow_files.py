@@ -50,7 +50,7 @@ class ArrowFiles:
 
     def _refused(self, error: Exception) -> CheckpointError:
         return CheckpointError(
-            f"checkpoint_location {self._location!r} can't be read here: {error}. It must be a "
+            f"checkpoint_location {self._location!r} can't be used here: {error}. It must be a "
             "path of this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
             "abfs or hdfs"
         )
@@ -66,11 +66,12 @@ class ArrowFiles:
             raise self._refused(error) from error
 
     def write(self, path: str, text: str) -> None:
-        """Makes a file of one line, or replaces it."""
+        """Makes a directory that holds one file of one line, in place of what it held."""
         full = f"{self._base}/{path}"
         try:
-            self._fs.create_dir(full.rpartition("/")[0], recursive=True)
-            with self._fs.open_output_stream(full) as stream:
+            self._fs.create_dir(full, recursive=True)
+            self._fs.delete_dir_contents(full)
+            with self._fs.open_output_stream(f"{full}/part-0.txt") as stream:
                 stream.write(f"{text}\n".encode())
         except OSError as error:
             raise self._refused(error) from error

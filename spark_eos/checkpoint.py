@@ -7,7 +7,9 @@ its start offsets in ``offsets/<batch - 1>``, those of batch 0 in ``sources/<sou
 
 import json
 import re
-from dataclasses import dataclass
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from spark_eos.errors import CheckpointError
@@ -15,8 +17,8 @@ from spark_eos.plan import BatchRange, Positions
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
-# Our own file in Spark's checkpoint, which Spark passes over: the group it was last written with.
-_GROUP: Final = "spark-eos/group"
+# Our own directory in Spark's checkpoint, which Spark passes over; it holds one file, a `Note`.
+_NOTE: Final = "spark-eos/note"
 
 
 class Files(Protocol):
@@ -29,7 +31,7 @@ class Files(Protocol):
         """Names in a directory; none if there is no such directory."""
 
     def write(self, path: str, text: str) -> None:
-        """Makes a file of one line, or replaces it."""
+        """Makes a directory that holds one file of one line, in place of what it held."""
 
 
 def parse_positions(lines: list[str], where: str) -> Positions:
@@ -96,6 +98,34 @@ class FinishedBatches:
     ends: Positions
 
 
+@dataclass(frozen=True)
+class Note:
+    """What a checkpoint's offsets belong to.
+
+    Attributes:
+        group_id: the group whose query has last written from it; None if none has.
+        topic_ids: ids of the topics that it has read.
+    """
+
+    group_id: str | None = None
+    topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> "Note":
+        """The note; an empty one if the text is none."""
+        try:
+            fields = json.loads(text)
+            ids = {topic: uuid.UUID(told) for topic, told in fields["topic_ids"].items()}
+            return cls(str(fields["group_id"]), ids)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+    def text(self) -> str:
+        """The note as a line of JSON."""
+        ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
+        return json.dumps({"group_id": self.group_id, "topic_ids": ids})
+
+
 def _greatest(names: list[str]) -> int | None:
     return max((int(name) for name in names if name.isdecimal()), default=None)
 
@@ -111,6 +141,7 @@ class OffsetLog:
         self._files = files
         self._last: tuple[int, Positions] | None = None
         self._query_id: str | None = None
+        self._note: Note | None = None
 
     def query_id(self) -> str:
         """The id of the query that the checkpoint belongs to.
@@ -201,12 +232,23 @@ class OffsetLog:
         except (IndexError, KeyError, TypeError, ValueError):
             return 0
 
-    def group(self) -> str | None:
-        """The group whose query has last written from this checkpoint; None if none has."""
-        text = self._files.read(_GROUP) if self._files.names("spark-eos") else None
-        return None if text is None else text.strip()
+    def note(self) -> Note:
+        """With what the checkpoint was last written from.
 
-    def set_group(self, group_id: str) -> None:
-        """Notes the group, before the first of its offsets can depend on the checkpoint."""
-        if self.group() != group_id:
-            self._files.write(_GROUP, group_id)
+        Raises:
+            CheckpointError: it can't be read.
+        """
+        if self._note is None:
+            texts = [self._files.read(f"{_NOTE}/{name}") for name in self._files.names(_NOTE)]
+            self._note = Note.parse(next(filter(None, texts), ""))
+        return self._note
+
+    def set_note(self, note: Note) -> None:
+        """Notes with what the checkpoint is written from, before the first row is.
+
+        Topics that are not read any more stay noted.
+        """
+        wanted = replace(note, topic_ids={**self.note().topic_ids, **note.topic_ids})
+        if wanted != self._note:
+            self._files.write(_NOTE, wanted.text())
+            self._note = wanted

@@ -48,8 +48,10 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Makes a file of one line, or replaces it."""
-        stream = self._fs.create(self._path(self._base, path), True)  # noqa: FBT003 - overwrite
+        """Makes a directory that holds one file of one line, in place of what it held."""
+        directory = self._path(self._base, path)
+        self._fs.delete(directory, True)  # noqa: FBT003 - with all it holds
+        stream = self._fs.create(self._path(directory, "part-0.txt"))
         try:
             stream.write(f"{text}\n".encode())
         finally:

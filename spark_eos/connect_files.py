@@ -41,9 +41,10 @@ class SparkFiles:
         return sorted({name.rpartition(within)[2].partition("/")[0] for name in found})
 
     def write(self, path: str, text: str) -> None:
-        """Makes a file of one line, or replaces it; a directory of one, as Spark writes text."""
+        """Makes a directory that holds one file of one line, in place of what it held."""
         rows = self._spark.createDataFrame([(text,)], "line string").coalesce(1)
-        rows.write.mode("overwrite").text(f"{self._plain}/{path}")
+        writer = rows.write.mode("overwrite").option("compression", "none")
+        writer.text(f"{self._plain}/{path}")
 
     def _contents(self, pattern: str) -> dict[str, bytes]:
         try:

@@ -25,7 +25,7 @@ from spark_eos.errors import (
     is_final,
     refusal,
 )
-from spark_eos.members import INSTANCE_PREFIX, own_group
+from spark_eos.members import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos.transaction_calls import MemberIdentity
 from spark_eos.wire import Wire
 
@@ -47,6 +47,7 @@ class GroupCoordinator:
         watch: called about once a second between heartbeats, to tell whether to go on.
         at_end: called when ``watch`` says no; expected to call `leave`.
         each_beat: called about once a second on the heartbeats' thread; must not raise.
+        renews_only: whether to give up where somebody else is a member, not to take over.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class GroupCoordinator:
         watch: Callable[[], bool],
         at_end: Callable[[], None],
         each_beat: Callable[[], None] = lambda: None,
+        renews_only: bool = False,
     ) -> None:
         self._wire = wire
         self._group_id = group_id
@@ -66,6 +68,7 @@ class GroupCoordinator:
         self._timeout = group_timeout
         self._watch = watch
         self._each_beat = each_beat
+        self._renews_only = renews_only
         self._at_end = at_end
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}
@@ -191,6 +194,8 @@ class GroupCoordinator:
             self._topics = dict(topics)
             total = sum(topic.partitions for topic in topics.values())
             wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._most_members, total))]
+            if self._renews_only:
+                wanted = [RENEWAL_INSTANCE]
 
             def attempt() -> None:
                 self._release_members(wanted, deadline, first=first)
@@ -211,8 +216,11 @@ class GroupCoordinator:
             instance_id = found.instance_id or ""
             if found.epoch == group_calls.LEAVE_FOR_A_WHILE_EPOCH and instance_id in wanted:
                 continue
-            if not first and found.member_id not in self._own_ids:
-                raise self._fence(found)
+            if found.member_id not in self._own_ids:
+                if self._renews_only:
+                    raise SparkEosError(f"a run has joined meanwhile: {found}")
+                if not first and instance_id != RENEWAL_INSTANCE:
+                    raise self._fence(found)
             epoch = (
                 group_calls.LEAVE_FOR_A_WHILE_EPOCH
                 if instance_id in wanted

@@ -6,6 +6,8 @@ from spark_eos.errors import ForeignMemberError
 from spark_eos.wire import Wire
 
 INSTANCE_PREFIX = "spark-eos-"
+RENEWAL_INSTANCE = f"{INSTANCE_PREFIX}renewal"
+"""Who renews offsets while the group has no run, for some milliseconds; a run passes over it."""
 
 
 def own_group(wire: Wire, group_id: str, deadline: Deadline) -> group_calls.DescribedGroup:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_eos.checkpoint import Note
 from spark_eos.errors import OffsetsLostError
 from spark_eos.offset_metadata import KnownPartitions
 from spark_eos.plan import BatchRange, Positions
@@ -21,7 +22,7 @@ class Evidence:
         group_id: the consumer group.
         known: the partitions that the group has had offsets for, by the metadata of those left.
         topic_ids: ids of the source topics.
-        begun_by: the group that the checkpoint was last written with; None if it was with none.
+        note: with what the checkpoint was last written from.
         begun_now: whether this run is the first to write the batch, so that none of its rows can
             be written yet.
     """
@@ -29,7 +30,7 @@ class Evidence:
     group_id: str
     known: KnownPartitions
     topic_ids: Mapping[str, uuid.UUID | None]
-    begun_by: str | None
+    note: Note
     begun_now: bool
 
 
@@ -48,6 +49,9 @@ def origins(
         OffsetsLostError: an offset was lost, and nothing proves what it was.
     """
     found: Positions = {}
+    # An old checkpoint that was put back proves nothing: the group has gone further since.
+    unwritten = all(committed[p] <= start for p, start in batch.starts.items() if p in committed)
+    current = all(committed[p] <= end for p, end in batch.ends.items() if p in committed)
     for topic, partition in sorted(batch.ends.keys() - committed.keys()):
         place = (topic, partition)
         start = batch.starts.get(place)
@@ -57,16 +61,20 @@ def origins(
             if start is None:
                 found[place] = first_offsets.get(place, 0)
                 continue
-            if evidence.begun_by is not None:
+            if evidence.note.group_id is not None:
                 raise _lost(place, batch, evidence, "batch 0 was begun before")
-        elif evidence.begun_by != evidence.group_id:
+        elif evidence.note.group_id != evidence.group_id or topic not in evidence.note.topic_ids:
             raise _lost(
                 place,
                 batch,
                 evidence,
                 f"batch {batch.batch_id} starts at {start}, or the checkpoint is another group's",
             )
-        elif not evidence.begun_now and batch.ends[place] > start:
+        elif not current or (evidence.begun_now and not unwritten):
+            raise _lost(
+                place, batch, evidence, "the group's other offsets lie past the checkpoint's"
+            )
+        elif not evidence.begun_now and batch.ends[place] != start:
             raise _lost(
                 place,
                 batch,
@@ -83,7 +91,8 @@ def _lost(
 ) -> OffsetsLostError:
     name = f"{place[0]}-{place[1]}"
     start = batch.starts.get(place)
-    below = f" Everything below {start} is written." if start and batch.batch_id > 0 else ""
+    ours = evidence.note.group_id == evidence.group_id and batch.batch_id > 0
+    below = f" What this checkpoint's batches tell: all below {start} is written." if ours else ""
     return OffsetsLostError(
         f"group {evidence.group_id!r} has no committed offset for {name}, although {because}: its "
         "offset has expired (offsets.retention.minutes) or was deleted. Records may be written "

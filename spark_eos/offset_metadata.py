@@ -19,8 +19,9 @@ from spark_eos.calls import NO_ID
 _FORMAT: Final = "spark-eos"
 # Of a topic's id, which is random: enough to tell a group's topics apart.
 _ID_DIGITS: Final = 8
-# offset.metadata.max.bytes is 4096 unless set. So many topics fit, with room for the rest.
-_MOST_TOPICS: Final = 300
+# offset.metadata.max.bytes is 4096 unless set: room for so many topics, and so long a list.
+_MOST_TOPICS: Final = 200
+_LONGEST_LIST: Final = 1_500
 
 
 class CommittedOffset(NamedTuple):
@@ -64,7 +65,9 @@ def _ranges(numbers: Iterable[int]) -> str:
     """``{0, 1, 2, 5}`` as ``0-2,5``."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     found = [[number for _, number in run] for _, run in runs]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
+    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
+    # Rather too many: what is wrongly taken for known is refused, never lost.
+    return text if len(text) <= _LONGEST_LIST else f"{found[0][0]}-{found[-1][-1]}"
 
 
 def _numbers(ranges: str) -> Iterable[int]:
@@ -83,7 +86,8 @@ class KnownPartitions:
 
     Attributes:
         partitions: (topic, partition) pairs.
-        topics: short ids of their topics; a topic that is deleted and created anew has another.
+        topics: short ids of their topics, the latest first; a topic that is deleted and created
+            anew has another.
         doubts: offsets that may not be written, by (topic, partition).
 
     Example:
@@ -96,7 +100,7 @@ class KnownPartitions:
     """
 
     partitions: frozenset[tuple[str, int]] = frozenset()
-    topics: frozenset[str] = frozenset()
+    topics: tuple[str, ...] = ()
     doubts: Mapping[tuple[str, int], Doubt] = field(default_factory=dict)
 
     @classmethod
@@ -117,7 +121,7 @@ class KnownPartitions:
             topics |= found.topics
             if found.doubt is not None:
                 doubts[topic, index] = found.doubt
-        return cls(frozenset(partitions), frozenset(topics), doubts)
+        return cls(frozenset(partitions), tuple(sorted(topics)), doubts)
 
     def including(
         self,
@@ -126,8 +130,9 @@ class KnownPartitions:
     ) -> "KnownPartitions":
         """The same, and further partitions with the ids of their topics."""
         more = frozenset(partitions)
-        ids = {_short(topic_ids.get(topic)) for topic, _ in more} - {""}
-        return KnownPartitions(self.partitions | more, self.topics | ids, self.doubts)
+        ids = sorted({_short(topic_ids.get(topic)) for topic, _ in more} - {""})
+        others = (topic for topic in self.topics if topic not in ids)
+        return KnownPartitions(self.partitions | more, (*ids, *others), self.doubts)
 
     def knows(self, topic: str, partition: int, topic_id: uuid.UUID | None) -> bool:
         """Whether the group has had an offset for a partition, of which there is none now."""
@@ -142,7 +147,7 @@ class KnownPartitions:
         fields: dict[str, Any] = {
             _FORMAT: 1,
             "partitions": _ranges(index for known, index in self.partitions if known == topic),
-            "topics": " ".join(sorted(self.topics)[:_MOST_TOPICS]),
+            "topics": " ".join(self.topics[:_MOST_TOPICS]),
         }
         if doubt is not None:
             fields["doubt"] = doubt

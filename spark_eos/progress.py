@@ -2,13 +2,15 @@
 
 import logging
 import time
-from collections.abc import Collection
+import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
 from spark_eos import calls
 from spark_eos.acls import Operation, query_acls, transactional_ids
 from spark_eos.calls import TopicInfo
+from spark_eos.checkpoint import Note
 from spark_eos.coordinator import GroupCoordinator
 from spark_eos.deadline import Again, Deadline
 from spark_eos.errors import (
@@ -28,6 +30,7 @@ from spark_eos.group_calls import describe_group
 from spark_eos.hanging import holder_of_offsets
 from spark_eos.identity import id_pattern
 from spark_eos.log_ends import start_offsets
+from spark_eos.members import RENEWAL_INSTANCE
 from spark_eos.missing_offsets import Evidence, origins
 from spark_eos.offset_calls import all_group_offsets, commit_offsets, group_offsets
 from spark_eos.offset_metadata import CommittedOffset, Doubt, KnownPartitions
@@ -94,14 +97,23 @@ class Progress:
     def _deadline(self) -> Deadline:
         return Deadline(self._group_timeout, "group_timeout")
 
-    def source_topics(self, partitions: Collection[tuple[str, int]]) -> dict[str, TopicInfo]:
+    def source_topics(
+        self,
+        partitions: Collection[tuple[str, int]],
+        noted: Mapping[str, uuid.UUID] | None = None,
+    ) -> dict[str, TopicInfo]:
         """The partitions' topics as they are now.
+
+        Args:
+            partitions: (topic, partition) pairs.
+            noted: ids that the topics must have; as they were when the members last joined,
+                unless given.
 
         Raises:
             OffsetsLostError, TopicNotFoundError: they are not those whose offsets are committed.
         """
         names = {topic for topic, _partition in partitions}
-        known = self._coordinator.topic_ids
+        known = self._coordinator.topic_ids if noted is None else noted
         return source_topics(self._topics, names, known, self._settings.group_id)
 
     def end_and_fetch(self, batch: BatchRange) -> None:
@@ -184,7 +196,8 @@ class Progress:
                 deadline = Deadline(min(5.0, self._group_timeout), "group_timeout")
                 # In this order: what was open before the group had no members is not a newer run's.
                 names = self.open_transactions(deadline)
-                if describe_group(self._wire, self._settings.group_id, deadline).members:
+                group = describe_group(self._wire, self._settings.group_id, deadline)
+                if any(m.instance_id != RENEWAL_INSTANCE for m in group.members):
                     # A newer run has ended at its start what was open then.
                     return
                 self._end(names, deadline)
@@ -287,6 +300,10 @@ class Progress:
         before, alone = self.committed, not self._coordinator.session_lost
         self.take_over(batch)
         self._commit_in_doubt = False
+        if not alone:
+            # A newer run may have written meanwhile, and marked what it has met.
+            self.learn()
+            self.check_doubts(batch)
         for (topic, partition), offset in before.items():
             found = self.committed.get((topic, partition), offset)
             # Without a member a newer run may have written them; with all members, none has.
@@ -306,10 +323,11 @@ class Progress:
         """Reads from all offsets of the group which partitions it has known.
 
         Raises:
-            OffsetsLostError: records below an offset may not be written.
+            KafkaResponseError: they can't be read.
         """
         found = all_group_offsets(self._wire, self._settings.group_id, self._deadline())
-        self.known = KnownPartitions.of(found)
+        own = [place for place in self._batch_partitions if place in self.committed]
+        self.known = KnownPartitions.of(found).including(own, self._coordinator.topic_ids)
 
     def check_doubts(self, batch: BatchRange) -> None:
         """Refuses partitions whose offsets an earlier run has marked.
@@ -331,7 +349,7 @@ class Progress:
                     "--execute), and start with an empty checkpoint_location"
                 )
 
-    def anchor(self, batch: BatchRange, begun_by: str | None, *, begun_now: bool) -> None:
+    def anchor(self, batch: BatchRange, note: Note, *, begun_now: bool) -> None:
         """Gives each of the batch's partitions an offset before anything is written.
 
         So that from then on a partition without one is a partition whose offset was lost. Those
@@ -339,7 +357,7 @@ class Progress:
 
         Args:
             batch: the batch.
-            begun_by: the group that the checkpoint was last written with; None if with none.
+            note: with what the checkpoint was last written from.
             begun_now: whether no earlier run can have written any row of the batch.
 
         Raises:
@@ -349,7 +367,7 @@ class Progress:
         added = {topic for topic, partition in missing if (topic, partition) not in batch.starts}
         firsts = start_offsets(self._wire, added, self._deadline())
         ids = self._coordinator.topic_ids
-        evidence = Evidence(self._settings.group_id, self.known, ids, begun_by, begun_now)
+        evidence = Evidence(self._settings.group_id, self.known, ids, note, begun_now)
         anchors = origins(batch, self.committed, firsts, evidence)
         for (topic, partition), offset in anchors.items():
             if batch.batch_id > 0 and (topic, partition) in batch.starts:
@@ -362,10 +380,11 @@ class Progress:
                     partition,
                     offset,
                 )
+        # Before any offset tells of them: a run that dies in between has not known them.
+        self._commit(batch, anchors)
         self.known = self.known.including(batch.ends, ids)
         self.expect_renewal(batch)
-        own = {place: self.committed[place] for place in batch.ends.keys() - missing}
-        self._commit(batch, {**own, **anchors})
+        self._commit(batch, {place: self.committed[place] for place in batch.ends})
 
     def expect_renewal(self, batch: BatchRange) -> None:
         """Has the next commit of the driver include the offsets that do not move."""
@@ -385,10 +404,21 @@ class Progress:
             found = calls.topics(self._wire, {topic for topic, _ in batch.ends}, deadline)
             if any(name not in found or found[name].topic_id != ids[name] for name in ids):
                 return
+        # Nobody commits between batches; should somebody have, it is not taken back.
+        found = group_offsets(
+            self._wire,
+            self._settings.group_id,
+            batch.ends,
+            self._coordinator.topic_ids,
+            deadline,
+            member=self._coordinator.any_member(),
+            wait=False,
+        )
         members = self._coordinator.identities()
         by_member: dict[MemberIdentity, Positions] = {}
-        for place in batch.ends.keys() & members.keys() & self.committed.keys():
-            by_member.setdefault(members[place], {})[place] = self.committed[place]
+        for place in batch.ends.keys() & members.keys() & found.keys():
+            if found[place].offset == self.committed.get(place):
+                by_member.setdefault(members[place], {})[place] = self.committed[place]
         for member, offsets in by_member.items():
             self._commit_as(member, offsets, deadline)
 

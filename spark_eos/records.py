@@ -18,15 +18,7 @@ _SLICE_BYTES = 4 << 20
 
 
 class RowError(ValueError):
-    """Rows of a source partition do not come in offset order, or do not tell their source.
-
-    Attributes:
-        place: the (topic, partition) whose order is wrong; None if it is not known.
-    """
-
-    def __init__(self, message: str, place: tuple[str, int] | None = None) -> None:
-        super().__init__(message)
-        self.place = place
+    """A row does not tell its source."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +37,14 @@ class SourceRows:
 
     @property
     def offsets(self) -> pa.Array:
-        """Each row's source offset, ascending; rows made of one record share theirs."""
+        """Each row's source offset, ascending if `in_order`; rows of one record share theirs."""
         return self.rows.column(SOURCE_OFFSET)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether no row comes after one of a greater offset."""
+        offsets = self.offsets
+        return len(offsets) < 2 or bool(pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py())
 
     @property
     def first_offset(self) -> int:
@@ -104,7 +102,7 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
     """Splits an Arrow batch where the source partition changes.
 
     Raises:
-        RowError: a row has no source, or comes before a row of a smaller offset.
+        RowError: a row has no source.
     """
     if not batch.num_rows:
         return
@@ -116,17 +114,9 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
     ).to_pylist()
     starts = [0, *(change + 1 for change in changes)]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-        found = SourceRows(
+        yield SourceRows(
             topics[start].as_py(), partitions[start].as_py(), batch.slice(start, end - start)
         )
-        offsets = found.offsets
-        if len(offsets) > 1 and not pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py():
-            raise RowError(
-                f"rows of source {found.topic}-{found.partition} are not in offset order: between "
-                "sink.read and sink.write their order must not change",
-                (found.topic, found.partition),
-            )
-        yield found
 
 
 def _values(rows: pa.RecordBatch, column: str) -> list[Any] | None:

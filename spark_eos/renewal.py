@@ -7,19 +7,19 @@ that is started every day, or a query that was started anew, may go without one 
 import contextlib
 import logging
 import threading
-import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from spark_eos import calls
 from spark_eos.calls import TopicInfo
+from spark_eos.config import ClientSettings
 from spark_eos.coordinator import GroupCoordinator
 from spark_eos.deadline import Deadline
-from spark_eos.errors import SparkEosError, code_names
+from spark_eos.errors import AuthorizationError, code_names
 from spark_eos.group_calls import describe_group
 from spark_eos.offset_calls import all_group_offsets, commit_offsets, group_offsets
 from spark_eos.offset_metadata import CommittedOffset, KnownPartitions
-from spark_eos.settings import WriterSettings
+from spark_eos.transaction_calls import MemberIdentity
 from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def renew_unattended(wire: Wire, group_id: str, deadline: Deadline) -> None:
         if not KnownPartitions.of(found).partitions:
             # No query of spark-eos has written yet.
             return
-        topics = calls.topics(wire, {topic for topic, _ in found}, deadline)
+        topics = _topics(wire, {topic for topic, _ in found}, deadline)
         offsets = {
             (topic, index): committed
             for (topic, index), committed in found.items()
@@ -55,8 +55,17 @@ def renew_unattended(wire: Wire, group_id: str, deadline: Deadline) -> None:
         }
         if offsets:
             _renew(wire, group_id, topics, offsets, deadline)
-    except SparkEosError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, nothing is lost by it yet
         logger.info("group %s: offsets are not renewed: %s", group_id, error)
+
+
+def _topics(wire: Wire, names: Iterable[str], deadline: Deadline) -> dict[str, TopicInfo]:
+    """Those that exist and may be described: a topic that is not read any more may be neither."""
+    found: dict[str, TopicInfo] = {}
+    for name in names:
+        with contextlib.suppress(AuthorizationError):
+            found |= calls.topics(wire, [name], deadline)
+    return found
 
 
 def _renew(
@@ -75,6 +84,7 @@ def _renew(
         group_timeout=max(1.0, deadline.remaining()),
         watch=lambda: True,
         at_end=lambda: None,
+        renews_only=True,
     )
     try:
         coordinator.start(topics, offsets)
@@ -88,46 +98,57 @@ def _renew(
             member=coordinator.any_member(),
             wait=False,
         )
-        (member,) = set(coordinator.identities().values())
-        codes = commit_offsets(
-            wire,
-            group_id,
-            (member.member_id, member.epoch, member.instance_id),
-            {place: committed.offset for place, committed in stable.items()},
-            coordinator.topic_ids,
-            deadline,
-            # As it was: an operator's word, or a mark that records may not be written.
-            metadata={place: committed.metadata for place, committed in stable.items()},
-        )
-        if any(codes.values()):
-            logger.info("group %s: offsets not renewed: %s", group_id, code_names(codes.values()))
+        by_member: dict[MemberIdentity, dict[tuple[str, int], CommittedOffset]] = {}
+        for place, member in coordinator.identities().items():
+            if place in stable:
+                by_member.setdefault(member, {})[place] = stable[place]
+        for member, own in by_member.items():
+            codes = commit_offsets(
+                wire,
+                group_id,
+                (member.member_id, member.epoch, member.instance_id),
+                {place: committed.offset for place, committed in own.items()},
+                coordinator.topic_ids,
+                deadline,
+                # As it was: an operator's word, or a mark that records may not be written.
+                metadata={place: committed.metadata for place, committed in own.items()},
+            )
+            if any(codes.values()):
+                names = code_names(codes.values())
+                logger.info("group %s: offsets not renewed: %s", group_id, names)
     finally:
         coordinator.leave()
 
 
-class Renewal:
-    """Renews a group's offsets every hour while it has no members, as long as its owner lives.
+_renewed: dict[tuple[str, str], threading.Event] = {}
+_lock = threading.Lock()
+
+
+def renew_hourly(client: ClientSettings, group_id: str, connect_timeout: float) -> None:
+    """Renews a group's offsets every hour while it has no members, as long as this process lives.
 
     Args:
-        owner: ends with it.
-        settings: the writer's settings.
+        client: the client settings.
+        group_id: the consumer group.
+        connect_timeout: seconds that one renewal may take.
     """
+    key = (client.bootstrap_servers, group_id)
+    with _lock:
+        if key in _renewed:
+            return
+        ended = _renewed[key] = threading.Event()
 
-    def __init__(self, owner: object, settings: WriterSettings) -> None:
-        self._settings = settings
-        self._ended = threading.Event()
-        weakref.finalize(owner, self._ended.set)
-        threading.Thread(
-            target=self._repeat, name=f"spark-eos-renewal-{settings.group_id}", daemon=True
-        ).start()
+    def repeat() -> None:
+        while not ended.wait(SECONDS):
+            with contextlib.closing(Wire(client)) as wire:
+                renew_unattended(wire, group_id, Deadline(connect_timeout, "connect_timeout"))
 
-    def end(self) -> None:
-        """Renews no more."""
-        self._ended.set()
+    threading.Thread(target=repeat, name=f"spark-eos-renewal-{group_id}", daemon=True).start()
 
-    def _repeat(self) -> None:
-        while not self._ended.wait(SECONDS):
-            settings = self._settings
-            with contextlib.closing(Wire(settings.client)) as wire:
-                deadline = Deadline(settings.connect_timeout, "connect_timeout")
-                renew_unattended(wire, settings.group_id, deadline)
+
+def end_renewal(client: ClientSettings, group_id: str) -> None:
+    """Ends what `renew_hourly` has begun."""
+    with _lock:
+        ended = _renewed.pop((client.bootstrap_servers, group_id), None)
+    if ended is not None:
+        ended.set()

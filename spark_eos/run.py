@@ -9,9 +9,9 @@ from typing import Protocol
 
 from spark_eos import data_loss, log_ends, plan, preflight, renewal
 from spark_eos.batch_report import BatchReport, batch_report
-from spark_eos.checkpoint import OffsetLog
+from spark_eos.checkpoint import Note, OffsetLog
 from spark_eos.coordinator import GroupCoordinator
-from spark_eos.data_loss import LostRecords
+from spark_eos.data_loss import LostRecords, deleted_meanwhile
 from spark_eos.deadline import Deadline
 from spark_eos.errors import RecordsLostError, SparkEosError, WriteError
 from spark_eos.plan import BatchPlan, BatchRange
@@ -166,7 +166,8 @@ class QueryRun:
 
     def _start(self, batch: BatchRange) -> None:
         # 1. Does the cluster speak what is needed, and does it allow the settings?
-        topics = self._progress.source_topics(batch.ends)
+        note = self._offset_log.note()
+        topics = self._progress.source_topics(batch.ends, note.topic_ids)
         deadline = Deadline(self._group_timeout, "group_timeout")
         version = preflight.check_cluster(self._wire, self._settings, topics, deadline)
         self._cluster_version = version
@@ -183,8 +184,7 @@ class QueryRun:
             self._prepared_ms is not None
             and self._offset_log.began_ms(batch.batch_id) >= self._prepared_ms
         )
-        self._progress.anchor(batch, self._offset_log.group(), begun_now=began_now)
-        self._offset_log.set_group(self._settings.group_id)
+        self._progress.anchor(batch, note, begun_now=began_now)
         self._renewed = time.monotonic()
         self._started = True
         logger.info(
@@ -220,29 +220,27 @@ class QueryRun:
             # 2. Against what the group has committed.
             self._progress.adopt_changes(batch)
             if batch.ends.keys() - self._progress.committed.keys():
-                self._progress.anchor(batch, self._settings.group_id, begun_now=True)
+                self._progress.anchor(batch, self._offset_log.note(), begun_now=True)
             plan.check_progress(self._settings.group_id, batch, self._progress.committed)
+            ids = self._coordinator.topic_ids
+            self._offset_log.set_note(Note(self._settings.group_id, dict(ids)))
             with clock.step("range"):
                 before = dict(self._progress.committed)
                 lost = self._lost_records(batch, before)
+                self._tell_lost(batch_id, lost)
             # 3. to 5. Planned, run and, for what was not written, fenced and run again.
             outcomes, members = self._run_rounds(batch, job, clock)
             # 6. The ends of ranges whose last rows have no output.
             with clock.step("settle"):
                 if not self._settings.fail_on_data_loss:
-                    lost = self._lost_records(batch, before)
+                    more = deleted_meanwhile(lost, self._lost_records(batch, before))
+                    self._tell_lost(batch_id, more)
+                    lost += more
                 if time.monotonic() - self._renewed >= renewal.SECONDS:
                     self._progress.expect_renewal(batch)
                     self._renewed = time.monotonic()
                 self._progress.settle(batch)
             self._finished = batch
-        for one in lost:
-            logger.warning(
-                "group %s, batch %d: %s were deleted before they were read, and are not written",
-                self._settings.group_id,
-                batch_id,
-                one,
-            )
         # 7. What became of it.
         return batch_report(
             self._settings,
@@ -271,18 +269,32 @@ class QueryRun:
         firsts = log_ends.start_offsets(self._wire, topics, deadline)
         lost = data_loss.lost_records(batch, committed, firsts)
         if lost and self._settings.fail_on_data_loss:
-            one = lost[0]
+            commands = "; ".join(
+                f"--topic {one.topic}:{one.partition} --to-offset {one.after}" for one in lost
+            )
             raise RecordsLostError(
-                f"batch {batch.batch_id} of group {self._settings.group_id!r}: {one} were deleted "
-                f"(retention, or delete_records) before they were read: the group has committed "
-                f"{one.topic}-{one.partition} up to {one.first}, and its first record is at "
-                f"{one.after} or later ({len(lost)} source partitions in all). They can't be "
-                "written any more. To go on without them, start with fail_on_data_loss=False, "
-                "which reports every such gap; or set the group's offset there while the query is "
-                "stopped (kafka-consumer-groups.sh --reset-offsets --to-earliest) and start with "
-                "an empty checkpoint_location"
+                f"batch {batch.batch_id} of group {self._settings.group_id!r}: records were "
+                "deleted (retention, or delete_records) before they were read, and can't be "
+                f"written any more: {', '.join(map(str, lost))}. To go on without them, start with "
+                "fail_on_data_loss=False, which reports every such gap; or set the group's offsets "
+                "while the query is stopped, partition by partition (kafka-consumer-groups.sh "
+                f"--reset-offsets --group {self._settings.group_id} --execute with {commands}), "
+                "and start with an empty checkpoint_location"
             )
         return lost
+
+    def _tell_lost(self, batch_id: int, lost: Collection[LostRecords]) -> None:
+        # At once: of a batch that is repeated the report no longer knows.
+        for one in lost:
+            logger.warning(
+                "group %s, batch %d: %s were deleted before they were read, and are not written"
+                if one.certain
+                else "group %s, batch %d: %s were deleted while the batch was read: those that it "
+                "had not read yet are not written",
+                self._settings.group_id,
+                batch_id,
+                one,
+            )
 
     def _run_rounds(
         self, batch: BatchRange, job: Job, clock: _Clock
@@ -399,7 +411,7 @@ class QueryRun:
             deadline = Deadline(min(_BETWEEN_BEATS, self._group_timeout), "group_timeout")
             self._progress.renew(batch, deadline)
             self._renewed = time.monotonic()
-        except SparkEosError as error:
+        except Exception as error:  # noqa: BLE001 - heartbeats must go on
             logger.info("group %s: renewing offsets: %s", self._settings.group_id, error)
         finally:
             self._busy.release()

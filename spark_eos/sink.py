@@ -22,7 +22,7 @@ from spark_eos.members import own_group
 from spark_eos.observers import OnBatch, announce, as_observers
 from spark_eos.options import check_positive, check_text
 from spark_eos.pipeline import check_stream
-from spark_eos.renewal import Renewal
+from spark_eos.renewal import end_renewal, renew_hourly
 from spark_eos.run import QueryRun
 from spark_eos.settings import writer_settings
 from spark_eos.source import named_topics, read_from_offsets, source_partitions
@@ -134,7 +134,6 @@ class ExactlyOnceSink:
         self._surroundings: Surroundings | None = None
         self._last_batch = -1
         self._prepared_ms = _now_ms()
-        self._renewal: Renewal | None = None
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -234,8 +233,6 @@ class ExactlyOnceSink:
         self._spark = frame.sparkSession
         self._check_cluster()
         self._prepared_ms = _now_ms()
-        if self._renewal is None and not is_connect(frame):
-            self._renewal = Renewal(self, self._settings)
         writer = frame.writeStream.foreachBatch(self)
         self._let_one_run(writer)
         return writer.option("checkpointLocation", self._checkpoint_location)
@@ -349,9 +346,7 @@ class ExactlyOnceSink:
         driver exits. With Spark Connect it does nothing, since they are not the client's. May be
         called again.
         """
-        if self._renewal is not None:
-            self._renewal.end()
-            self._renewal = None
+        end_renewal(self._settings.client, self._settings.group_id)
         self._end_run()
 
     def _end_run(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
@@ -368,14 +363,14 @@ class ExactlyOnceSink:
             "_jobs": None,
             "_surroundings": None,
             "_query": None,
-            "_renewal": None,
             "_last_batch": -1,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # There, on the host of Spark's driver, the query has yet to begin a batch.
         self.__dict__.update(state, _prepared_ms=_now_ms())
-        self._renewal = Renewal(self, self._settings)
+        settings = self._settings
+        renew_hourly(settings.client, settings.group_id, settings.connect_timeout)
 
 
 def _now_ms() -> int:

@@ -15,7 +15,7 @@ from spark_eos.config import QUICK_SOURCE, ClientSettings
 from spark_eos.deadline import Deadline
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
 from spark_eos.offset_calls import committed_offsets
-from spark_eos.renewal import renew_unattended
+from spark_eos.renewal import renew_hourly, renew_unattended
 from spark_eos.stream_sources import READ_BY_US
 from spark_eos.unlogged import unlogged
 from spark_eos.wire import Wire
@@ -188,6 +188,7 @@ def read_from_offsets(
         starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
         # Spark runs no batch, and so nobody else renews them, if there are no records.
         renew_unattended(wire, group_id, deadline)
+    renew_hourly(client, group_id, deadline.seconds)
     with unlogged():
         reader = spark.readStream.format("kafka").options(
             **{

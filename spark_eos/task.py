@@ -129,13 +129,15 @@ class _TaskWriter:
             yield from source_rows(batch)
         except RowError as error:
             self._stop(report.FAILED, str(error))
-            if error.place is not None:
-                self._misplace(error.place)
 
     def _write_source_rows(self, found: SourceRows) -> None:
         self._add_held()
         partition = (found.topic, found.partition)
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
+        # Even if nothing is written any more: rows before these may be committed.
+        if not self._follow(found):
+            self._misplace(partition, found)
+            return
         if self._status != report.WRITTEN:
             self._leave_out(outcome)
             return
@@ -154,19 +156,6 @@ class _TaskWriter:
             )
             self._leave_out(outcome)
             return
-        seen = self._seen.get(partition, -1)
-        follows = partition == self._last_partition
-        self._last_partition = partition
-        if found.first_offset < seen or (found.first_offset == seen and not follows):
-            self._stop(
-                report.FAILED,
-                f"source {found.topic}-{found.partition} offset {found.first_offset} comes after "
-                f"offset {seen}: between sink.read and sink.write the order of "
-                "rows must not change",
-            )
-            self._misplace(partition)
-            return
-        self._seen[partition] = found.last_offset
         fresh = found.at_or_above(plan.committed)
         outcome.skipped += found.rows.num_rows - fresh.rows.num_rows
         if fresh.rows.num_rows:
@@ -238,9 +227,30 @@ class _TaskWriter:
             self._leave_out(self._outcomes[partition])
         self._pending.clear()
 
-    def _misplace(self, partition: tuple[str, int]) -> None:
+    def _follow(self, found: SourceRows) -> bool:
+        """Whether rows come in the order of their source partition."""
+        partition = (found.topic, found.partition)
+        seen = self._seen.get(partition, -1)
+        follows = partition == self._last_partition
+        self._last_partition = partition
+        if not found.in_order or found.first_offset < seen:
+            return False
+        if found.first_offset == seen and not follows:
+            return False
+        self._seen[partition] = found.last_offset
+        return True
+
+    def _misplace(self, partition: tuple[str, int], found: SourceRows) -> None:
         """Tells that rows of the partition may be missing before others that are committed."""
-        outcome = self._outcomes.setdefault(partition, PartitionOutcome())
+        if self._status == report.WRITTEN:
+            after = self._seen.get(partition)
+            what = "are not in offset order" if after is None else f"come after offset {after}"
+            self._stop(
+                report.FAILED,
+                f"rows of source {found.topic}-{found.partition} from offset {found.first_offset} "
+                f"on {what}: between sink.read and sink.write the order of rows must not change",
+            )
+        outcome = self._outcomes[partition]
         outcome.status, outcome.reason = report.MISPLACED, self._reason
 
     def _leave_out(self, outcome: PartitionOutcome) -> None:

@@ -29,7 +29,8 @@ def test_records_deleted_before_they_were_read_end_the_query(
         run_available(spark_eos_session, flow)
     text = str(failure.value)
     assert f"RecordsLostError: batch 1 of group {flow.group_id!r}" in text
-    assert f"{flow.source}-0 offsets 10 to 13 were deleted" in text
+    assert f"{flow.source}-0 offsets 10 to 13" in text
+    assert f"--topic {flow.source}:0 --to-offset 14" in text
     assert "fail_on_data_loss=False" in text
     # Spark's own words are 20,000 characters long.
     assert len(text) < 6_000

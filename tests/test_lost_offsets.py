@@ -170,6 +170,62 @@ def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     assert len(flow.values()) == 23
 
 
+def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+    flow.recreate(flow.source)
+    # More records than before, fewer, and none.
+    for ends in ((9, 9), (2, 2), (5, 5)):
+        left = Checkpoint(flow)
+        left.update({**checkpoint, "commits/0": ""})
+        with (
+            running(flow, checkpoint=left) as runs,
+            pytest.raises(OffsetsLostError, match="deleted and created anew"),
+        ):
+            runs.batch(*ends)
+    assert flow.committed() == {}
+    assert len(flow.values()) == 10
+
+
+def test_an_old_checkpoint_proves_nothing(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        backup = dict(checkpoint)
+        runs.batch(9, 9)
+    _lose(flow, 1)
+    checkpoint.clear()
+    checkpoint.update(backup)
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(OffsetsLostError, match="lie past the checkpoint's"),
+    ):
+        runs.batch(12, 12)
+    assert len(flow.values()) == 18
+
+
+def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(flow)
+    commit = offset_calls.commit_offsets
+
+    def dying(wire: Any, group: str, member: Any, *more: Any, **named: Any) -> Any:
+        if member[2] != "spark-eos-0":
+            _fail()
+        return commit(wire, group, member, *more, **named)
+
+    monkeypatch.setattr(progress, "commit_offsets", dying)
+    with running(flow, members=2, checkpoint=checkpoint) as runs, pytest.raises(ConnectionError):
+        runs.batch(5, 5)
+    monkeypatch.undo()
+    assert len(flow.committed()) == 1
+    with running(flow, members=2, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        runs.written_once(5, 5)
+
+
 def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
@@ -196,10 +252,11 @@ def test_offsets_are_renewed_between_batches_and_within(
     monkeypatch.setattr(progress, "commit_offsets", noting)
     with running(flow) as runs:
         runs.batch(5, 5)
-        # At the start, before anything is written; what tasks have committed needs no settling.
-        assert committed == [{0: 0, 1: 0}]
+        # At the start, before anything is written, and once more when all are known; what tasks
+        # have committed needs no settling.
+        assert committed == [{0: 0, 1: 0}] * 2
         runs.batch(9, 5)
-        assert committed == [{0: 0, 1: 0}]
+        assert len(committed) == 2
         monkeypatch.setattr(renewal, "SECONDS", 0.1)
         until(lambda: {0: 9, 1: 5} in committed, lambda: f"a renewal: {committed}")
         monkeypatch.setattr(renewal, "SECONDS", 3600.0)
@@ -233,7 +290,7 @@ def test_offsets_are_renewed_where_no_batch_is_run(
     monkeypatch.setattr(renewal, "commit_offsets", noting)
     # There is nothing to read, so Spark runs no batch.
     assert run_available(spark_eos_session, flow) == []
-    assert committed == [("spark-eos-0", {0: 5, 1: 5})]
+    assert committed == [("spark-eos-renewal", {0: 5, 1: 5})]
     assert _known(flow) == before
     monkeypatch.setattr(renewal, "SECONDS", 0.2)
     sink = ExactlyOnceSink(**flow.options())

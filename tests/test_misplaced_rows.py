@@ -25,7 +25,7 @@ def test_rows_out_of_order_after_a_commit_are_passed_over_by_no_later_run(flow: 
         pytest.raises(WriteError) as failure,
     ):
         runs.batch(10, 10, rows=lambda p, o: [*o[4:], *o[:4]] if p == 0 else o)
-    assert f"{flow.source}-0 offset 0 comes after offset 9" in str(failure.value)
+    assert f"{flow.source}-0 from offset 0 on come after offset 9" in str(failure.value)
     assert f"{flow.source}-0 offsets 0 to 8" in str(failure.value)
     assert f"{flow.source}-1 offsets" not in str(failure.value)
     written = flow.values()
@@ -39,6 +39,22 @@ def test_rows_out_of_order_after_a_commit_are_passed_over_by_no_later_run(flow: 
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(10, 10)
     assert {f"0/{n}" for n in range(10)} <= set(flow.values())
+
+
+def test_each_partition_that_is_out_of_order_is_marked(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    # One task holds both, and rows of the second come out of order once it has stopped.
+    held = [(p, range(at, at + 1)) for at in (2, 3, 4, 0, 1) for p in (0, 1)]
+    with (
+        running(flow, checkpoint=checkpoint, chunk_records=1) as runs,
+        pytest.raises(WriteError) as failure,
+    ):
+        runs.batch(5, 5, tasks=[held])
+    for partition in (0, 1):
+        assert f"{flow.source}-{partition} offsets 0 to" in str(failure.value)
+    # One of the two is set, and the other is still refused.
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 0})
+    _refused_from_now_on(flow, checkpoint, f"of {flow.source}-1 may not all be written")
 
 
 def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -> None:

@@ -35,7 +35,7 @@ class _Files(dict[str, str]):
         return sorted({name.split("/")[1] for name in self if name.startswith(f"{path}/")})
 
     def write(self, path: str, text: str) -> None:
-        self[path] = text
+        self[f"{path}/part-0.txt"] = text
 
 
 def test_batch_0_starts_where_its_sources_say() -> None:
@@ -225,12 +225,15 @@ def test_slices_are_cut_between_records() -> None:
     assert found == [(900, 0, 2), (300, 3, 3), (1_000, 4, 4), (500, 4, 4)]
 
 
-@pytest.mark.parametrize(
-    "rows", [[("a", 0, 2), ("a", 0, 1)], [(None, 0, 1)]], ids=["backwards", "no source"]
-)
-def test_rows_that_are_not_in_order(rows: list[tuple[str | None, int, int]]) -> None:
+def test_rows_that_are_not_in_order() -> None:
+    wrong, right = source_rows(_batch([("a", 0, 2), ("a", 0, 1), ("a", 1, 1), ("a", 1, 1)]))
+    assert not wrong.in_order
+    assert right.in_order
+
+
+def test_a_row_without_a_source() -> None:
     with pytest.raises(RowError):
-        list(source_rows(_batch(rows)))
+        list(source_rows(_batch([(None, 0, 1)])))
 
 
 # Names ---------------------------------------------------------------------------------------

@@ -46,11 +46,12 @@ class Checkpoint(dict[str, str]):
 
     def names(self, path: str) -> list[str]:
         """See `spark_eos.checkpoint.Files`."""
-        return sorted({name.split("/")[1] for name in self if name.startswith(f"{path}/")})
+        start = f"{path}/"
+        return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
 
     def write(self, path: str, text: str) -> None:
         """See `spark_eos.checkpoint.Files`."""
-        self[path] = text
+        self[f"{path}/part-0.txt"] = text
 
     def begin(self, positions: str, batch_id: int) -> None:
         """Begins a batch as Spark does, unless it was begun before."""
