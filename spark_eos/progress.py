@@ -401,8 +401,8 @@ class Progress:
         """
         if self.commits_by_name:
             ids = self._coordinator.topic_ids
-            found = calls.topics(self._wire, {topic for topic, _ in batch.ends}, deadline)
-            if any(name not in found or found[name].topic_id != ids[name] for name in ids):
+            now = calls.topics(self._wire, {topic for topic, _ in batch.ends}, deadline)
+            if any(name not in now or now[name].topic_id != ids[name] for name in ids):
                 return
         # Nobody commits between batches; should somebody have, it is not taken back.
         found = group_offsets(
