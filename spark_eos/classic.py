@@ -196,7 +196,8 @@ class ClassicSurroundings:
         rows: Any = self._query.lastExecution().toRdd()
         found = rows.getNumPartitions()
         moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
-        if found > moved:
+        # Of no rows coalesce makes one partition.
+        if found > max(1, moved):
             raise UnsupportedPipelineError(
                 f"the batch has {found} Spark partitions for {moved} source partitions with "
                 "records, so rows of a source partition are split over tasks: leave out "

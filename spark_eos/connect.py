@@ -20,9 +20,15 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_eos.checkpoint import OffsetLog
 from spark_eos.connect_files import own_checkpoint
-from spark_eos.errors import QueryStoppedError
+from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 from spark_eos.lifetime import activity, leave_at_exit
-from spark_eos.pipeline import check_remote_batch, explained, remote_shape
+from spark_eos.pipeline import (
+    check_remote_batch,
+    explained,
+    reads_by_name,
+    remote_relations,
+    remote_shape,
+)
 from spark_eos.plan import BatchRange
 from spark_eos.run import QueryRun
 
@@ -50,6 +56,9 @@ class ConnectSurroundings:
         spark: the session that the query was started from: Spark 4.3 gives batches a clone, which
             knows no queries.
 
+    Attributes:
+        batch_relation: the server's id of the micro-batch in hand; None if it is not known.
+
     Raises:
         CheckpointError: the checkpoint is missing, or another query's.
     """
@@ -61,6 +70,7 @@ class ConnectSurroundings:
     def __init__(self, location: str, spark: SparkSession) -> None:
         # Of the last job; an operation can be cancelled by its own session only.
         self._session = spark
+        self.batch_relation: str | None = None
         self._narrow = b""
         files, query = own_checkpoint(spark, location)
         self.offset_log = OffsetLog(files)
@@ -93,8 +103,16 @@ class ConnectSurroundings:
         Raises:
             UnsupportedPipelineError: as said.
         """
+        if self.batch_relation is None or remote_relations(frame) != [self.batch_relation]:
+            raise UnsupportedPipelineError(
+                "the batch is not written: its rows are not the micro-batch's own, each once (a "
+                "union of two selections, a checkpoint and localCheckpoint are not), so two tasks "
+                "may hold rows of one source partition. Make several rows of one record in one "
+                "select: explode(array(struct(...), struct(...))); set a function of your own by "
+                "sink.write(...).foreachBatch(function)"
+            )
         shape = remote_shape(frame)
-        if shape != self._narrow:
+        if shape != self._narrow or reads_by_name(frame):
             check_remote_batch(frame)
             self._narrow = shape
 
@@ -170,6 +188,9 @@ class ConnectSurroundings:
         if self._in_batch:
             return
         if self._run is not None:
+            if self._run.leaving:
+                # This thread is about to, and would wait for itself.
+                return
             self._run.leave()
         if callable(self._previous):
             self._previous(number, frame)

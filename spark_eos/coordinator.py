@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds: the brokers' default group.consumer.session.timeout.ms, which nobody tells a member.
 _SESSION: Final = 45.0
-_SESSION_LOST = {Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH}
+_SESSION_LOST = {Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH, Code.GROUP_ID_NOT_FOUND}
 
 
 class GroupCoordinator:

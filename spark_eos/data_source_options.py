@@ -113,12 +113,12 @@ def answer_within(options: Mapping[str, str]) -> float:
     Raises:
         ConfigurationError: naming an option that is no number.
     """
-    connect, group, transaction = (
+    connect, group, transaction, block = (
         option.value(options[shown]) if shown in options else option.default
-        for shown in ("connecttimeout", "grouptimeout", "transactiontimeoutms")
+        for shown in ("connecttimeout", "grouptimeout", "transactiontimeoutms", "maxblockms")
         for option in [KNOWN[shown]]
     )
-    return float(connect + 8 * group + 2 * transaction / 1000)
+    return float(connect + 8 * group + 2 * transaction / 1000 + 2 * block / 1000)
 
 
 def read_options(options: Mapping[str, str]) -> DataSourceOptions:

@@ -96,7 +96,7 @@ class KafkaResponseError(SparkEosError):
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = int(code)
 
     def __reduce__(self) -> tuple[type["KafkaResponseError"], tuple[str, int]]:
         # Exceptions are pickled by what they were told at the top, which lacks the code.

@@ -40,6 +40,9 @@ from spark_eos.wire import Wire
 
 logger = logging.getLogger(__name__)
 
+# Seconds for which tasks may go on after the query was stopped.
+_TASKS_OUTLIVE_STOP: Final = 5.0
+
 # How often the keeper looks whether it is still wanted, in seconds.
 _PULSE: Final = 1.0
 # So often in a row must no transaction be open: between two of them none is.
@@ -214,7 +217,8 @@ class Keeper:
             if in_hand is not None:
                 in_hand.give_up()
             if run is not None:
-                run.leave()
+                # Spark kills tasks of a stopped query only after spark.python.task.killTimeout.
+                run.leave(_TASKS_OUTLIVE_STOP if in_hand is not None else 0.0, aside=True)
         finally:
             self.leaving = False
 

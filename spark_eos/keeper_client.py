@@ -125,9 +125,9 @@ class KeeperClient:
 
     @contextlib.contextmanager
     def _connected(self, deadline: Deadline) -> Iterator[Peer]:
+        found = connected(self._path, deadline)
         try:
-            with connected(self._path, deadline) as peer:
-                yield peer
+            peer = found.__enter__()
         except PeerError as error:
             raise SparkEosError(
                 f"the socket {self._path} can't be used: {error}. Remove it, or let TMPDIR name "
@@ -135,6 +135,10 @@ class KeeperClient:
             ) from error
         except (BlockingIOError, TimeoutError) as error:
             raise deadline.exceeded(f"connecting to {self._path}", error) from error
+        try:
+            yield peer
+        finally:
+            found.__exit__(None, None, None)
 
     def _start(self, idle_seconds: float, deadline: Deadline) -> None:
         # Of two that start at a time, the second finds the first one's keeper.

@@ -9,14 +9,16 @@ from spark_eos.errors import UnsupportedPipelineError
 # As RDD.toString has it, which a name may precede (that of a cached RDD is its plan).
 _RDD: Final = re.compile(r"(\S*)\[(\d+)\] at ")
 _SOURCE: Final = "DataSourceRDD"
-_UNION: Final = "UnionRDD"
+# The second of Spark 4.3, where the children's partitionings agree.
+_UNIONS: Final = frozenset({"UnionRDD", "SQLPartitioningAwareUnionRDD"})
 # All that is known to keep rows in their partition and in their order. Whatever else there is, in
 # this Spark or the next one, is refused.
 _NARROW: Final = {
     _SOURCE,
-    _UNION,
+    *_UNIONS,
     "CoalescedRDD",
     "EmptyRDD",
+    "EmptyRDDWithPartitions",
     "MapPartitionsRDD",
     "MapPartitionsWithEvaluatorRDD",
     "SQLExecutionRDD",
@@ -69,7 +71,7 @@ def check_lineage(lineage: str, batch: int, sources: int) -> None:
             "struct(...)))"
         )
     before = names[: ids.index(batch)] if batch in ids else names
-    if _SOURCE in before or _UNION in before:
+    if _SOURCE in before or _UNIONS & set(before):
         raise UnsupportedPipelineError(
             "the batch is not written: it holds rows that are not the micro-batch's own. Rows of "
             "another source come by a union before sink.write, of topics that sink.read reads"

@@ -114,12 +114,14 @@ def check_stream(frame: DataFrame, *, lineage_follows: bool) -> None:
 def check_remote_batch(frame: DataFrame) -> None:
     """Refuses a micro-batch of Spark Connect that can't be written exactly once by its plan.
 
+    That it is made of the micro-batch itself, `remote_relations` tells.
+
     Raises:
         UnsupportedPipelineError: naming the operator.
     """
     plans = explained(frame)
     found = _check_narrow(plans["Physical"], _BATCH)
-    if found != 1 or len(_remote(frame)) != 1:
+    if found != 1:
         raise UnsupportedPipelineError(
             f"the batch is not written: its plan reads the micro-batch {found} times (such as a "
             "union of two selections of it does), or other rows too, so two tasks may hold rows of "
@@ -140,9 +142,19 @@ def remote_shape(frame: Any) -> bytes:
     return bytes(text)
 
 
-def _remote(frame: Any) -> list[Any]:
+def remote_relations(frame: Any) -> list[str]:
+    """Ids of what a DataFrame of Spark Connect reads of the server's: a micro-batch has its own.
+
+    What ``checkpoint`` and ``localCheckpoint`` make has another, and does not show what it is of.
+    """
     relation = frame._plan.plan(frame.sparkSession.client)
-    return list(messages(relation, "CachedRemoteRelation"))
+    return [part.relation_id for part in messages(relation, "CachedRemoteRelation")]
+
+
+def reads_by_name(frame: Any) -> bool:
+    """Whether a DataFrame of Spark Connect reads what may be another thing in the next batch."""
+    relation = frame._plan.plan(frame.sparkSession.client)
+    return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
 
 
 def _operators(plan: str) -> Iterator[_Operator]:

@@ -196,11 +196,12 @@ class Progress:
                 deadline = Deadline(min(5.0, self._group_timeout), "group_timeout")
                 # In this order: what was open before the group had no members is not a newer run's.
                 names = self.open_transactions(deadline)
-                group = describe_group(self._wire, self._settings.group_id, deadline)
-                if any(m.instance_id != RENEWAL_INSTANCE for m in group.members):
-                    # A newer run has ended at its start what was open then.
+                if self._has_run(deadline):
                     return
-                self._end(names, deadline)
+                for name in names:
+                    if self._has_run(deadline):
+                        return
+                    self._end([name], deadline)
                 if time.monotonic() >= until:
                     return
                 time.sleep(_SWEEP)
@@ -208,6 +209,10 @@ class Progress:
             logger.info(
                 "group %s: open transactions will time out: %s", self._settings.group_id, error
             )
+
+    def _has_run(self, deadline: Deadline) -> bool:
+        group = describe_group(self._wire, self._settings.group_id, deadline)
+        return any(member.instance_id != RENEWAL_INSTANCE for member in group.members)
 
     def open_transactions(self, deadline: Deadline | None = None) -> list[str]:
         """Transactional ids of the query that have a transaction open.

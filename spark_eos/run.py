@@ -72,6 +72,9 @@ class QueryRun:
         prepared_ms: when the query was last known to have no batch in hand, in milliseconds since
             1970 by the clock of Spark's driver: what was begun later, this run began. None where
             that is not known.
+
+    Attributes:
+        leaving: whether its members are leaving just now.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class QueryRun:
         )
         self._prepared_ms = prepared_ms
         # Held while a batch is in hand: its tasks commit offsets, which nobody else may then do.
+        self.leaving = False
         self._busy = threading.Lock()
         self._finished: BatchRange | None = None
         self._renewed = 0.0
@@ -124,6 +128,7 @@ class QueryRun:
                 for.
         """
         sweeps = False
+        self.leaving = True
         try:
             # After a batch that has failed, tasks may still be committing.
             self._renew_between_batches()
@@ -142,6 +147,7 @@ class QueryRun:
         finally:
             if not self._sweeping:
                 self._wire.close()
+            self.leaving = False
 
     def _sweep(self, seconds: float) -> None:
         try:
@@ -240,6 +246,8 @@ class QueryRun:
                     self._progress.expect_renewal(batch)
                     self._renewed = time.monotonic()
                 self._progress.settle(batch)
+            if not any(outcome.too_slow for outcome in outcomes):
+                self._writer = self._writer.in_larger_chunks(self._settings)
             self._finished = batch
         # 7. What became of it.
         return batch_report(
@@ -340,8 +348,18 @@ class QueryRun:
             if not only:
                 return outcomes, self._coordinator.identities()
             if outcome.too_slow:
-                # For the rest of the run: what was too much once would be again.
                 self._writer = self._writer.in_smaller_chunks()
+                logger.warning(
+                    "group %s: transactions took longer than transaction_timeout_ms=%d and are "
+                    "smaller from here on: %d records, %d bytes, %d ms at most. They grow again "
+                    "with each batch that is in time. If this is usual, raise "
+                    "transaction_timeout_ms",
+                    self._settings.group_id,
+                    self._settings.transaction_timeout_ms,
+                    self._writer.chunk_records,
+                    self._writer.chunk_bytes,
+                    self._writer.chunk_ms,
+                )
             if len(outcomes) >= self._most_rounds:
                 raise WriteError(
                     f"batch {batch.batch_id} of group {self._settings.group_id!r}: "

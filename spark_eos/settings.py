@@ -11,6 +11,7 @@ from spark_eos.options import check_flag, check_positive, check_text
 
 # Three rounds bring the default chunk_records from 100,000 to a single row.
 _SMALLER: Final = 64
+_LARGER = 4
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,15 @@ class WriterSettings:
             chunk_records=max(1, self.chunk_records // _SMALLER),
             chunk_bytes=max(1, self.chunk_bytes // _SMALLER),
             chunk_ms=max(1, self.chunk_ms // _SMALLER),
+        )
+
+    def in_larger_chunks(self, most: "WriterSettings") -> "WriterSettings":
+        """The same settings with larger transactions, up to those of ``most``."""
+        return replace(
+            self,
+            chunk_records=min(most.chunk_records, self.chunk_records * _LARGER),
+            chunk_bytes=min(most.chunk_bytes, self.chunk_bytes * _LARGER),
+            chunk_ms=min(most.chunk_ms, self.chunk_ms * _LARGER),
         )
 
 

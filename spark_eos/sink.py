@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,7 @@ from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.members import own_group
 from spark_eos.observers import OnBatch, announce, as_observers
 from spark_eos.options import check_positive, check_text
-from spark_eos.pipeline import check_stream
+from spark_eos.pipeline import check_stream, remote_relations
 from spark_eos.renewal import end_renewal, renew_hourly
 from spark_eos.run import QueryRun
 from spark_eos.settings import writer_settings
@@ -134,6 +134,7 @@ class ExactlyOnceSink:
         self._surroundings: Surroundings | None = None
         self._last_batch = -1
         self._prepared_ms = _now_ms()
+        self._batch_relation: str | None = None
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -233,9 +234,22 @@ class ExactlyOnceSink:
         self._spark = frame.sparkSession
         self._check_cluster()
         self._prepared_ms = _now_ms()
-        writer = frame.writeStream.foreachBatch(self)
+        writer = frame.writeStream
+        if is_connect(frame):
+            self._let_batches_be_noted(writer)
+        writer = writer.foreachBatch(self)
         self._let_one_run(writer)
         return writer.option("checkpointLocation", self._checkpoint_location)
+
+    def _let_batches_be_noted(self, writer: DataStreamWriter) -> None:
+        """Has whatever function the writer is given called with batches that the sink has seen."""
+        choose = writer.foreachBatch
+
+        @functools.wraps(choose)
+        def choose_noting(function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+            return choose(_Noting(self, function))
+
+        vars(writer)["foreachBatch"] = choose_noting
 
     def _let_one_run(self, writer: DataStreamWriter) -> None:
         """Lets the writer start its query only if no other one of the sink is active.
@@ -288,6 +302,8 @@ class ExactlyOnceSink:
                 "several rows of one record are made in one select, by "
                 "explode(array(struct(...), struct(...)))"
             )
+        if isinstance(surroundings, ConnectSurroundings):
+            surroundings.batch_relation = self._batch_relation
         # A later run of this sink may find this batch begun.
         self._prepared_ms = called_ms
         try:
@@ -371,6 +387,21 @@ class ExactlyOnceSink:
         self.__dict__.update(state, _prepared_ms=_now_ms())
         settings = self._settings
         renew_hourly(settings.client, settings.group_id, settings.connect_timeout)
+
+
+class _Noting:
+    """A function for foreachBatch on Spark Connect, before which the sink sees the batch itself.
+
+    Pickled as one with the sink, so that both are in one process then.
+    """
+
+    def __init__(self, sink: ExactlyOnceSink, function: Callable[[DataFrame, int], None]) -> None:
+        self._sink = sink
+        self._function = function
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        (self._sink._batch_relation,) = remote_relations(frame)  # noqa: SLF001 - one with the sink
+        self._function(frame, batch_id)
 
 
 def _now_ms() -> int:

@@ -31,6 +31,7 @@ _MOST_PRODUCERS = 4
 # So often, in the time that a transaction may be open, it is asked whether it should end while more
 # rows are waited for.
 _LOOKS = 10
+_LEAST_SECONDS = 0.02
 
 
 def _worker_producer(settings: WriterSettings) -> SlotProducer:
@@ -107,7 +108,7 @@ class _TaskWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
-            every = self._settings.chunk_ms / 1000 / _LOOKS
+            every = max(_LEAST_SECONDS, self._settings.chunk_ms / 1000 / _LOOKS)
             for batch in arrivals(batches, self._is_due, self._commit, every):
                 for found in self._source_rows(batch):
                     self._write_source_rows(found)

@@ -86,7 +86,8 @@ class ClientCredentials:
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} answered {error.code} "
                 f"{printable(str(error.reason))}{_hint(error.code)}",
-                permanent=300 <= error.code < 500,
+                # 408 and 429 ask for patience.
+                permanent=300 <= error.code < 500 and error.code not in (408, 429),
             ) from None
         except OSError as error:
             unknown = isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError)

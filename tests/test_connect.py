@@ -182,6 +182,8 @@ def _wide_in_its_second_batch(
     def batch(rows: DataFrame, batch_id: int) -> None:
         if batch_id > 0 and what == "repartition":
             rows = rows.repartition(2)
+        if batch_id > 0 and what == "checkpoint":
+            rows = rows.repartition(2).localCheckpoint()
         if batch_id > 0 and what == "union":
             even = rows.where("source.offset % 2 = 0").persist()
             rows = even.union(rows.where("source.offset % 2 = 1")).coalesce(1)
@@ -220,7 +222,12 @@ def test_a_batch_that_may_have_been_shuffled(connect_stage: ConnectStage, flow: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "words"), [("repartition", "the query holds a shuffle"), ("union", "2 times")]
+    ("what", "words"),
+    [
+        ("repartition", "the query holds a shuffle"),
+        ("union", "not the micro-batch's own, each once"),
+        ("checkpoint", "not the micro-batch's own, each once"),
+    ],
 )
 def test_a_later_batch_that_moves_rows(
     connect_stage: ConnectStage, flow: Flow, what: str, words: str

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, errors
+from spark_eos.classic import ClassicSurroundings
 from spark_eos.testing import process_available
 from support.flow import Flow
 from support.queries import relay, run_available, until
@@ -266,3 +267,24 @@ def test_a_sinks_second_query_is_refused_while_the_first_is_active(
         sink.close()
     run_available(spark_eos_session, flow)
     assert sorted(map(int, flow.values())) == list(range(8))
+
+
+@pytest.mark.parametrize("whose", ["the query's", "the sink's"])
+def test_a_first_batch_without_rows_in_one_task(
+    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """Of no partitions at all, coalesce makes one."""
+    if whose == "the sink's":
+        # As with local[1].
+        monkeypatch.setattr(ClassicSurroundings, "cores", lambda _: 1)
+
+    def pipeline(frame: DataFrame) -> DataFrame:
+        return relay(frame).coalesce(1) if whose == "the query's" else relay(frame)
+
+    flow.produce(range(4))
+    latest = {"starting_offsets": "latest"}
+    run_available(spark_eos_session, flow, pipeline, read=latest)
+    assert flow.committed() == {0: 2, 1: 2}
+    flow.produce(range(4, 8))
+    run_available(spark_eos_session, flow, pipeline, read=latest)
+    assert sorted(flow.values()) == ["4", "5", "6", "7"]
