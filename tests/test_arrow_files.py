@@ -45,7 +45,7 @@ def test_relative_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("location", ["dbfs:/checkpoints/x", "wasb://c@account/x"])
 def test_file_systems_that_are_not_known_here(location: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=r"checkpoint_location '.*' can't be read"):
+    with pytest.raises(errors.CheckpointError, match=r"checkpoint_location '.*' can't be used"):
         ArrowFiles(location).read("metadata")
 
 
