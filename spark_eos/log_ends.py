@@ -66,16 +66,36 @@ def end_offsets(
 
 
 def start_offsets(
-    wire: Wire, topics: Collection[str], deadline: Deadline
+    wire: Wire,
+    topics: Collection[str],
+    deadline: Deadline,
+    leaders: dict[tuple[str, int], int] | None = None,
 ) -> dict[tuple[str, int], int]:
     """The first offsets of all partitions of the topics; without those that have no leader now.
+
+    Args:
+        wire: the connections.
+        topics: their names.
+        deadline: over all attempts.
+        leaders: node ids that were found before, for whoever asks again and again; brought up to
+            date here.
 
     Raises:
         As `end_offsets`.
     """
+    known = {} if leaders is None else leaders
 
     def attempt() -> dict[tuple[str, int], int]:
-        leaders = _leaders(wire, topics, deadline)
+        if not set(topics) <= {topic for topic, _ in known}:
+            known.update(_leaders(wire, topics, deadline))
+        try:
+            return listed()
+        except Again:
+            known.clear()
+            raise
+
+    def listed() -> dict[tuple[str, int], int]:
+        leaders = {place: node for place, node in known.items() if place[0] in topics}
         found: dict[tuple[str, int], int] = {}
         for node in sorted({leader for leader in leaders.values() if leader >= 0}):
             led = [partition for partition, leader in leaders.items() if leader == node]

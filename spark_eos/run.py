@@ -112,6 +112,7 @@ class QueryRun:
         self._busy = threading.Lock()
         self._finished: BatchRange | None = None
         self._renewed = 0.0
+        self._leaders: dict[tuple[str, int], int] = {}
         self._progress = Progress(wire, settings, self._coordinator, group_timeout)
         self._started = False
         self._cluster_version = 0
@@ -274,7 +275,10 @@ class QueryRun:
             topic for (topic, index), end in batch.ends.items() if end > committed[topic, index]
         }
         deadline = Deadline(self._group_timeout, "group_timeout")
-        firsts = log_ends.start_offsets(self._wire, topics, deadline)
+        if not {place for place in batch.ends if place[0] in topics} <= self._leaders.keys():
+            # Partitions were added.
+            self._leaders.clear()
+        firsts = log_ends.start_offsets(self._wire, topics, deadline, self._leaders)
         lost = data_loss.lost_records(batch, committed, firsts)
         if lost and self._settings.fail_on_data_loss:
             commands = "; ".join(

@@ -222,7 +222,7 @@ def test_a_query_asks_once_per_worker(
     query.awaitTermination()
     sink.close()
     assert len(counts) == 5
-    # For the source the driver asks, at its start alone.
+    # For the source the driver asks, up to its first batch alone.
     sources, targets = counts[-1]
     assert sources == counts[0][0]
     (driver,) = sources
