@@ -31,6 +31,7 @@ from spark_eos.observers import announce
 from spark_eos.pipeline import check_stream
 from spark_eos.report import job_outcome
 from spark_eos.settings import WriterSettings
+from spark_eos.stream_sources import sources_of
 from spark_eos.task import write_task
 
 try:
@@ -186,4 +187,9 @@ def write_stream(frame: DataFrame) -> DataStreamWriter:
     # Whether there is a topic, the writer knows, by its options.
     check_columns(frame.schema, "")
     check_stream(frame, lineage_follows=False)
-    return marked(frame).writeStream.format(KafkaEosDataSource.name())
+    writer = marked(frame).writeStream.format(KafkaEosDataSource.name())
+    passes_over = any(
+        source.options.get("failondataloss", "true").lower() == "false"
+        for source in sources_of(frame)
+    )
+    return writer.option("failOnDataLoss", "false") if passes_over else writer

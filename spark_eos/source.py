@@ -238,7 +238,7 @@ def read_from_group(
         options: further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
         connect_timeout: seconds allowed to reach the cluster.
         fail_on_data_loss: whether the query ends when records were deleted before they were read;
-            the option ``failOnDataLoss`` of the query must say the same.
+            `write_stream` tells the writer.
 
     Returns:
         The columns of Spark's Kafka source, and ``source``, a struct of ``topic``, ``partition``
