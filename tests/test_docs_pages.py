@@ -165,12 +165,17 @@ def _not_run(_words: list[str]) -> None:
     """What needs another machine, a network, or tools that are not ours."""
 
 
+_KAFKAS = (
+    "kafka-consumer-groups.sh",
+    "kafka-reassign-partitions.sh",
+    "kafka-transactions.sh",
+)
 _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "spark-eos": _spark_eos,
     "spark-submit": _spark_submit,
     "make": _make,
     "python": _python,
-    **dict.fromkeys(("git", "cd", "pip", "source", "kafka-consumer-groups.sh"), _not_run),
+    **dict.fromkeys(("git", "cd", "pip", "source", *_KAFKAS), _not_run),
 }
 
 

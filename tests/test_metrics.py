@@ -84,7 +84,7 @@ def _exposed(registry: CollectorRegistry) -> list[Metric]:
 
 def test_names_follow_the_conventions(registry: CollectorRegistry) -> None:
     families = _exposed(registry)
-    assert len(families) == 13
+    assert len(families) == 14
     for family in families:
         assert family.samples, family.name
         assert re.fullmatch(r"spark_eos_[a-z]+(_[a-z]+)*", family.name)
@@ -174,7 +174,7 @@ def test_the_dashboard_shows_metrics_that_exist(registry: CollectorRegistry) -> 
     # All of them, but what has a panel in another form.
     families = {family.name for family in registry.collect()}
     unseen = {f for f in families if not any(name.startswith(f) for name in shown)}
-    assert unseen == {"spark_eos_source_partitions"}
+    assert unseen == {"spark_eos_source_partitions", "spark_eos_source_offsets_lost"}
 
 
 def test_only_this_host_reaches_them_unless_told(registry: CollectorRegistry) -> None:
