@@ -281,10 +281,13 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
         sink = ExactlyOnceSink(**flow.options())
         frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
         query = sink.write(frame.mapInArrow(hold, frame.schema)).start()
-        until(flow.open_transactions, lambda: "an open transaction")
-        # As one that is busy: one that waits for rows sees the end of them, and aborts.
-        for pid in slot_holders(flow.worker_directory).values():
-            os.kill(pid, signal.SIGSTOP)
+        ids = until(flow.open_transactions, lambda: "an open transaction")
+        # As one that is busy: one that waits for rows sees the end of them, and aborts. One that is
+        # idle would be given a task again, and never do it.
+        busy = {f"slot-{name.rpartition('/')[2]}" for name in ids}
+        for lock, pid in slot_holders(flow.worker_directory).items():
+            if Path(lock).stem in busy:
+                os.kill(pid, signal.SIGSTOP)
         query.stop()
     finally:
         spark_eos_session.conf.unset(few_rows)

@@ -5,9 +5,9 @@ import uuid
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from spark_eos import BatchReport, PartitionReport
+from spark_eos import BatchReport, LostRecords, PartitionReport
 
-# Rows were skipped and written again; a source partition was new.
+# Rows were skipped and written again; a source partition was new; records had been deleted.
 REPORT = BatchReport(
     group_id="orders and more",
     query_id=str(uuid.UUID(int=1)),
@@ -24,6 +24,7 @@ REPORT = BatchReport(
         PartitionReport("a", 1, None, 2, 2, 0, 1),
     ),
     milliseconds={"total": 80.04, "job": 60.0, "produce": 20.0},
+    lost=(LostRecords("a", 0, 10, 12),),
 )
 
 
