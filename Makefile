@@ -42,7 +42,7 @@ jars: $(VENV)/.stamp ## Download the jars of the embedded brokers and of Spark's
 test: jars ## Run the tests on a real broker and a real Spark
 	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
 
-test-slow: jars ## Run the tests that take longest: the demo, the jobs, secrets, the data source's own faults
+test-slow: jars ## Run the tests that take longest: faults, the demo, the jobs, secrets, Connect
 	@$(BIN)/python -m pytest -m slow --numprocesses 2 --dist worksteal
 
 matrix: jars ## Run the tests on other versions of Python, Spark and Kafka, into docs/versions.md; ARGS="--help"

@@ -78,6 +78,7 @@ def test_the_documentation_names_every_kind_and_every_mutation() -> None:
             "sink",
             6,
             ["worker-kill", "user-exception", "network-cut", "late-offsets", "broker-restart"],
+            marks=pytest.mark.slow,
         ),
         pytest.param("connect", 2, ["holder-kill", "worker-kill"], marks=pytest.mark.slow),
         pytest.param(
