@@ -74,7 +74,7 @@ def _query(
 
 def _data_source(spark: SparkSession, settings: dict[str, Any], here: Path) -> None:
     """Options, where Spark itself knows of what is secret and what is not."""
-    from spark_eos import KafkaEosDataSource, read_from_group
+    from spark_eos import KafkaEosDataSource, read_from_group, write_stream
 
     spark.dataSource.register(KafkaEosDataSource)
     for name, kafka in settings["options"].items():
@@ -82,7 +82,7 @@ def _data_source(spark: SparkSession, settings: dict[str, Any], here: Path) -> N
         source = read_from_group(
             spark, kafka=kafka, group_id=group_id, subscribe=settings["source"]
         )
-        writer = source.select("source", "key", "value").writeStream.format("kafka-eos")
+        writer = write_stream(source.select("source", "key", "value"))
         # At level DEBUG py4j logs what the user's own code tells Spark.
         with unlogged():
             writer.options(**{f"kafka.{setting}": text for setting, text in kafka.items()})
