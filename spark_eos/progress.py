@@ -309,6 +309,8 @@ class Progress:
             # A newer run may have written meanwhile, and marked what it has met.
             self.learn()
             self.check_doubts(batch)
+            own = batch.ends.keys() & self.committed.keys()
+            self.known = self.known.including(own, self._coordinator.topic_ids)
         for (topic, partition), offset in before.items():
             found = self.committed.get((topic, partition), offset)
             # Without a member a newer run may have written them; with all members, none has.
@@ -331,8 +333,7 @@ class Progress:
             KafkaResponseError: they can't be read.
         """
         found = all_group_offsets(self._wire, self._settings.group_id, self._deadline())
-        own = [place for place in self._batch_partitions if place in self.committed]
-        self.known = KnownPartitions.of(found).including(own, self._coordinator.topic_ids)
+        self.known = KnownPartitions.of(found)
 
     def check_doubts(self, batch: BatchRange) -> None:
         """Refuses partitions whose offsets an earlier run has marked.
