@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.config import ClientSettings
+from spark_eos.client.settings import ClientSettings
 
 _COUNT_DDL = "rows long"
 _NOTHING = {"batchId": -1}
@@ -32,7 +32,7 @@ class Arena:
         header: whether headers are passed on.
         most: records of one trigger; None for all there are.
         batches: triggers that are looked at. None of them should read up to the end of the
-            topic, where Spark's source waits (`spark_eos.config` tells why).
+            topic, where Spark's source waits (`spark_eos.client.settings` tells why).
         members: of the group.
     """
 

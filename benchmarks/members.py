@@ -12,12 +12,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from spark_eos import calls, group_calls
-from spark_eos.config import ClientSettings
-from spark_eos.coordinator import GroupCoordinator
-from spark_eos.deadline import Deadline
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.kafka import cluster, groups
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.wire import Wire
 
 
 def _deadline() -> Deadline:
@@ -29,7 +29,7 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
     broker.create_topic(topic, members)
     needed = [(topic, partition) for partition in range(members)]
     with closing(Wire(ClientSettings({"bootstrap.servers": broker.bootstrap_servers}))) as wire:
-        topics = calls.topics(wire, [topic], _deadline())
+        topics = cluster.topics(wire, [topic], _deadline())
         coordinator = GroupCoordinator(
             wire,
             topic,
@@ -43,7 +43,7 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
         coordinator.start(topics, needed)
         found["stable"] = time.monotonic() - began
         owners = {identity.member_id for identity in coordinator.identities().values()}
-        if not group_calls.describe_group(wire, topic, _deadline()).stable or len(owners) < members:
+        if not groups.describe_group(wire, topic, _deadline()).stable or len(owners) < members:
             raise click.ClickException(f"{len(owners)} of {members} members have a partition")
         # Nothing but the heartbeats runs in this process meanwhile.
         busy = time.process_time()

@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
-from spark_eos.group_calls import describe_group
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.groups import describe_group
 from spark_eos.testing import EmbeddedKafka, spark_session
-from spark_eos.wire import Wire
 
 _PARTITIONS = 4
 _ROWS_PER_SECOND = 1_000

@@ -24,8 +24,8 @@ import click
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_eos.job import run_job
-from spark_eos.job_options import JobOptions, job_options
+from spark_eos.jobs.job import run_job
+from spark_eos.jobs.options import JobOptions, job_options
 
 ORDER: Final = (
     "order_id string, customer_id string, country string, currency string, "

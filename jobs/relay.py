@@ -8,8 +8,8 @@ spark-submit --properties-file conf/spark-defaults.conf --jars "$(spark-eos jars
 import click
 from pyspark.sql import DataFrame
 
-from spark_eos.job import run_job
-from spark_eos.job_options import JobOptions, job_options
+from spark_eos.jobs.job import run_job
+from spark_eos.jobs.options import JobOptions, job_options
 
 
 def relay(records: DataFrame) -> DataFrame:

@@ -77,7 +77,7 @@ query.awaitTermination()
 
 # COMMAND ----------
 
-from spark_eos.listener import source_lag
+from spark_eos.observability.listener import source_lag
 
 reports = spark.read.schema(
     "query_id string, batch_id long, rows_written long, rows_skipped long, transactions long, "

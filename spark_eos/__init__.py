@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_eos.batch_report import BatchReport, PartitionReport
-    from spark_eos.data_loss import LostRecords
-    from spark_eos.data_source import KafkaEosDataSource, write_stream
+    from spark_eos.batch.batch_report import BatchReport, PartitionReport
+    from spark_eos.batch.data_loss import LostRecords
+    from spark_eos.datasource.source import KafkaEosDataSource, write_stream
     from spark_eos.errors import (
         AuthenticationError,
         AuthorizationError,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         UnsupportedPipelineError,
         WriteError,
     )
-    from spark_eos.sink import ExactlyOnceSink
-    from spark_eos.source import read_from_group
+    from spark_eos.spark.sink import ExactlyOnceSink
+    from spark_eos.spark.source import read_from_group
 
 __all__ = [
     "AuthenticationError",
@@ -63,13 +63,13 @@ __all__ = [
 
 # Where public names live that are no errors.
 _HOMES = {
-    "BatchReport": "batch_report",
-    "ExactlyOnceSink": "sink",
-    "KafkaEosDataSource": "data_source",
-    "LostRecords": "data_loss",
-    "PartitionReport": "batch_report",
-    "read_from_group": "source",
-    "write_stream": "data_source",
+    "BatchReport": "batch.batch_report",
+    "ExactlyOnceSink": "spark.sink",
+    "KafkaEosDataSource": "datasource.source",
+    "LostRecords": "batch.data_loss",
+    "PartitionReport": "batch.batch_report",
+    "read_from_group": "spark.source",
+    "write_stream": "datasource.source",
 }
 
 

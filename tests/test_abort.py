@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos.librdkafka import TransactionError
-from spark_eos.log_ends import end_offsets
+from spark_eos.kafka.list_offsets import end_offsets
+from spark_eos.worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started
 from support.operating import document, one_open, run

@@ -16,13 +16,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos import BatchReport, ExactlyOnceSink, progress
+from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.acls import Grantee, Purpose, acls_for, read_group, read_topic
 from spark_eos.cli import main
-from spark_eos.config import ClientSettings
-from spark_eos.errors import AuthorizationError, Code, code_name, refusal
+from spark_eos.client.error_codes import Code, code_name, refusal
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver import committed_offsets
+from spark_eos.errors import AuthorizationError
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.transaction import Transactions
+from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.granting import Guarded, guarded_kafka
 from support.members import deadline, started
@@ -228,7 +230,7 @@ def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(progress, "_SETTLING", 0.2)
+    monkeypatch.setattr(committed_offsets, "_SETTLING", 0.2)
     flow.grant(*flow.commands())
     flow.produce(range(4))
     # Another principal's, which may see it.

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos.arrow_columns import writable_batches
-from spark_eos.records import source_rows
 from spark_eos.testing import consume_committed
+from spark_eos.worker.arrow_columns import writable_batches
+from spark_eos.worker.records import source_rows
 from support.flow import Flow
 from support.queries import run_available
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from spark_eos.cache import cache_directory
+from spark_eos.jars.cache import cache_directory
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.class_archive import ClassArchive
 

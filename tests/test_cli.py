@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from spark_eos.jars import spark_kafka_jars
+from spark_eos.jars.jar_sets import spark_kafka_jars
 
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 
@@ -59,7 +59,7 @@ def test_jars_starts_without_pyspark_and_kafka_clients() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     modules = set(result.stderr.partition("MODULES")[2].split())
-    assert "spark_eos.jars" in modules
+    assert "spark_eos.jars.jar_sets" in modules
     assert not {"pyspark", "confluent_kafka", "kafka", "pyarrow"} & modules
 
 

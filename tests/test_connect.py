@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.connect_files import SparkFiles, own_checkpoint
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
-from spark_eos.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos.spark.connect_files import SparkFiles, own_checkpoint
 from support import groups
 from support.connect_server import ConnectStage, lives
 from support.flow import Flow

@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import EndTxnRequest
 
-from spark_eos import calls, coordinator, errors
-from spark_eos.config import ClientSettings
-from spark_eos.identity import id_pattern
-from spark_eos.producer import SlotProducer
-from spark_eos.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos import errors
+from spark_eos.client.error_codes import Code
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver import membership
+from spark_eos.kafka import cluster
+from spark_eos.kafka.connection import CoordinatorType, Wire
+from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos.kafka.transactional_ids import id_pattern
+from spark_eos.kafka.transactions import end_transaction, open_transactions
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.transaction_calls import end_transaction, open_transactions
-from spark_eos.wire import CoordinatorType, Wire
+from spark_eos.worker.producer import SlotProducer
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
@@ -55,7 +58,7 @@ def test_there_are_at_most_so_many_members(new_flow: Callable[..., Flow]) -> Non
 
 def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
     with started(flow) as older, started(flow) as newer:
-        topics = {flow.source: calls.TopicInfo(flow.source, newer.topic_ids[flow.source], 2)}
+        topics = {flow.source: cluster.TopicInfo(flow.source, newer.topic_ids[flow.source], 2)}
         with pytest.raises(errors.FencedByNewerRunError, match="spark-eos-"):
             older.take_over_own(topics, [(flow.source, 0)])
         newer.check()
@@ -133,7 +136,7 @@ def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
             codes=lambda r: [r.error_code],
         )
         # INVALID_TXN_STATE, "nothing to end": an alien id or epoch would be refused as such.
-        assert answer.error_code == errors.Code.INVALID_TXN_STATE
+        assert answer.error_code == Code.INVALID_TXN_STATE
 
 
 def _beats_answer(proxy: KafkaProxy, code: int) -> None:
@@ -171,7 +174,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def warnings() -> list[str]:
-        records = [r for r in caplog.records if r.name == "spark_eos.coordinator"]
+        records = [r for r in caplog.records if r.name == "spark_eos.driver.membership"]
         return [r.getMessage() for r in records if r.levelno >= logging.WARNING]
 
     def failed() -> bool:
@@ -183,7 +186,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
         _beats_answer(proxy, -1)
         until(failed, lambda: "a heartbeat that fails", timeout=30)
         assert warnings() == []
-        monkeypatch.setattr(coordinator, "_SESSION", 0.0)
+        monkeypatch.setattr(membership, "_SESSION", 0.0)
         until(warnings, lambda: "a warning", timeout=30)
         proxy.reset()
         until(lambda: "are answered again" in caplog.text, lambda: "heartbeats that go on")

@@ -13,9 +13,10 @@ import pytest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import ExactlyOnceSink, worker_process
-from spark_eos.plan import BatchRange, task_count
-from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos import ExactlyOnceSink
+from spark_eos.batch.plan import BatchRange, task_count
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos.worker import worker_tuning
 from support.flow import Flow
 from support.proxy import KafkaProxy
 from support.queries import relay, run_available
@@ -145,15 +146,15 @@ def connection() -> Iterator[socket.socket]:
 @pytest.fixture
 def first_task() -> Iterator[None]:
     """As in a worker that has yet to run its first task."""
-    worker_process._at_first_task.cache_clear()
+    worker_tuning._at_first_task.cache_clear()
     yield
-    worker_process._at_first_task.cache_clear()
+    worker_tuning._at_first_task.cache_clear()
 
 
 @pytest.mark.usefixtures("first_task")
 def test_workers_acknowledge_what_spark_sends_at_once(connection: socket.socket) -> None:
     assert _acknowledges_at_once(connection) == 0
-    worker_process.hasten()
+    worker_tuning.hasten()
     assert _acknowledges_at_once(connection) == 1
 
 
@@ -161,12 +162,12 @@ def test_workers_acknowledge_what_spark_sends_at_once(connection: socket.socket)
 def test_a_number_that_names_another_file_by_now_is_left_alone(
     connection: socket.socket, tmp_path: Path
 ) -> None:
-    worker_process.hasten()
+    worker_tuning.hasten()
     number = connection.detach()
     with (tmp_path / "another").open("w") as another:
         os.dup2(another.fileno(), number)
         before = _open_files()
-        worker_process.hasten()
+        worker_tuning.hasten()
         assert _open_files() == before
     os.close(number)
 
@@ -175,7 +176,7 @@ def test_a_number_that_names_another_file_by_now_is_left_alone(
 def test_a_default_timeout_does_not_reach_sparks_connection(connection: socket.socket) -> None:
     socket.setdefaulttimeout(5)
     try:
-        worker_process.hasten()
+        worker_tuning.hasten()
     finally:
         socket.setdefaulttimeout(None)
     assert os.get_blocking(connection.fileno())

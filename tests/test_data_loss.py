@@ -8,9 +8,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, LostRecords
-from spark_eos.data_loss import lost_records
-from spark_eos.metrics import PrometheusMetrics
-from spark_eos.plan import BatchRange
+from spark_eos.batch.data_loss import lost_records
+from spark_eos.batch.plan import BatchRange
+from spark_eos.observability.prometheus import PrometheusMetrics
 from support import groups
 from support.flow import Flow
 from support.planting import remove

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos.data_source_options import (
+from spark_eos.datasource.options import (
     _REQUIRED,
     KNOWN,
     answer_within,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_eos.errors import Code, verdict
-from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos.client.error_codes import Code, verdict
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from support.tables import table_of, tables
 from support.versions import needs_data_sources
 

@@ -16,11 +16,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos import BatchReport, ExactlyOnceSink, transaction
-from spark_eos.calls import NO_ID
-from spark_eos.librdkafka import TransactionError
-from spark_eos.protocol import TxnOffsetCommitRequest
-from spark_eos.transaction_calls import MemberIdentity, ProducerIdentity, end_transaction
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.kafka.cluster import NO_ID
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos.kafka.transactions import MemberIdentity, ProducerIdentity, end_transaction
+from spark_eos.worker import transaction
+from spark_eos.worker.librdkafka_errors import TransactionError
 from support.bench import Bench, answered
 from support.flow import Flow
 from support.members import deadline

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
-from spark_eos.coordinator import GroupCoordinator
-from spark_eos.errors import Code, code_name
-from spark_eos.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos.client.error_codes import Code, code_name
+from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
 from support import proxy_faults as faults
 from support.bench import answered
 from support.flow import Flow

@@ -24,10 +24,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from spark_eos import BatchReport, ExactlyOnceSink, calls, errors
-from spark_eos.coordinator import GroupCoordinator
-from spark_eos.group_calls import DescribedMember
-from spark_eos.offset_calls import commit_offsets
+from spark_eos import BatchReport, ExactlyOnceSink, errors
+from spark_eos.client.error_codes import code_name
+from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.kafka import cluster
+from spark_eos.kafka.groups import DescribedMember
+from spark_eos.kafka.offsets import commit_offsets
 from spark_eos.testing.broker_admin import admin_client
 from support.actors import Actors, leave
 from support.flow import Flow
@@ -82,7 +84,7 @@ def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: 
     # As when a topic was created a moment ago: the members have confirmed all they were given,
     # and the broker computes the assignment anew only for a heartbeat.
     with flow.wire() as wire:
-        topic_id = calls.topics(wire, [flow.source], deadline())[flow.source].topic_id
+        topic_id = cluster.topics(wire, [flow.source], deadline())[flow.source].topic_id
         coordinator = GroupCoordinator(
             wire,
             flow.group_id,
@@ -101,7 +103,7 @@ def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: 
         adding = threading.Thread(target=add_later)
         adding.start()
         try:
-            four = {flow.source: calls.TopicInfo(flow.source, topic_id, 4)}
+            four = {flow.source: cluster.TopicInfo(flow.source, topic_id, 4)}
             coordinator.start(four, [(flow.source, p) for p in range(4)])
             assert len(set(coordinator.identities().values())) == 4
         finally:
@@ -179,7 +181,7 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
         assert report.rounds == 2
         assert "round 2 for 1 source partitions" in caplog.text
         assert f"spark-eos-0 at epoch {before}" in caplog.text
-        assert errors.code_name(STALE_EPOCH) in caplog.text
+        assert code_name(STALE_EPOCH) in caplog.text
         runs.written_once(6, 6)
 
 

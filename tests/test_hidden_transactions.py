@@ -9,14 +9,14 @@ import pytest
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
-from spark_eos import progress
-from spark_eos.calls import NO_ID, topics_with_offsets
+from spark_eos.driver import committed_offsets
 from spark_eos.errors import DeadlineExceededError
-from spark_eos.hanging import java_hash, offsets_partition
-from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
+from spark_eos.kafka.connection import CoordinatorType
+from spark_eos.kafka.hanging_transactions import java_hash, offsets_partition
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos.kafka.transactions import describe_transaction, end_transaction
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.transaction_calls import describe_transaction, end_transaction
-from spark_eos.wire import CoordinatorType
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy, broker_that_is_away
@@ -91,7 +91,7 @@ def _codes(answer: Any) -> list[int]:
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_ABORT_INTERVAL", 0)
+    monkeypatch.setattr(committed_offsets, "_ABORT_INTERVAL", 0)
     unverified = {
         "transaction.partition.verification.enable": "false",
         "offsets.topic.num.partitions": "7",

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos import producer, task
 from spark_eos.errors import KafkaResponseError
-from spark_eos.identity import driver_id
-from spark_eos.testing import EmbeddedKafka
-from spark_eos.transaction_calls import (
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.transactional_ids import driver_id
+from spark_eos.kafka.transactions import (
     TRANSACTIONAL_ID_NOT_FOUND,
     describe_transaction,
     end_transaction,
 )
-from spark_eos.wire import Wire
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.worker import producer, task
 from support.data_sources import keepers
 from support.flow import Flow
 from support.keeping import keeping

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spark_eos import cache, jars
 from spark_eos.cli import main
-from spark_eos.ivy import DownloadError
-from spark_eos.java import JavaError
-from spark_eos.lock import lock_names, read_lock
+from spark_eos.jars import cache, jar_sets
+from spark_eos.jars.ivy import DownloadError
+from spark_eos.jars.java import JavaError
+from spark_eos.jars.lockfile import lock_names, read_lock
 
 SET = "spark-kafka-4.2.0"
 
@@ -21,7 +21,7 @@ SET = "spark-kafka-4.2.0"
 @pytest.fixture(scope="module")
 def genuine() -> list[Path]:
     """The jars as the user's cache has them."""
-    return jars.jar_set(SET)
+    return jar_sets.jar_set(SET)
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_java")
 def test_a_cache_that_is_complete_needs_no_ivy(own_cache: Path) -> None:
     for _ in range(2):
-        assert [jar.parent for jar in jars.jar_set(SET)] == [own_cache] * 4
+        assert [jar.parent for jar in jar_sets.jar_set(SET)] == [own_cache] * 4
 
 
 def test_a_missing_jar_is_downloaded(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pool = next(own_cache.glob("commons-pool2-*.jar"))
     pool.unlink()
-    assert pool in jars.jar_set(SET)
+    assert pool in jar_sets.jar_set(SET)
     assert pool.stat().st_size > 100_000
     output = capfd.readouterr()
     assert "1/1" in output.err
@@ -66,19 +66,19 @@ def test_a_missing_jar_is_downloaded(own_cache: Path, capfd: pytest.CaptureFixtu
 def test_a_missing_jar_without_java_says_so(own_cache: Path) -> None:
     next(own_cache.glob("commons-pool2-*.jar")).unlink()
     with pytest.raises(JavaError, match=r"No java on PATH.*Install Java 17"):
-        jars.jar_set(SET)
+        jar_sets.jar_set(SET)
 
 
 @pytest.mark.parametrize("verified_before", [False, True])
 def test_a_tampered_jar_is_refused_and_removed(own_cache: Path, *, verified_before: bool) -> None:
     if verified_before:
-        jars.jar_set(SET)
+        jar_sets.jar_set(SET)
     victim = next(own_cache.glob("kafka-clients-*.jar"))
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1  # the size stays
     victim.write_bytes(content)
-    with pytest.raises(jars.JarError, match="wrong SHA-256") as caught:
-        jars.jar_set(SET)
+    with pytest.raises(jar_sets.JarError, match="wrong SHA-256") as caught:
+        jar_sets.jar_set(SET)
     assert str(victim) in str(caught.value)
     assert "expected 014b4ef3" in str(caught.value)
     assert not victim.exists()
@@ -91,14 +91,14 @@ def test_a_failed_download_shows_what_ivy_says(
     # A proxy at which nothing listens.
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
     with pytest.raises(DownloadError) as caught:
-        jars.jar_set(SET)
+        jar_sets.jar_set(SET)
     assert "org.apache.commons#commons-pool2;2.13.1: not found" in str(caught.value)
     assert "Connection refused" in str(caught.value)
 
 
 def test_concurrent_calls_download_once(own_cache: Path) -> None:
     next(own_cache.glob("commons-pool2-*.jar")).unlink()
-    script = f"from spark_eos import jars; print(len(jars.jar_set({SET!r})))"
+    script = f"from spark_eos.jars import jar_sets; print(len(jar_sets.jar_set({SET!r})))"
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", script],
@@ -115,21 +115,25 @@ def test_concurrent_calls_download_once(own_cache: Path) -> None:
 
 
 def test_the_set_follows_the_version_of_pyspark(genuine: list[Path]) -> None:
-    assert jars.spark_kafka_jars() == jars.spark_kafka_jars(metadata.version("pyspark"))
-    assert jars.spark_kafka_jars("4.2.7") == genuine
-    names = [jar.name for jar in jars.spark_kafka_jars("4.0.1")]
+    assert jar_sets.spark_kafka_jars() == jar_sets.spark_kafka_jars(metadata.version("pyspark"))
+    assert jar_sets.spark_kafka_jars("4.2.7") == genuine
+    names = [jar.name for jar in jar_sets.spark_kafka_jars("4.0.1")]
     assert names[0] == "spark-sql-kafka-0-10_2.13-4.0.4.jar"
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.20.0", "5.0.0", "nonsense"])
 def test_an_unsupported_pyspark_is_refused(version: str) -> None:
-    with pytest.raises(jars.JarError, match=rf"pyspark {version}; supported are pyspark 4\.0, "):
-        jars.spark_kafka_jars(version)
+    with pytest.raises(
+        jar_sets.JarError, match=rf"pyspark {version}; supported are pyspark 4\.0, "
+    ):
+        jar_sets.spark_kafka_jars(version)
 
 
 def test_an_unknown_set_is_refused() -> None:
-    with pytest.raises(jars.JarError, match=r"No jar set 'kafka-1'; there are: kafka-4\.3\.1, "):
-        jars.jar_set("kafka-1")
+    with pytest.raises(
+        jar_sets.JarError, match=r"No jar set 'kafka-1'; there are: kafka-4\.3\.1, "
+    ):
+        jar_sets.jar_set("kafka-1")
 
 
 def test_the_locks_name_no_spark_that_the_tests_are_not_run_on() -> None:

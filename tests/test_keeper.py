@@ -19,12 +19,14 @@ from typing import Any
 
 import pytest
 
-from spark_eos import errors, keeper_client, spark_process
-from spark_eos.keeper_calls import Commit
-from spark_eos.producer import SlotProducer
-from spark_eos.protocol import ConsumerGroupHeartbeatRequest
-from spark_eos.report import DEFERRED, WRITTEN, JobOutcome, PartitionOutcome
-from spark_eos.transaction import Transactions
+from spark_eos import errors
+from spark_eos.batch.task_report import DEFERRED, WRITTEN, JobOutcome, PartitionOutcome
+from spark_eos.datasource import keeper_client
+from spark_eos.datasource.keeper_messages import Commit
+from spark_eos.host import driver_process
+from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.transaction import Transactions
 from support import plan_main
 from support.data_sources import keepers, until_kept_no_more
 from support.flow import Flow
@@ -349,15 +351,15 @@ def test_a_long_temporary_directory_is_not_used_for_a_socket(
 
 
 def test_the_driver_is_the_nearest_ancestor_that_is_not_python() -> None:
-    found = spark_process.spark_driver()
+    found = driver_process.spark_driver()
     assert found.alive
-    assert not spark_process.HostProcess(found.pid, "another time").alive
+    assert not driver_process.HostProcess(found.pid, "another time").alive
 
 
 def test_processes_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_process, "_PROC", Path("/nowhere"))
-    found = spark_process._look_up(os.getpid())
+    monkeypatch.setattr(driver_process, "_PROC", Path("/nowhere"))
+    found = driver_process._look_up(os.getpid())
     assert found is not None
     assert found.parent == os.getppid()
     assert "python" in found.command or "pytest" in found.command
-    assert spark_process._look_up(2**22 - 1) is None
+    assert driver_process._look_up(2**22 - 1) is None

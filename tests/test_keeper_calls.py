@@ -6,17 +6,26 @@ from typing import Any, cast
 
 import pytest
 
-from spark_eos import errors, keeper_calls
+from spark_eos import errors
 from spark_eos.acls import Operation, read_topic, transactional_ids
-from spark_eos.batch_report import BatchReport, PartitionReport
-from spark_eos.config import ClientSettings
-from spark_eos.data_loss import LostRecords
-from spark_eos.keeper_calls import Abort, Commit, Ended, Plan, Planned, from_plain, to_plain
-from spark_eos.plain import PlainError
-from spark_eos.plan import PartitionPlan
-from spark_eos.report import DEFERRED, Counters, JobOutcome, PartitionOutcome
-from spark_eos.settings import writer_settings
-from spark_eos.transaction_calls import MemberIdentity
+from spark_eos.batch.batch_report import BatchReport, PartitionReport
+from spark_eos.batch.data_loss import LostRecords
+from spark_eos.batch.plan import PartitionPlan
+from spark_eos.batch.task_report import DEFERRED, Counters, JobOutcome, PartitionOutcome
+from spark_eos.batch.writer_settings import writer_settings
+from spark_eos.client.settings import ClientSettings
+from spark_eos.datasource import keeper_messages
+from spark_eos.datasource.json_values import PlainError
+from spark_eos.datasource.keeper_messages import (
+    Abort,
+    Commit,
+    Ended,
+    Plan,
+    Planned,
+    from_plain,
+    to_plain,
+)
+from spark_eos.kafka.transactions import MemberIdentity
 
 KAFKA: dict[str, Any] = {
     "bootstrap.servers": "localhost:9092",
@@ -86,14 +95,14 @@ def test_messages_arrive_as_they_were_sent(message: Any) -> None:
 
 
 def test_every_message_is_tried() -> None:
-    assert {type(message).__name__ for message in MESSAGES} == keeper_calls._MESSAGES.keys()
+    assert {type(message).__name__ for message in MESSAGES} == keeper_messages._MESSAGES.keys()
 
 
-@pytest.mark.parametrize("name", keeper_calls._ERRORS)
+@pytest.mark.parametrize("name", keeper_messages._ERRORS)
 def test_errors_arrive_as_what_they_are(name: str) -> None:
     acls = (read_topic("in"), transactional_ids("spark-eos/g/", Operation.WRITE))
     more = {"KafkaResponseError": (30,), "AuthorizationError": (30, acls)}.get(name, ())
-    error = keeper_calls._ERRORS[name]("a\ntext", *more)
+    error = keeper_messages._ERRORS[name]("a\ntext", *more)
     received = from_plain(json.loads(json.dumps(to_plain(error))))
     assert type(received) is type(error)
     assert vars(received) == vars(error)

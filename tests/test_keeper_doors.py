@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos import errors, keeper_client
-from spark_eos.keeper_client import KeeperClient
+from spark_eos import errors
+from spark_eos.datasource import keeper_client
+from spark_eos.datasource.keeper_client import KeeperClient
 from support.data_sources import keepers
 from support.flow import Flow
 from support.intruding import (
@@ -247,7 +248,9 @@ def test_a_keeper_that_does_not_get_ready_is_given_up(
     kept: Keeping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, time\nif 'spark_eos.keeper' in sys.orig_argv:\n    time.sleep(600)\n"
+        "import sys, time\n"
+        "if 'spark_eos.datasource.keeper' in sys.orig_argv:\n"
+        "    time.sleep(600)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     kept.settings = {"connect_timeout": 1.0}

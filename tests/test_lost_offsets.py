@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_eos import ExactlyOnceSink, calls, offset_calls, progress, renewal
+from spark_eos import ExactlyOnceSink
+from spark_eos.driver import committed_offsets, offset_renewal
 from spark_eos.errors import OffsetsLostError, WriteError
-from spark_eos.offset_metadata import KnownPartitions
+from spark_eos.kafka import cluster, offsets
+from spark_eos.kafka.offset_metadata import KnownPartitions
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
@@ -30,7 +32,7 @@ def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
 
 def _known(flow: Flow) -> KnownPartitions:
     with flow.wire() as wire:
-        found = offset_calls.all_group_offsets(wire, flow.group_id, deadline())
+        found = offsets.all_group_offsets(wire, flow.group_id, deadline())
     return KnownPartitions.of(found)
 
 
@@ -209,14 +211,14 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = Checkpoint(flow)
-    commit = offset_calls.commit_offsets
+    commit = offsets.commit_offsets
 
     def dying(wire: Any, group: str, member: Any, *more: Any, **named: Any) -> Any:
         if member[2] != "spark-eos-0":
             _fail()
         return commit(wire, group, member, *more, **named)
 
-    monkeypatch.setattr(progress, "commit_offsets", dying)
+    monkeypatch.setattr(committed_offsets, "commit_offsets", dying)
     with running(flow, members=2, checkpoint=checkpoint) as runs, pytest.raises(ConnectionError):
         runs.batch(5, 5)
     monkeypatch.undo()
@@ -230,18 +232,18 @@ def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
     with flow.wire() as wire:
-        before = calls.topics(wire, [other], deadline())[other].topic_id
+        before = cluster.topics(wire, [other], deadline())[other].topic_id
         ids = {other: before}
         known = KnownPartitions(topics=KnownPartitions().including([(other, 0)], ids).topics)
         assert known.knows(other, 0, before)
         flow.recreate(other, 1)
-        assert not known.knows(other, 0, calls.topics(wire, [other], deadline())[other].topic_id)
+        assert not known.knows(other, 0, cluster.topics(wire, [other], deadline())[other].topic_id)
 
 
 def test_offsets_are_renewed_between_batches_and_within(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit, committed = offset_calls.commit_offsets, []
+    commit, committed = offsets.commit_offsets, []
 
     def noting(
         wire: Any, group: str, member: Any, offsets: Mapping[Any, int], *more: Any, **named: Any
@@ -249,7 +251,7 @@ def test_offsets_are_renewed_between_batches_and_within(
         committed.append({partition: offset for (_, partition), offset in offsets.items()})
         return commit(wire, group, member, offsets, *more, **named)
 
-    monkeypatch.setattr(progress, "commit_offsets", noting)
+    monkeypatch.setattr(committed_offsets, "commit_offsets", noting)
     with running(flow) as runs:
         runs.batch(5, 5)
         # At the start, before anything is written, and once more when all are known; what tasks
@@ -257,17 +259,17 @@ def test_offsets_are_renewed_between_batches_and_within(
         assert committed == [{0: 0, 1: 0}] * 2
         runs.batch(9, 5)
         assert len(committed) == 2
-        monkeypatch.setattr(renewal, "SECONDS", 0.1)
+        monkeypatch.setattr(offset_renewal, "SECONDS", 0.1)
         until(lambda: {0: 9, 1: 5} in committed, lambda: f"a renewal: {committed}")
-        monkeypatch.setattr(renewal, "SECONDS", 3600.0)
+        monkeypatch.setattr(offset_renewal, "SECONDS", 3600.0)
         runs.batch(12, 5)
-        monkeypatch.setattr(renewal, "SECONDS", 0.0)
+        monkeypatch.setattr(offset_renewal, "SECONDS", 0.0)
         committed.clear()
         # While a batch is in hand, only with its end: tasks may commit meanwhile.
         runs.batch(14, 5, while_planned=lambda: time.sleep(2.5))
         assert {0: 14, 1: 5} in committed
         assert {0: 12, 1: 5} not in committed[1:]
-        monkeypatch.setattr(renewal, "SECONDS", 3600.0)
+        monkeypatch.setattr(offset_renewal, "SECONDS", 3600.0)
         committed.clear()
     # At the clean end.
     assert committed == [{0: 14, 1: 5}]
@@ -279,7 +281,7 @@ def test_offsets_are_renewed_where_no_batch_is_run(
     flow.produce(range(10))
     run_available(spark_eos_session, flow)
     before = _known(flow)
-    commit, committed = offset_calls.commit_offsets, []
+    commit, committed = offsets.commit_offsets, []
 
     def noting(
         wire: Any, group: str, member: Any, offsets: Mapping[Any, int], *more: Any, **named: Any
@@ -287,12 +289,12 @@ def test_offsets_are_renewed_where_no_batch_is_run(
         committed.append((member[2], {p: o for (_, p), o in offsets.items()}))
         return commit(wire, group, member, offsets, *more, **named)
 
-    monkeypatch.setattr(renewal, "commit_offsets", noting)
+    monkeypatch.setattr(offset_renewal, "commit_offsets", noting)
     # There is nothing to read, so Spark runs no batch.
     assert run_available(spark_eos_session, flow) == []
     assert committed == [("spark-eos-renewal", {0: 5, 1: 5})]
     assert _known(flow) == before
-    monkeypatch.setattr(renewal, "SECONDS", 0.2)
+    monkeypatch.setattr(offset_renewal, "SECONDS", 0.2)
     sink = ExactlyOnceSink(**flow.options())
     frame = sink.read(spark_eos_session, subscribe=flow.source)
     query = sink.write(frame.select("source", "value")).start()

@@ -14,8 +14,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ConfigurationError, PartitionReport
-from spark_eos.listener import BatchProgress
-from spark_eos.metrics import PrometheusMetrics
+from spark_eos.observability.listener import BatchProgress
+from spark_eos.observability.prometheus import PrometheusMetrics
 from support.flow import Flow
 from support.jobs import ROOT
 from support.queries import run_available

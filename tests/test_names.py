@@ -7,12 +7,13 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer
 from rich.console import Console
 
-from spark_eos import ExactlyOnceSink, errors, group_calls
+from spark_eos import ExactlyOnceSink, errors
 from spark_eos.cli import main
 from spark_eos.cli.status_tables import transactions
-from spark_eos.group_calls import DescribedMember
-from spark_eos.identity import id_prefix
-from spark_eos.lingering import OpenTransaction
+from spark_eos.kafka import groups
+from spark_eos.kafka.groups import DescribedMember
+from spark_eos.kafka.open_transactions import OpenTransaction
+from spark_eos.kafka.transactional_ids import id_prefix
 from support.flow import Flow
 from support.members import deadline
 from support.operating import run
@@ -69,7 +70,7 @@ def test_a_clients_id_moves_no_cursor(flow: Flow) -> None:
 
             def members() -> tuple[DescribedMember, ...]:
                 consumer.poll(0.1)
-                return group_calls.describe_group(wire, flow.group_id, deadline()).members
+                return groups.describe_group(wire, flow.group_id, deadline()).members
 
             until(lambda: bool(members()), lambda: "the member")
             (member,) = members()

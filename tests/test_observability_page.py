@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 from pyspark.sql import SparkSession
 
-from spark_eos.metrics import PrometheusMetrics
+from spark_eos.observability.prometheus import PrometheusMetrics
 from spark_eos.testing.broker_properties import free_ports
 from support.flow import Flow
 from support.pages import code_blocks, page, run_block

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ConfigurationError, ExactlyOnceSink
-from spark_eos.listener import BatchListener, BatchProgress, source_lag
-from spark_eos.logs import JsonFormatter
+from spark_eos.observability.json_logs import JsonFormatter
+from spark_eos.observability.listener import BatchListener, BatchProgress, source_lag
 from support.actors import leave
 from support.flow import Flow
 from support.queries import relay, run_available, until
@@ -44,7 +44,7 @@ def test_each_batch_is_one_line_and_its_fields(
     # Nobody has anything to do about a batch that went well.
     warned = [r for r in caplog.records if r.levelno > logging.INFO]
     # But for the test's broker, which is alone.
-    assert {r.name for r in warned} <= {"spark_eos.replicas"}
+    assert {r.name for r in warned} <= {"spark_eos.driver.replication"}
 
 
 def test_values_that_would_break_a_line_are_quoted() -> None:
@@ -101,7 +101,9 @@ def test_a_failing_on_batch_stops_neither_the_query_nor_the_others(
     assert sorted(map(int, flow.values())) == list(range(20))
     assert flow.committed() == {0: 10, 1: 10}
     warnings = [
-        r for r in caplog.records if r.levelno >= logging.WARNING and r.name != "spark_eos.replicas"
+        r
+        for r in caplog.records
+        if r.levelno >= logging.WARNING and r.name != "spark_eos.driver.replication"
     ]
     assert len(warnings) == 2
     for number, warning in enumerate(warnings):

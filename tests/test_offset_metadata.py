@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos import data_loss, offset_calls, offset_metadata
-from spark_eos.offset_metadata import CommittedOffset, Doubt, KnownPartitions
+from spark_eos.batch import data_loss
+from spark_eos.kafka import offset_metadata, offsets
+from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartitions
 from support.flow import Flow
 from support.runs import running
 
@@ -54,18 +55,18 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
 
 
 def test_many_offsets_go_in_several_requests(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_calls, "_REQUEST_BYTES", 300)
+    monkeypatch.setattr(offsets, "_REQUEST_BYTES", 300)
     with running(flow) as runs:
         runs.batch(5, 5, without_output=5)
         assert flow.committed() == {0: 5, 1: 5}
 
 
 def test_requests_hold_everything_once() -> None:
-    offsets = {("a", index): index for index in range(10_000)}
-    parts = list(offset_calls.in_requests(offsets, {}))
+    ends = {("a", index): index for index in range(10_000)}
+    parts = list(offsets.in_requests(ends, {}))
     assert len(parts) > 2
-    assert {place: offset for part in parts for place, offset in part.items()} == offsets
-    assert sum(map(len, parts)) == len(offsets)
+    assert {place: offset for part in parts for place, offset in part.items()} == ends
+    assert sum(map(len, parts)) == len(ends)
 
 
 @pytest.mark.parametrize("module", [data_loss, offset_metadata])

@@ -7,15 +7,16 @@ from contextlib import ExitStack
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_eos import preflight
-from spark_eos.errors import Code, KafkaResponseError
-from spark_eos.group_calls import describe_group
-from spark_eos.identity import id_pattern
-from spark_eos.librdkafka import TransactionError
-from spark_eos.offset_calls import commit_offsets, committed_offsets
-from spark_eos.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
+from spark_eos.client.error_codes import Code
+from spark_eos.driver import preflight
+from spark_eos.errors import KafkaResponseError
+from spark_eos.kafka.groups import describe_group
+from spark_eos.kafka.offsets import commit_offsets, committed_offsets
+from spark_eos.kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
+from spark_eos.kafka.transactional_ids import id_pattern
+from spark_eos.kafka.transactions import open_transactions
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.transaction_calls import open_transactions
+from spark_eos.worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.proxy_faults import Request

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
-from spark_eos import calls
-from spark_eos.errors import Code
+from spark_eos.client.error_codes import Code
+from spark_eos.kafka import cluster
 from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import deadline
@@ -27,7 +27,7 @@ def test_everything_passes_and_is_recorded(proxied_flow: Flow, proxy: KafkaProxy
 
     with proxied_flow.wire() as wire:
         before = proxy.count(MetadataRequest, "spark-eos-")
-        found = calls.topics(wire, [proxied_flow.source], deadline())
+        found = cluster.topics(wire, [proxied_flow.source], deadline())
 
     assert found[proxied_flow.source].partitions == 2
     assert proxy.count(MetadataRequest, "spark-eos-") > before
@@ -46,8 +46,8 @@ def test_an_answer_of_the_tests_own(proxied_flow: Flow, proxy: KafkaProxy) -> No
     with proxied_flow.wire() as wire:
         rule = proxy.on(MetadataRequest, faults.Rewrite(nothing_found), where=asks)
 
-        assert calls.topics(wire, [proxied_flow.source], deadline()) == {}
-        assert calls.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(wire, [proxied_flow.source], deadline()) == {}
+        assert cluster.topics(wire, [proxied_flow.source], deadline())
     assert len(rule.hits) == 1
 
 
@@ -56,29 +56,29 @@ def test_lost_requests_and_answers(
     fault: faults.Fault, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     with proxied_flow.wire() as wire:
-        calls.topics(wire, [proxied_flow.source], deadline())
+        cluster.topics(wire, [proxied_flow.source], deadline())
         wire._request_timeout = 0.3
         rule = proxy.on(
             MetadataRequest, fault, where=lambda m: m.topics and m.topics[0].name != "other"
         )
 
-        assert calls.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(wire, [proxied_flow.source], deadline())
     assert len(rule.hits) == 1
 
 
 def test_held_and_doubled(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     until = threading.Event()
     with proxied_flow.wire() as wire:
-        calls.topics(wire, [proxied_flow.source], deadline())
+        cluster.topics(wire, [proxied_flow.source], deadline())
         proxy.on(MetadataRequest, faults.HoldAnswer(until))
         threading.Timer(0.3, until.set).start()
         began = time.monotonic()
-        calls.topics(wire, [proxied_flow.source], deadline())
+        cluster.topics(wire, [proxied_flow.source], deadline())
         assert time.monotonic() - began >= 0.3
 
         doubled = proxy.on(MetadataRequest, faults.Twice())
-        assert calls.topics(wire, [proxied_flow.source], deadline())
-        assert calls.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(wire, [proxied_flow.source], deadline())
 
     late = proxy.deliver(doubled.await_hit())
     assert [topic.name for topic in late.topics] == [proxied_flow.source]
@@ -86,7 +86,7 @@ def test_held_and_doubled(proxied_flow: Flow, proxy: KafkaProxy) -> None:
 
 def test_all_connections_are_cut(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     with proxied_flow.wire() as wire:
-        calls.topics(wire, [proxied_flow.source], deadline())
+        cluster.topics(wire, [proxied_flow.source], deadline())
         proxy.cut()
 
-        assert calls.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(wire, [proxied_flow.source], deadline())

@@ -15,14 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_eos import calls, transaction
-from spark_eos.config import ClientSettings
-from spark_eos.errors import Code, TopicNotFoundError
-from spark_eos.librdkafka import TransactionError
-from spark_eos.protocol import TxnOffsetCommitRequest
-from spark_eos.records import SourceRows
-from spark_eos.transaction import Transactions
-from spark_eos.wire import Wire
+from spark_eos.client.error_codes import Code
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import TopicNotFoundError
+from spark_eos.kafka import cluster
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos.worker import transaction
+from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos.worker.records import SourceRows
+from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, started
 from support.runs import running, settles_nothing_of_a_recreated_source
@@ -45,7 +47,7 @@ def _writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
 
 def _id(flow: Flow, topic: str) -> str:
     with flow.wire() as wire:
-        return str(calls.topics(wire, [topic], deadline())[topic].topic_id)
+        return str(cluster.topics(wire, [topic], deadline())[topic].topic_id)
 
 
 # Source topics ------------------------------------------------------------------------------------

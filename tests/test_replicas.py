@@ -7,8 +7,8 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql import SparkSession
 
-from spark_eos.errors import Code
-from spark_eos.replicas import warn_of_single_replicas
+from spark_eos.client.error_codes import Code
+from spark_eos.driver.replication import warn_of_single_replicas
 from support.flow import Flow
 from support.members import deadline
 from support.proxy import KafkaProxy
@@ -19,7 +19,7 @@ _INTERNAL = "__consumer_offsets", "__transaction_state"
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "spark_eos.replicas"]
+    return [r.getMessage() for r in caplog.records if r.name == "spark_eos.driver.replication"]
 
 
 def test_each_run_warns_once_and_names_the_topics(

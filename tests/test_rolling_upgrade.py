@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from support import proxy_faults as faults
 from support.bench import Bench, answered
 from support.flow import Flow

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
-from spark_eos.wire import Wire
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
 from support.certificates import encrypted
 from support.flow import Flow
 from support.secured import MARK, MARKED_PASSWORD, MARKED_USER, Secured

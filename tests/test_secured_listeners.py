@@ -16,10 +16,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
-from spark_eos.wire import Wire
 from support.secured import MECHANISMS, Secured
 
 ODD_NAME = "o=dd,name"

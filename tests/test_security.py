@@ -12,9 +12,9 @@ from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
-from spark_eos.wire import Wire
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
 from support.certificates import encrypted
 from support.flow import Flow
 from support.queries import run_available

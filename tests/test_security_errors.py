@@ -11,14 +11,14 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from spark_eos import connecting
 from spark_eos.cli import main
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
+from spark_eos.client import connections
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import AuthenticationError, DeadlineExceededError
-from spark_eos.librdkafka import TransactionError
-from spark_eos.producer import SlotProducer
-from spark_eos.wire import Wire
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos.worker.producer import SlotProducer
 from support.certificates import issued, pem
 from support.flow import Flow
 from support.members import writer_settings
@@ -106,7 +106,7 @@ def test_a_listener_of_another_protocol(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connecting, "_SILENCE", 1.0)
+    monkeypatch.setattr(connections, "_SILENCE", 1.0)
     servers = secured.broker.bootstrap_servers
     if listener is not None:
         servers = secured.broker.servers_of(listener)

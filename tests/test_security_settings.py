@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.config import ClientSettings
+from spark_eos.client.jaas import JaasError, JaasLine, parse_jaas
+from spark_eos.client.oauth import MskIam, TokenProvider, msk_region
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
-from spark_eos.jaas import JaasError, JaasLine, parse_jaas
-from spark_eos.job_options import JobOptions, job_options
-from spark_eos.tokens import MskIam, TokenProvider, msk_region
+from spark_eos.jobs.options import JobOptions, job_options
 from support.certificates import issued, pem, rewritten
 from support.pages import code_blocks, run_block
 from support.secured import PASSWORD, Secured

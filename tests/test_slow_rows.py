@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from spark_eos.coordinator import GroupCoordinator
+from spark_eos.batch.plan import BatchRange, batch_plan
+from spark_eos.batch.task_report import JobOutcome, job_outcome
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.driver.membership import GroupCoordinator
 from spark_eos.errors import WriteError
-from spark_eos.plan import BatchRange, batch_plan
-from spark_eos.report import JobOutcome, job_outcome
-from spark_eos.settings import WriterSettings
-from spark_eos.task import write_task
+from spark_eos.worker.task import write_task
 from support.flow import Flow
 from support.members import started, writer_settings
 from support.proxy import KafkaProxy

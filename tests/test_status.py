@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from spark_eos.cli import main
 from spark_eos.cli.status_tables import duration, ranges
-from spark_eos.lingering import OpenTransaction
+from spark_eos.kafka.open_transactions import OpenTransaction
 from support.flow import Flow
 from support.members import deadline, started
 from support.operating import document, one_open, run

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from spark_eos.stopping import told_briefly
+from spark_eos.spark.stopping import told_briefly
 
 # As Spark 4.2 looks for it in the error's text, with a simpler loop.
 _SPARK_LOOKS_FOR = re.compile(

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from spark_eos.cache import CACHE_VARIABLE, cache_directory
+from spark_eos.jars.cache import CACHE_VARIABLE, cache_directory
 from support.pages import code_blocks
 
 # Known before pytester moves the home directory.

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from spark_eos import tokens
-from spark_eos.config import ClientSettings
+from spark_eos.client import oauth
+from spark_eos.client.oauth import ClientCredentials, TokenError, TokenProvider
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
-from spark_eos.tokens import ClientCredentials, TokenError, TokenProvider
 
 SECRET = "marker-secret"
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -141,7 +141,7 @@ def _headers_in_drops(request: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize("answer", [_in_drops, _headers_in_drops])
 def test_an_answer_that_comes_in_drops(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each drop comes within the time of a socket, all of them together do not."""
-    monkeypatch.setattr(tokens, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(oauth, "_TIMEOUT", 1.0)
     with endpoint(answer) as url, pytest.raises(TokenError, match="no whole answer within 1 s"):
         ask(url)
 

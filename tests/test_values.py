@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos import errors, plan
-from spark_eos.assignment import Member, after_heartbeat, may_commit, owners
-from spark_eos.calls import BrokerFeatures
-from spark_eos.checkpoint import OffsetLog, parse_positions
-from spark_eos.config import ClientSettings
-from spark_eos.errors import Code, Verdict, verdict
-from spark_eos.identity import Slot, id_pattern, id_stem
-from spark_eos.offset_metadata import KnownPartitions
-from spark_eos.plan import BatchRange
-from spark_eos.preflight import offset_commit_version
-from spark_eos.records import RowError, source_rows
-from spark_eos.transaction_calls import MemberIdentity
+from spark_eos import errors
+from spark_eos.batch import plan
+from spark_eos.batch.plan import BatchRange
+from spark_eos.client.error_codes import Code, Verdict, verdict
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
+from spark_eos.driver.offset_log import OffsetLog, parse_positions
+from spark_eos.driver.preflight import offset_commit_version
+from spark_eos.kafka.cluster import BrokerFeatures
+from spark_eos.kafka.offset_metadata import KnownPartitions
+from spark_eos.kafka.transactional_ids import id_pattern, id_stem
+from spark_eos.kafka.transactions import MemberIdentity
+from spark_eos.worker.records import RowError, source_rows
+from spark_eos.worker.slot import Slot
 
 _TOPIC = uuid.uuid4()
 

@@ -6,7 +6,8 @@ import pytest
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from spark_eos.errors import Code, DeadlineExceededError, VerificationError
+from spark_eos.client.error_codes import Code
+from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify import Verdict
 from support.flow import Flow
 from support.planting import Writer, fill, look, sources

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos import errors, identity
-from spark_eos.identity import Slot, id_pattern
+from spark_eos import errors
+from spark_eos.kafka.transactional_ids import id_pattern
+from spark_eos.worker import slot
+from spark_eos.worker.slot import Slot
 from support.intruding import NOBODY, lasting_intruder, needs_root
 
 HOST = os.uname().nodename
@@ -113,7 +115,7 @@ def test_a_linked_directory_of_locks_is_refused(workers: Path, tmp_path: Path) -
 
 
 def test_a_lock_that_is_held_is_named(workers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_LOCK_SECONDS", 0.5, raising=False)
+    monkeypatch.setattr(slot, "_LOCK_SECONDS", 0.5, raising=False)
     lock = workers / f"node-{HOST}.lock"
     holding = (
         "import fcntl; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"

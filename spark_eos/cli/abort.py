@@ -10,11 +10,12 @@ from rich.text import Text
 
 from spark_eos.cli.query import Query, connected, query_options, terminal
 from spark_eos.cli.status_tables import count, host, transactions
-from spark_eos.errors import SparkEosError, printable
-from spark_eos.group_calls import DescribedMember, describe_group
-from spark_eos.lingering import OpenTransaction, lingering
-from spark_eos.transaction_calls import end_transaction
-from spark_eos.wire import Wire
+from spark_eos.client.printable import printable
+from spark_eos.errors import SparkEosError
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.groups import DescribedMember, describe_group
+from spark_eos.kafka.open_transactions import OpenTransaction, lingering
+from spark_eos.kafka.transactions import end_transaction
 
 
 @click.command()

@@ -7,10 +7,10 @@ import click
 
 from spark_eos.acls import Acl, Grantee, Purpose, acls_for, without_implied
 from spark_eos.cli.query import prefix_option
+from spark_eos.client.checks import check_text
 from spark_eos.errors import SparkEosError
-from spark_eos.identity import id_prefix
-from spark_eos.job_options import bootstrap_servers_option
-from spark_eos.options import check_text
+from spark_eos.jobs.options import bootstrap_servers_option
+from spark_eos.kafka.transactional_ids import id_prefix
 
 
 @click.command()

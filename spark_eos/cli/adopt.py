@@ -2,11 +2,11 @@
 
 import click
 
-from spark_eos import adoption
-from spark_eos.arrow_files import ArrowFiles
-from spark_eos.checkpoint import FinishedBatches, OffsetLog
+from spark_eos.admin import migration
 from spark_eos.cli.query import Query, connected, query_options
 from spark_eos.cli.status_tables import count
+from spark_eos.driver.checkpoint_files import ArrowFiles
+from spark_eos.driver.offset_log import FinishedBatches, OffsetLog
 
 
 @click.command()
@@ -30,16 +30,16 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
     query must be stopped, and the group a new one. The checkpoint is only read.
     """
     finished = OffsetLog(ArrowFiles(checkpoint)).finished()
-    adoption.check_finished(finished, repeat_unfinished=repeat_unfinished)
+    migration.check_finished(finished, repeat_unfinished=repeat_unfinished)
     with connected(query) as wire:
-        topics = adoption.check_topics(wire, finished.ends, query.deadline())
-        anew = adoption.check_unused(
+        topics = migration.check_topics(wire, finished.ends, query.deadline())
+        anew = migration.check_unused(
             wire, query.group_id, query.prefix, finished.ends, query.deadline()
         )
         for (topic, partition), offset in sorted(finished.ends.items()):
             click.echo(f"{topic}-{partition}: {offset}")
         if anew and not dry_run:
-            adoption.set_offsets(wire, query.group_id, finished.ends, topics, query.deadline())
+            migration.set_offsets(wire, query.group_id, finished.ends, topics, query.deadline())
     click.echo(_outcome(query.group_id, finished, anew=anew, dry_run=dry_run))
 
 

@@ -5,9 +5,9 @@ import time
 
 import click
 
-from spark_eos.ivy import DownloadError
-from spark_eos.jars import JarError
-from spark_eos.java import JavaError
+from spark_eos.jars.ivy import DownloadError
+from spark_eos.jars.jar_sets import JarError
+from spark_eos.jars.java import JavaError
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
 
 

@@ -23,9 +23,9 @@ from spark_eos.demo.playbill import WHY_TWICE, results
 from spark_eos.demo.stage import Stage
 from spark_eos.demo.target import LingeringTransactionError
 from spark_eos.errors import SparkEosError
-from spark_eos.ivy import DownloadError
-from spark_eos.jars import JarError, spark_kafka_jars
-from spark_eos.java import JavaError
+from spark_eos.jars.ivy import DownloadError
+from spark_eos.jars.jar_sets import JarError, spark_kafka_jars
+from spark_eos.jars.java import JavaError
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from spark_eos.ivy import DownloadError
-from spark_eos.jars import JarError, installed_pyspark, jar_set, spark_kafka_jars
-from spark_eos.java import JavaError
+from spark_eos.jars.ivy import DownloadError
+from spark_eos.jars.jar_sets import JarError, installed_pyspark, jar_set, spark_kafka_jars
+from spark_eos.jars.java import JavaError
 
 
 @click.command()

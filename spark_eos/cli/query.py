@@ -10,12 +10,12 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
+from spark_eos.client.checks import check_text
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import SparkEosError
-from spark_eos.job_options import client_options, decorated
-from spark_eos.options import check_text
-from spark_eos.wire import Wire
+from spark_eos.jobs.options import client_options, decorated
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
 
 # What has no terminal to measure: a file, a pipe.
 _WIDTH: Final = 100

@@ -2,10 +2,10 @@
 
 import click
 
+from spark_eos.admin.status import query_status
 from spark_eos.cli.query import Query, connected, query_options, terminal
 from spark_eos.cli.status_document import as_json
 from spark_eos.cli.status_tables import status_tables
-from spark_eos.status import query_status
 
 
 @click.command()

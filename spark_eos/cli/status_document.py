@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from spark_eos.admin.status import PartitionStatus, Status
 from spark_eos.cli.status_tables import host
-from spark_eos.group_calls import DescribedMember
-from spark_eos.lingering import OpenTransaction
-from spark_eos.status import PartitionStatus, Status
+from spark_eos.kafka.groups import DescribedMember
+from spark_eos.kafka.open_transactions import OpenTransaction
 
 
 def as_json(status: Status) -> str:

@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spark_eos.calls import by_topic
-from spark_eos.errors import printable
-from spark_eos.group_calls import DescribedMember
-from spark_eos.lingering import OpenTransaction
-from spark_eos.status import ClusterStatus, PartitionStatus, Status
+from spark_eos.admin.status import ClusterStatus, PartitionStatus, Status
+from spark_eos.client.printable import printable
+from spark_eos.kafka.cluster import by_topic
+from spark_eos.kafka.groups import DescribedMember
+from spark_eos.kafka.open_transactions import OpenTransaction
 
 _UNKNOWN = "-"
 

@@ -20,7 +20,7 @@ from spark_eos.cli.query import terminal
 from spark_eos.cli.verify_document import as_json
 from spark_eos.cli.verify_tables import findings_tables
 from spark_eos.errors import SparkEosError
-from spark_eos.job_options import client_options
+from spark_eos.jobs.options import client_options
 from spark_eos.verify import verify
 from spark_eos.verify.verifier import ISOLATION_LEVELS, Watch
 

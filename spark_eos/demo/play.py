@@ -15,16 +15,16 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
+from spark_eos.client.settings import ClientSettings
 from spark_eos.demo.checkpoint import Checkpoint, RunningBatch
 from spark_eos.demo.process import KillableProcess
 from spark_eos.demo.stage import Stage
 from spark_eos.demo.target import TargetReader, end_offsets
 from spark_eos.demo.verdict import Tally, tally
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.transactions import open_transactions
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.transaction_calls import open_transactions
-from spark_eos.wire import Wire
 
 PARTITIONS: Final = 4
 SOURCE: Final = "orders"

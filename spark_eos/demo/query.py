@@ -9,8 +9,8 @@ import tempfile
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos.job import run_job
-from spark_eos.job_options import JobOptions, job_options
+from spark_eos.jobs.job import run_job
+from spark_eos.jobs.options import JobOptions, job_options
 from spark_eos.testing import spark_session
 
 

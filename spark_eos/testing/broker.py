@@ -69,9 +69,9 @@ class EmbeddedKafka:
 
     Raises:
         BrokerStartError: From `start`: Kafka does not start; the message ends with its log.
-        spark_eos.jars.JarError: From `start`: the broker's jars are not what they should be.
-        spark_eos.ivy.DownloadError: From `start`: the broker's jars could not be downloaded.
-        spark_eos.java.JavaError: From `start`: there is no Java 17 or newer.
+        spark_eos.jars.jar_sets.JarError: From `start`: the broker's jars are not those locked.
+        spark_eos.jars.ivy.DownloadError: From `start`: the broker's jars could not be downloaded.
+        spark_eos.jars.java.JavaError: From `start`: there is no Java 17 or newer.
     """
 
     def __init__(

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from spark_eos.cache import cache_directory
-from spark_eos.jars import jar_set
-from spark_eos.java import Java, find_java
+from spark_eos.jars.cache import cache_directory
+from spark_eos.jars.jar_sets import jar_set
+from spark_eos.jars.java import Java, find_java
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
 from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
@@ -116,9 +116,9 @@ def broker_image(jar_set_name: str) -> BrokerImage:
     """Return the image of the broker whose jars are the set `jar_set_name`.
 
     Raises:
-        spark_eos.jars.JarError: There is no such set, or a file has the wrong checksum.
-        spark_eos.ivy.DownloadError: The jars could not be downloaded.
-        spark_eos.java.JavaError: There is no usable Java.
+        spark_eos.jars.jar_sets.JarError: There is no such set, or a file has the wrong checksum.
+        spark_eos.jars.ivy.DownloadError: The jars could not be downloaded.
+        spark_eos.jars.java.JavaError: There is no usable Java.
     """
     java = find_java()
     jars = jar_set(jar_set_name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from spark_eos.java import Java
+from spark_eos.jars.java import Java
 
 JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """What lets a JVM start sooner, at the expense of long work."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_eos.jars import spark_kafka_jars
+from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.testing.spark_image import quick_start_options
 
 _LOOPBACK = "127.0.0.1"
@@ -38,9 +38,9 @@ def spark_session(
             it is first needed: they start sooner and are slower on much data.
 
     Raises:
-        spark_eos.jars.JarError: No Kafka source fits the installed pyspark.
-        spark_eos.ivy.DownloadError: The Kafka source's jars could not be downloaded.
-        spark_eos.java.JavaError: There is no Java 17 or newer.
+        spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
+        spark_eos.jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
+        spark_eos.jars.java.JavaError: There is no Java 17 or newer.
     """
     prepare_environment()
     settings = spark_settings(config, quick_start=quick_start)
@@ -66,7 +66,7 @@ def spark_settings(
         quick_start: as for `spark_session`.
 
     Raises:
-        spark_eos.jars.JarError, spark_eos.ivy.DownloadError, spark_eos.java.JavaError: as there.
+        JarError, DownloadError, JavaError: as `spark_session`.
     """
     given = dict(config or {})
     settings = {

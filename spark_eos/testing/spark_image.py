@@ -5,8 +5,8 @@ import sys
 from importlib import resources
 from pathlib import Path
 
-from spark_eos.cache import cache_directory
-from spark_eos.java import find_java
+from spark_eos.jars.cache import cache_directory
+from spark_eos.jars.java import find_java
 from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, fingerprint
 
 _PATIENCE = 300
@@ -16,7 +16,7 @@ def quick_start_options() -> list[str]:
     """JVM options for a Spark that starts soon; the first call may take half a minute.
 
     Raises:
-        spark_eos.java.JavaError: There is no usable Java.
+        spark_eos.jars.java.JavaError: There is no usable Java.
     """
     archive = _archive()
     archive.train(_exercise)

@@ -18,14 +18,9 @@ from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRe
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
 from spark_eos.acls import Operation, transactional_ids
-from spark_eos.config import ClientSettings
-from spark_eos.errors import (
-    Code,
-    DeadlineExceededError,
-    TopicNotFoundError,
-    VerificationError,
-    code_names,
-)
+from spark_eos.client.error_codes import Code, code_names
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
 from spark_eos.verify.connections import Connections
 from spark_eos.verify.places import Places
 from spark_eos.verify.reading import refused

@@ -7,8 +7,8 @@ from kafka import errors as kafka_errors
 from kafka.net.selector import NetworkSelector
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from spark_eos.config import ClientSettings
-from spark_eos.connecting import ConnectionManager
+from spark_eos.client.connections import ConnectionManager
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
 
 # Failures reach the user as one error; without a handler Python would print every attempt.

@@ -11,7 +11,8 @@ from typing import Any, Final
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
-from spark_eos.errors import Code, DeadlineExceededError, VerificationError, code_names
+from spark_eos.client.error_codes import Code, code_names
+from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify.connections import Connections
 from spark_eos.verify.places import Places, by_topic
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from spark_eos.config import ClientSettings
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify.places import SHIFT, Places
 

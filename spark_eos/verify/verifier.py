@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from spark_eos.config import ClientSettings
+from spark_eos.client.checks import check_positive, check_text
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, VerificationError
-from spark_eos.options import check_positive, check_text
 from spark_eos.verify.cluster import COMMITTED, UNCOMMITTED, Cluster, open_transactions, settle
 from spark_eos.verify.connections import Connections
 from spark_eos.verify.findings import Findings

@@ -25,7 +25,7 @@ from chaos import loads, processes
 from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
 from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
-from spark_eos.protocol import TxnOffsetCommitRequest
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.proxy import KafkaProxy, everybody

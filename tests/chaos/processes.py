@@ -55,7 +55,7 @@ def keepers_of(group_id: str) -> list[int]:
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         words = command(int(directory.name)).split()
-        if "spark_eos.keeper" in words and group_id in words:
+        if "spark_eos.datasource.keeper" in words and group_id in words:
             found.append(int(directory.name))
     return found
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from chaos.loads import LOADS, transformed
 from chaos.reports import add_report
 from spark_eos import BatchReport, ExactlyOnceSink, read_from_group
-from spark_eos.jars import spark_kafka_jars
+from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session
 from spark_eos.testing.broker_properties import free_ports
 

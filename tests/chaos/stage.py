@@ -24,14 +24,14 @@ from chaos.order import OrderCheck
 from chaos.processes import children, holders_of, keepers_of, send
 from chaos.reports import reports_of
 from chaos.schedule import Schedule
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
+from spark_eos.client.settings import ClientSettings
 from spark_eos.demo.process import session_members
 from spark_eos.errors import SparkEosError
-from spark_eos.lingering import lingering
-from spark_eos.offset_calls import all_committed_offsets
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.offsets import all_committed_offsets
+from spark_eos.kafka.open_transactions import lingering
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.wire import Wire
 from support.proxy import KafkaProxy
 
 TRANSACTION_TIMEOUT_MS = 12_000

@@ -5,16 +5,16 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from spark_eos import calls, group_calls
-from spark_eos.assignment import Member, after_heartbeat
-from spark_eos.transaction_calls import (
+from spark_eos.driver.assigned_partitions import Member, after_heartbeat
+from spark_eos.kafka import cluster, groups
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.transactions import (
     MemberIdentity,
     ProducerIdentity,
     end_transaction,
     producer_identity,
     txn_offset_commit,
 )
-from spark_eos.wire import Wire
 from support.flow import Flow
 from support.members import deadline
 from support.queries import until
@@ -33,7 +33,7 @@ class Actors:
         self.wire = wire
         self.group_id = group_id or flow.group_id
         self.source = flow.source
-        self.topics = calls.topics(wire, [flow.source, flow.target], deadline())
+        self.topics = cluster.topics(wire, [flow.source, flow.target], deadline())
         self.members: dict[str, Member] = {}
         self._transactional_id = f"actors-{self.group_id}"
 
@@ -44,7 +44,7 @@ class Actors:
 
     def join(self, instance_id: str) -> None:
         """A new member joins."""
-        self._beat(Member(instance_id, str(uuid.uuid4()), group_calls.JOIN_EPOCH))
+        self._beat(Member(instance_id, str(uuid.uuid4()), groups.JOIN_EPOCH))
 
     def beat(self, *instance_ids: str) -> None:
         """Members tell what they own and learn what they are assigned."""
@@ -52,7 +52,7 @@ class Actors:
             self._beat(self.members[instance_id])
 
     def _beat(self, member: Member) -> None:
-        answer = group_calls.heartbeat(
+        answer = groups.heartbeat(
             self.wire,
             self.group_id,
             member.member_id,
@@ -76,7 +76,7 @@ class Actors:
 
         def stable() -> bool:
             self.beat()
-            return group_calls.describe_group(self.wire, self.group_id, deadline()).stable
+            return groups.describe_group(self.wire, self.group_id, deadline()).stable
 
         until(stable, lambda: f"group {self.group_id} to be stable")
         self.beat()
@@ -132,7 +132,5 @@ class Actors:
 
 def leave(wire: Wire, group_id: str, member_id: str, instance_id: str) -> None:
     """Lets any member leave, as anybody who knows its ids can."""
-    left = group_calls.heartbeat(
-        wire, group_id, member_id, group_calls.LEAVE_EPOCH, instance_id, deadline()
-    )
+    left = groups.heartbeat(wire, group_id, member_id, groups.LEAVE_EPOCH, instance_id, deadline())
     assert left.code == 0, left

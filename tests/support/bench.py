@@ -9,14 +9,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from spark_eos import transaction
-from spark_eos.librdkafka import TransactionError
-from spark_eos.log_ends import end_offsets
-from spark_eos.producer import SlotProducer
-from spark_eos.protocol import TxnOffsetCommitRequest
-from spark_eos.transaction import Transactions
-from spark_eos.transaction_calls import ProducerIdentity, producer_identity
-from spark_eos.wire import CoordinatorType, Wire
+from spark_eos.kafka.connection import CoordinatorType, Wire
+from spark_eos.kafka.list_offsets import end_offsets
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos.kafka.transactions import ProducerIdentity, producer_identity
+from spark_eos.worker import transaction
+from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy, Rule

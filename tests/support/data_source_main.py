@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_eos import KafkaEosDataSource, read_from_group, write_stream
-from spark_eos.jars import spark_kafka_jars
+from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session
 from support.queries import relay
 

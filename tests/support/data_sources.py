@@ -66,7 +66,7 @@ def keepers(flow: Flow) -> list[int]:
             arguments = (directory / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"spark_eos.keeper" in arguments and flow.group_id.encode() in arguments:
+        if b"spark_eos.datasource.keeper" in arguments and flow.group_id.encode() in arguments:
             found.append(int(directory.name))
     return found
 

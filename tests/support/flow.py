@@ -10,14 +10,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from spark_eos import calls, group_calls, offset_calls
-from spark_eos.config import ClientSettings
-from spark_eos.deadline import Deadline
-from spark_eos.identity import id_pattern
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka import cluster, groups, offsets
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.transactional_ids import id_pattern
+from spark_eos.kafka.transactions import open_transactions
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.partition_ends import settled_ends
-from spark_eos.transaction_calls import open_transactions
-from spark_eos.wire import Wire
 
 
 @dataclass
@@ -110,8 +110,8 @@ class Flow:
             stable: whether to wait until no transaction holds others.
         """
         with self.wire() as wire:
-            topic = calls.topics(wire, [self.source], _deadline())[self.source]
-            found = offset_calls.committed_offsets(
+            topic = cluster.topics(wire, [self.source], _deadline())[self.source]
+            found = offsets.committed_offsets(
                 wire,
                 self.group_id,
                 [(self.source, p) for p in range(topic.partitions)],
@@ -126,10 +126,10 @@ class Flow:
         with self.wire() as wire:
             return open_transactions(wire, id_pattern("spark-eos", self.group_id), _deadline())
 
-    def members(self) -> list[group_calls.DescribedMember]:
+    def members(self) -> list[groups.DescribedMember]:
         """Live members of the group."""
         with self.wire() as wire:
-            return list(group_calls.describe_group(wire, self.group_id, _deadline()).members)
+            return list(groups.describe_group(wire, self.group_id, _deadline()).members)
 
 
 def _deadline() -> Deadline:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from spark_eos import keeper_client
-from spark_eos.batch_report import BatchReport
-from spark_eos.keeper_calls import Commit, Plan, Planned
-from spark_eos.keeper_client import KeeperClient
-from spark_eos.report import job_outcome
-from spark_eos.spark_process import HostProcess, _look_up
-from spark_eos.task import write_task
+from spark_eos.batch.batch_report import BatchReport
+from spark_eos.batch.task_report import job_outcome
+from spark_eos.datasource import keeper_client
+from spark_eos.datasource.keeper_client import KeeperClient
+from spark_eos.datasource.keeper_messages import Commit, Plan, Planned
+from spark_eos.host.driver_process import HostProcess, _look_up
+from spark_eos.worker.task import write_task
 from support.data_sources import end_keepers
 from support.flow import Flow
 from support.members import writer_settings

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from spark_eos import calls
-from spark_eos.config import ClientSettings
-from spark_eos.coordinator import GroupCoordinator
-from spark_eos.deadline import Deadline
-from spark_eos.settings import WriterSettings
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.kafka import cluster
+from spark_eos.kafka.deadline import Deadline
 from support.flow import Flow
 
 
@@ -31,7 +31,7 @@ def started(
             watch=lambda: True,
             at_end=lambda: None,
         )
-        topics = calls.topics(wire, sources, deadline())
+        topics = cluster.topics(wire, sources, deadline())
         coordinator.start(topics, [(s, p) for s in sources for p in range(flow.partitions)])
         try:
             yield coordinator

@@ -5,10 +5,10 @@ import sys
 import tempfile
 from dataclasses import dataclass
 
-from spark_eos import keeper_client
-from spark_eos.keeper_calls import Plan
-from spark_eos.keeper_client import KeeperClient
-from spark_eos.spark_process import HostProcess
+from spark_eos.datasource import keeper_client
+from spark_eos.datasource.keeper_client import KeeperClient
+from spark_eos.datasource.keeper_messages import Plan
+from spark_eos.host.driver_process import HostProcess
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from spark_eos import task
-from spark_eos.batch_report import BatchReport
-from spark_eos.checkpoint import OffsetLog
+from spark_eos.batch.batch_report import BatchReport
+from spark_eos.batch.plan import BatchPlan, BatchRange
+from spark_eos.batch.task_report import JobOutcome, job_outcome
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.driver.offset_log import OffsetLog
+from spark_eos.driver.query_run import Partitions, QueryRun
 from spark_eos.errors import OffsetsLostError
-from spark_eos.plan import BatchPlan, BatchRange
-from spark_eos.producer import SlotProducer
-from spark_eos.report import JobOutcome, job_outcome
-from spark_eos.run import Partitions, QueryRun
-from spark_eos.settings import WriterSettings
+from spark_eos.worker import task
+from spark_eos.worker.producer import SlotProducer
 from support.flow import Flow
 from support.members import writer_settings
 from support.writing import row_batch
@@ -41,16 +41,16 @@ class Checkpoint(dict[str, str]):
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
 
     def read(self, path: str) -> str | None:
-        """See `spark_eos.checkpoint.Files`."""
+        """See `spark_eos.driver.offset_log.Files`."""
         return self.get(path)
 
     def names(self, path: str) -> list[str]:
-        """See `spark_eos.checkpoint.Files`."""
+        """See `spark_eos.driver.offset_log.Files`."""
         start = f"{path}/"
         return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
 
     def write(self, path: str, text: str) -> None:
-        """See `spark_eos.checkpoint.Files`."""
+        """See `spark_eos.driver.offset_log.Files`."""
         self[f"{path}/part-0.txt"] = text
 
     def begin(self, positions: str, batch_id: int) -> None:

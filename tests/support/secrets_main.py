@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.cli import main as command
+from spark_eos.spark.unlogged import unlogged
 from spark_eos.testing import spark_session
-from spark_eos.unlogged import unlogged
 from support.versions import HAS_DATA_SOURCES
 
 

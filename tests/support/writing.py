@@ -11,15 +11,15 @@ import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.parser import KafkaProtocol
 
-from spark_eos import calls
-from spark_eos.arrow_columns import writable_batches
-from spark_eos.calls import NO_ID
-from spark_eos.coordinator import GroupCoordinator
-from spark_eos.librdkafka import TransactionError
-from spark_eos.plan import BatchRange, batch_plan
-from spark_eos.producer import SlotProducer
-from spark_eos.records import SourceRows, source_rows
-from spark_eos.transaction import Transactions
+from spark_eos.batch.plan import BatchRange, batch_plan
+from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.kafka import cluster
+from spark_eos.kafka.cluster import NO_ID
+from spark_eos.worker.arrow_columns import writable_batches
+from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.records import SourceRows, source_rows
+from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, writer_settings
 from support.proxy_faults import Request
@@ -69,7 +69,7 @@ def transactions(
 def take_over(flow: Flow, coordinator: GroupCoordinator) -> None:
     """Fences all members of the flow's source that a plan may name."""
     with flow.wire() as wire:
-        topics = calls.topics(wire, [flow.source], deadline())
+        topics = cluster.topics(wire, [flow.source], deadline())
     coordinator.take_over_own(topics, [(flow.source, p) for p in range(flow.partitions)])
 
 

@@ -1,0 +1,1 @@
+"""What operators see and do: the state of a query, a query taken over."""

@@ -1,0 +1,143 @@
+"""A query of Spark's own sink goes on with spark-eos: its checkpoint's offsets become the group's.
+
+Spark's own sink knows no consumer group: only the checkpoint tells what a query has written.
+"""
+
+from spark_eos.batch.plan import Positions
+from spark_eos.client.error_codes import Code, code_names
+from spark_eos.driver.offset_log import FinishedBatches
+from spark_eos.errors import (
+    CheckpointError,
+    ConfigurationError,
+    KafkaResponseError,
+    TopicNotFoundError,
+)
+from spark_eos.kafka import cluster
+from spark_eos.kafka.cluster import TopicInfo
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.groups import describe_group
+from spark_eos.kafka.list_offsets import end_offsets, start_offsets
+from spark_eos.kafka.offsets import all_committed_offsets, commit_offsets
+from spark_eos.kafka.open_transactions import lingering
+
+# Who commits to a group without being a member of it.
+_NOBODY = ("", -1, None)
+
+
+def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
+    """Refuses a checkpoint whose last batch was begun and not finished.
+
+    Raises:
+        CheckpointError: naming the batch.
+    """
+    if found.unfinished is None or repeat_unfinished:
+        return
+    raise CheckpointError(
+        f"batch {found.unfinished} of the checkpoint was begun and not finished: its rows may be "
+        "written already, all or some of them. Start the query once more as it was, with "
+        ".trigger(availableNow=True), and let it end; or give --repeat-unfinished, and the rows "
+        "that it has written are written a second time"
+    )
+
+
+def check_unused(
+    wire: Wire, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
+) -> bool:
+    """Whether the group's offsets are still to be set; it must be in nobody's use.
+
+    Args:
+        wire: the connections.
+        group_id: the group that is to go on.
+        prefix: its query's ``transactional_id_prefix``.
+        wanted: next offset by (topic, partition).
+        deadline: over all calls.
+
+    Returns:
+        False if the group has these offsets already, and no others.
+
+    Raises:
+        ConfigurationError: the group has live members, open transactions or other offsets.
+    """
+    group = describe_group(wire, group_id, deadline)
+    if group.members:
+        raise ConfigurationError(
+            f"group_id {group_id!r} has a live member: {group.members[0]}. Stop that consumer "
+            "or query, or choose another group_id"
+        )
+    if lingering(wire, prefix, group_id, deadline):
+        raise ConfigurationError(
+            f"group_id {group_id!r} has open transactions: a query of spark-eos has used it. "
+            "Choose another group_id, or end them with spark-eos abort"
+        )
+    committed = all_committed_offsets(wire, group_id, deadline)
+    if committed == wanted:
+        return False
+    if committed:
+        topic, partition = min(committed)
+        raise ConfigurationError(
+            f"group_id {group_id!r} has offsets already, such as "
+            f"{committed[topic, partition]} of {topic}-{partition}: it is another query's, or "
+            "this one goes on already. Choose another group_id, or delete the group "
+            "(kafka-consumer-groups.sh --delete)"
+        )
+    return True
+
+
+def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str, TopicInfo]:
+    """The source topics; the checkpoint's offsets must lie within them.
+
+    Raises:
+        TopicNotFoundError: a topic or a partition does not exist.
+        CheckpointError: an offset lies outside of its partition.
+    """
+    names = {topic for topic, _ in wanted}
+    found = cluster.topics(wire, names, deadline)
+    starts = start_offsets(wire, found, deadline)
+    ends = end_offsets(wire, found, deadline)
+    for (topic, partition), offset in sorted(wanted.items()):
+        name = f"{topic}-{partition}"
+        if (topic, partition) not in ends:
+            raise TopicNotFoundError(
+                f"the checkpoint has read {name}, which does not exist on this cluster"
+            )
+        end, start = ends[topic, partition], starts.get((topic, partition))
+        if end is None or start is None:
+            raise TopicNotFoundError(f"{name} has no leader now; try again")
+        if offset > end.high_watermark:
+            raise CheckpointError(
+                f"the checkpoint has read {name} up to {offset}, but it ends at "
+                f"{end.high_watermark}: the topic was deleted and created anew, or this is "
+                "another cluster"
+            )
+        if offset < start:
+            raise CheckpointError(
+                f"the checkpoint has read {name} up to {offset}, but it begins at {start}: "
+                f"offsets {offset} to {start - 1} were deleted by the topic's retention before "
+                "anybody read them. If you can do without them, set the group's offsets yourself "
+                "(kafka-consumer-groups.sh --reset-offsets)"
+            )
+    return found
+
+
+def set_offsets(
+    wire: Wire,
+    group_id: str,
+    wanted: Positions,
+    topics: dict[str, TopicInfo],
+    deadline: Deadline,
+) -> None:
+    """Commits offsets to a group that has no members; the broker sees to it that it has none.
+
+    Raises:
+        KafkaResponseError: an offset is not committed.
+    """
+    ids = {name: topic.topic_id for name, topic in topics.items()}
+    codes = commit_offsets(wire, group_id, _NOBODY, wanted, ids, deadline)
+    bad = {code for code in codes.values() if code != Code.NONE}
+    if bad:
+        raise KafkaResponseError(
+            f"setting the offsets of group {group_id!r}: {code_names(bad)}. If a consumer has "
+            "joined it meanwhile, stop that consumer",
+            min(bad),
+        )

@@ -1,0 +1,223 @@
+"""What a cluster knows of a query: its group, offsets and open transactions. Changes nothing."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from spark_eos.driver.preflight import offset_commit_version
+from spark_eos.errors import SparkEosError, UnsupportedBrokerError
+from spark_eos.kafka import cluster, groups
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.list_offsets import EndOffsets, end_offsets
+from spark_eos.kafka.offsets import all_committed_offsets
+from spark_eos.kafka.open_transactions import OpenTransaction, lingering
+from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+
+
+class UnknownGroupError(SparkEosError):
+    """The cluster has no consumer group of the name."""
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """How far the group is in one source partition; None where something is not known.
+
+    Attributes:
+        topic: the source topic.
+        partition: its number.
+        committed: the group's committed offset, the next to be processed.
+        last_stable: the first offset that a read_committed consumer can't reach yet.
+        high_watermark: the next offset to be written.
+        member: member id of the member that the partition is assigned to.
+        assignment_epoch: the member epoch at which it was assigned. Only the member itself
+            knows it, so always None here: ConsumerGroupDescribe does not tell it.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    last_stable: int | None
+    high_watermark: int | None
+    member: str | None
+    assignment_epoch: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets from the committed one to the last stable one."""
+        if self.committed is None or self.last_stable is None:
+            return None
+        return max(0, self.last_stable - self.committed)
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """The greatest protocol versions of one broker that matter here; None: not spoken.
+
+    Attributes:
+        node_id: the broker's id.
+        txn_offset_commit: TxnOffsetCommit; 6 commits by topic id (KIP-1319).
+        consumer_group_heartbeat: ConsumerGroupHeartbeat (KIP-848).
+    """
+
+    node_id: int
+    txn_offset_commit: int | None
+    consumer_group_heartbeat: int | None
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """What the brokers offer to spark-eos.
+
+    Attributes:
+        brokers: each of them.
+        transaction_version: the finalized level of the feature ``transaction.version``.
+        offset_commit_version: the version of TxnOffsetCommit that a query uses here, 5 or 6;
+            None if it can't run here.
+        problem: why it can't, and what would help; None if it can.
+    """
+
+    brokers: tuple[BrokerStatus, ...]
+    transaction_version: int
+    offset_commit_version: int | None
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """A query as its cluster sees it.
+
+    Attributes:
+        group_id: the consumer group.
+        prefix: the transactional id prefix.
+        taken_at: when this was asked, in seconds since 1970.
+        group: state, epochs and members.
+        partitions: all partitions of the topics that the group has offsets of or is assigned.
+        transactions: open transactions, the oldest first.
+        cluster: the brokers' versions.
+    """
+
+    group_id: str
+    prefix: str
+    taken_at: float
+    group: groups.DescribedGroup
+    partitions: tuple[PartitionStatus, ...]
+    transactions: tuple[OpenTransaction, ...]
+    cluster: ClusterStatus
+
+    @property
+    def lag(self) -> int:
+        """The sum over all partitions whose lag is known."""
+        return sum(partition.lag or 0 for partition in self.partitions)
+
+
+def query_status(
+    wire: Wire, bootstrap_servers: str, group_id: str, prefix: str, deadline: Deadline
+) -> Status:
+    """Asks the cluster about a query. Nothing is joined, fenced or created by it.
+
+    The calls follow each other, so a running query moves on between them.
+
+    Args:
+        wire: the connections.
+        bootstrap_servers: for the words of errors.
+        group_id: the query's group.
+        prefix: its ``transactional_id_prefix``.
+        deadline: over all calls.
+
+    Raises:
+        UnknownGroupError: there is no such group; the text tells open transactions of its name.
+        DeadlineExceededError: no answer in time.
+        KafkaResponseError: something can't be described, for lack of authorization say.
+    """
+    group = groups.describe_group(wire, group_id, deadline)
+    # By instance id, which ends in a number.
+    members = sorted(
+        group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
+    )
+    group = replace(group, members=tuple(members))
+    transactions = lingering(wire, prefix, group_id, deadline)
+    if group.state is None:
+        left = (
+            f"; open transactions of prefix {prefix!r} and this group: {len(transactions)}, which "
+            "spark-eos abort ends"
+            if transactions
+            else ""
+        )
+        raise UnknownGroupError(
+            f"group {group_id!r} does not exist on {bootstrap_servers}: no query has run with "
+            f"this group_id here, or its offsets have expired{left}"
+        )
+    return Status(
+        group_id=group_id,
+        prefix=prefix,
+        taken_at=time.time(),
+        group=group,
+        partitions=_partitions(wire, group_id, group, deadline),
+        transactions=transactions,
+        cluster=cluster_status(wire, bootstrap_servers, deadline),
+    )
+
+
+def _partitions(
+    wire: Wire, group_id: str, group: groups.DescribedGroup, deadline: Deadline
+) -> tuple[PartitionStatus, ...]:
+    # Offsets before ends, so that no committed offset is newer than its partition's end.
+    committed = all_committed_offsets(wire, group_id, deadline)
+    members = {
+        partition: member.member_id
+        for member in group.members
+        for partition in member.assigned or ()
+    }
+    ends: Mapping[tuple[str, int], EndOffsets | None] = end_offsets(
+        wire, {topic for topic, _ in [*committed, *members]}, deadline
+    )
+    found = []
+    for topic, partition in sorted({*committed, *members, *ends}):
+        end = ends.get((topic, partition))
+        found.append(
+            PartitionStatus(
+                topic=topic,
+                partition=partition,
+                committed=committed.get((topic, partition)),
+                last_stable=end.last_stable if end else None,
+                high_watermark=end.high_watermark if end else None,
+                member=members.get((topic, partition)),
+            )
+        )
+    return tuple(found)
+
+
+def cluster_status(wire: Wire, bootstrap_servers: str, deadline: Deadline) -> ClusterStatus:
+    """Asks every broker for its versions.
+
+    Raises:
+        DeadlineExceededError: a broker of the cluster gave no answer in time.
+    """
+    features = {
+        node: cluster.broker_features(wire, deadline, node=node) for node in wire.brokers(deadline)
+    }
+    # A query speaks to all brokers: what one of them lacks, it can't use.
+    spoken = set.intersection(*(set(f.versions) for f in features.values()))
+    common = cluster.BrokerFeatures(
+        versions={key: min(f.versions[key] for f in features.values()) for key in spoken},
+        features=next(iter(features.values())).features,
+    )
+    version, problem = None, None
+    try:
+        version = offset_commit_version(common, bootstrap_servers)
+    except UnsupportedBrokerError as error:
+        problem = str(error)
+    return ClusterStatus(
+        brokers=tuple(
+            BrokerStatus(
+                node_id=node,
+                txn_offset_commit=f.versions.get(TxnOffsetCommitRequest.API_KEY),
+                consumer_group_heartbeat=f.versions.get(ConsumerGroupHeartbeatRequest.API_KEY),
+            )
+            for node, f in features.items()
+        ),
+        transaction_version=common.features.get("transaction.version", 0),
+        offset_commit_version=version,
+        problem=problem,
+    )

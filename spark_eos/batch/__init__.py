@@ -1,0 +1,1 @@
+"""Values that driver and tasks exchange about one batch; pure."""

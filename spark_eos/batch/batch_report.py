@@ -1,0 +1,190 @@
+"""What became of one micro-batch, for the log and for the user."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_eos.batch.data_loss import LostRecords
+from spark_eos.batch.plan import BatchRange
+from spark_eos.batch.task_report import JobOutcome
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.kafka.transactions import MemberIdentity
+
+# Steps of tasks, whose times are summed over them.
+TASK_STEPS: Final = ("produce", "flush", "offsets", "commit")
+
+# What a report's text says; a log shipper gets the other fields too.
+_IN_TEXT: Final = (
+    "event",
+    "group_id",
+    "batch_id",
+    "rows_written",
+    "rows_skipped",
+    "transactions",
+    "source_partitions",
+    "rounds",
+    "total_ms",
+)
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """One source partition's part in a batch.
+
+    Attributes:
+        topic: source topic.
+        partition: source partition.
+        start: first offset of the batch; None if the partition is new.
+        end: offset after the last one of the batch; the group has committed it.
+        rows_written: output rows committed.
+        rows_skipped: output rows that an earlier attempt had committed.
+        member_epoch: the epoch of the member that committed; None if none is assigned any more.
+    """
+
+    topic: str
+    partition: int
+    start: int | None
+    end: int
+    rows_written: int
+    rows_skipped: int
+    member_epoch: int | None
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of one micro-batch; given to ``on_batch`` once everything is committed.
+
+    Attributes:
+        group_id: the consumer group.
+        query_id: Spark's id of the query, the same over restarts from its checkpoint.
+        query_run: Spark's id of the query's run, or "".
+        batch_id: Spark's number of the batch.
+        rows_written: output rows committed.
+        rows_skipped: output rows that an earlier attempt had committed.
+        bytes_written: bytes of the rows handed to the producers, as Arrow holds them.
+        transactions: transactions committed.
+        rounds: Spark jobs that were needed; 1 unless something was retried.
+        offset_commit_version: version of TxnOffsetCommit that the tasks sent, the lower one if they
+            sent both; that which the cluster spoke at the start if they sent none.
+        partitions: one `PartitionReport` per source partition.
+        lost: source records that were deleted before they were read, and are not written; only
+            with ``fail_on_data_loss=False``.
+        milliseconds: time by step: ``range``, ``start`` (of a run), ``plan``, ``job``,
+            ``fence``, ``settle`` and ``total`` as the driver saw them; ``produce``, ``flush``,
+            ``offsets`` and ``commit`` summed over the tasks.
+    """
+
+    group_id: str
+    query_id: str
+    query_run: str
+    batch_id: int
+    rows_written: int
+    rows_skipped: int
+    bytes_written: int
+    transactions: int
+    rounds: int
+    offset_commit_version: int
+    partitions: tuple[PartitionReport, ...]
+    milliseconds: Mapping[str, float]
+    lost: tuple[LostRecords, ...] = ()
+
+    def __str__(self) -> str:
+        fields = self.fields()
+        return key_values({name: fields[name] for name in _IN_TEXT if name in fields})
+
+    def fields(self) -> dict[str, Any]:
+        """The report as flat fields of a log record, with ``<step>_ms`` for each step's time.
+
+        Offsets are not among them, since a batch may have thousands of source partitions.
+        """
+        return {
+            "event": "batch",
+            "group_id": self.group_id,
+            "query_id": self.query_id,
+            "query_run": self.query_run,
+            "batch_id": self.batch_id,
+            "rows_written": self.rows_written,
+            "rows_skipped": self.rows_skipped,
+            "bytes_written": self.bytes_written,
+            "transactions": self.transactions,
+            "source_partitions": len(self.partitions),
+            "rounds": self.rounds,
+            "offset_commit_version": self.offset_commit_version,
+            "offsets_lost": sum(lost.after - lost.first for lost in self.lost),
+            **{f"{step}_ms": round(spent, 1) for step, spent in self.milliseconds.items()},
+        }
+
+
+def batch_report(
+    settings: WriterSettings,
+    query_id: str,
+    query_run: str,
+    cluster_version: int,
+    batch: BatchRange,
+    outcomes: Sequence[JobOutcome],
+    members: Mapping[tuple[str, int], MemberIdentity],
+    milliseconds: Mapping[str, float],
+    lost: tuple[LostRecords, ...] = (),
+) -> BatchReport:
+    """Adds up what the rounds of a batch did.
+
+    Args:
+        settings: the writer's settings.
+        query_id: Spark's id of the query.
+        query_run: Spark's id of the query's run.
+        cluster_version: newest version of TxnOffsetCommit that the run found when it started.
+        batch: the batch's range, all of it committed.
+        outcomes: of each round's job.
+        members: who committed each source partition last.
+        milliseconds: time by step, as the driver saw it.
+        lost: source records that were deleted before they were read.
+    """
+
+    def total(partition: tuple[str, int], name: str) -> int:
+        return sum(
+            getattr(o.partitions[partition], name) for o in outcomes if partition in o.partitions
+        )
+
+    partitions = tuple(
+        PartitionReport(
+            topic=topic,
+            partition=index,
+            start=batch.starts.get((topic, index)),
+            end=end,
+            rows_written=total((topic, index), "rows"),
+            rows_skipped=total((topic, index), "skipped"),
+            member_epoch=members[topic, index].epoch if (topic, index) in members else None,
+        )
+        for (topic, index), end in sorted(batch.ends.items())
+    )
+    versions = (o.counters.offset_commit_version for o in outcomes)
+    sent = [version for version in versions if version is not None]
+    in_tasks = {
+        name: sum(getattr(o.counters, f"{name}_ms") for o in outcomes) for name in TASK_STEPS
+    }
+    return BatchReport(
+        group_id=settings.group_id,
+        query_id=query_id,
+        query_run=query_run,
+        batch_id=batch.batch_id,
+        rows_written=sum(p.rows_written for p in partitions),
+        rows_skipped=sum(p.rows_skipped for p in partitions),
+        bytes_written=sum(o.counters.bytes for o in outcomes),
+        transactions=sum(o.counters.transactions for o in outcomes),
+        rounds=len(outcomes),
+        offset_commit_version=min(sent, default=cluster_version),
+        partitions=partitions,
+        milliseconds={**milliseconds, **in_tasks},
+        lost=lost,
+    )
+
+
+def key_values(fields: Mapping[str, object]) -> str:
+    """Fields as ``key=value`` with spaces between them (logfmt); values in quotes where need be."""
+    return " ".join(f"{name}={_plain(str(value))}" for name, value in fields.items())
+
+
+def _plain(text: str) -> str:
+    safe = text.isprintable() and not any(character in text for character in ' "=')
+    return text if text and safe else json.dumps(text)

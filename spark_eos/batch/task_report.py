@@ -1,0 +1,172 @@
+"""What tasks report to the driver."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_eos.kafka.transactions import BY_ID, BY_NAME
+
+WRITTEN: Final = "written"
+REJECTED: Final = "rejected"
+TOO_SLOW: Final = "too slow"
+DEFERRED: Final = "deferred"
+FAILED: Final = "failed"
+MISPLACED: Final = "misplaced"
+
+# One row per source partition, and one per task (topic is null) with its counters. In Arrow's and
+# in Spark's types.
+_COLUMNS: Final = (
+    ("topic", pa.string(), "string"),
+    ("partition", pa.int32(), "int"),
+    ("status", pa.string(), "string"),
+    ("next_offset", pa.int64(), "long"),
+    ("rows", pa.int64(), "long"),
+    ("skipped", pa.int64(), "long"),
+    ("reason", pa.string(), "string"),
+    ("transactions", pa.int64(), "long"),
+    ("bytes", pa.int64(), "long"),
+    ("offset_commits_by_id", pa.int64(), "long"),
+    ("offset_commits_by_name", pa.int64(), "long"),
+    ("produce_ms", pa.float64(), "double"),
+    ("flush_ms", pa.float64(), "double"),
+    ("offsets_ms", pa.float64(), "double"),
+    ("commit_ms", pa.float64(), "double"),
+)
+_SCHEMA: Final = pa.schema([(name, arrow) for name, arrow, _ in _COLUMNS])
+REPORT_DDL: Final = ", ".join(f"{name} {spark}" for name, _, spark in _COLUMNS)
+
+
+@dataclass
+class Counters:
+    """What a task did; times in milliseconds.
+
+    ``offset_commits_by_id`` counts answers to TxnOffsetCommit of version 6, and
+    ``offset_commits_by_name`` to version 5.
+    """
+
+    transactions: int = 0
+    bytes: int = 0
+    offset_commits_by_id: int = 0
+    offset_commits_by_name: int = 0
+    produce_ms: float = 0.0
+    flush_ms: float = 0.0
+    offsets_ms: float = 0.0
+    commit_ms: float = 0.0
+
+    def count_offset_commit(self, version: int) -> None:
+        """Counts an answer to TxnOffsetCommit."""
+        if version >= BY_ID:
+            self.offset_commits_by_id += 1
+        else:
+            self.offset_commits_by_name += 1
+
+    @property
+    def offset_commit_version(self) -> int | None:
+        """The lowest version of TxnOffsetCommit that was answered; None if none was sent."""
+        if self.offset_commits_by_name:
+            return BY_NAME
+        return BY_ID if self.offset_commits_by_id else None
+
+
+@dataclass
+class PartitionOutcome:
+    """What a task made of one source partition.
+
+    Attributes:
+        status: written; rejected (a later round may write it); deferred (only a later round
+            may); failed (it can't be written); misplaced (its rows were not in their order).
+        next_offset: offset after the last row committed; None if no row was.
+        rows: rows committed.
+        skipped: rows below the committed offset, written already by an earlier attempt.
+        reason: why the partition is not written.
+    """
+
+    status: str = WRITTEN
+    next_offset: int | None = None
+    rows: int = 0
+    skipped: int = 0
+    reason: str | None = None
+
+
+def report_batch(
+    status: str,
+    reason: str | None,
+    counters: Counters,
+    outcomes: Mapping[tuple[str, int], PartitionOutcome],
+) -> pa.RecordBatch:
+    """A task's report as an Arrow batch of `REPORT_DDL`."""
+    rows: list[dict[str, Any]] = [{"status": status, "reason": reason, **asdict(counters)}]
+    rows += [
+        {"topic": topic, "partition": partition, **asdict(outcome)}
+        for (topic, partition), outcome in outcomes.items()
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+
+
+@dataclass
+class JobOutcome:
+    """What one Spark job, that is one round of a batch, made of its source partitions.
+
+    Attributes:
+        partitions: outcomes by (topic, partition).
+        counters: sums over all tasks.
+        reason: the first reason for which rows were not written, or None.
+        failed: whether the reason can't be cured by another round.
+        misplaced: partitions whose rows came out of order, or to two tasks: some may not be
+            written although others after them are committed.
+        deferred: whether a task was a retry or a speculative copy.
+    """
+
+    partitions: dict[tuple[str, int], PartitionOutcome] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    reason: str | None = None
+    failed: bool = False
+    misplaced: set[tuple[str, int]] = field(default_factory=set)
+    deferred: bool = False
+
+    @property
+    def unwritten(self) -> list[tuple[str, int]]:
+        """Source partitions that need another round."""
+        return sorted(p for p, o in self.partitions.items() if o.status != WRITTEN)
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether fewer rows in a transaction might be written in time."""
+        return any(outcome.status == TOO_SLOW for outcome in self.partitions.values())
+
+
+def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:
+    """Adds the reports of a job's tasks up."""
+    job = JobOutcome()
+    for row in rows:
+        if row["status"] == DEFERRED:
+            job.deferred = True
+        if row["reason"] is not None and (job.reason is None or row["status"] == FAILED):
+            job.reason = row["reason"]
+        if row["status"] == FAILED:
+            job.failed = True
+        if row["topic"] is None:
+            for name in asdict(job.counters):
+                setattr(job.counters, name, getattr(job.counters, name) + row[name])
+            continue
+        outcome = PartitionOutcome(
+            row["status"], row["next_offset"], row["rows"], row["skipped"], row["reason"]
+        )
+        place = (row["topic"], row["partition"])
+        known = job.partitions.setdefault(place, outcome)
+        if row["status"] == MISPLACED:
+            job.misplaced.add(place)
+        if known is not outcome:
+            # Two tasks saw rows of one partition: the rows of one of them must not be taken for
+            # written because of the other's offset.
+            job.failed = True
+            job.misplaced.add(place)
+            # The group's offset is that of the task that came last.
+            known.next_offset = max(known.next_offset or 0, outcome.next_offset or 0) or None
+            job.reason = (
+                f"two tasks hold rows of source {row['topic']}-{row['partition']}: between "
+                "sink.read and sink.write rows must stay in their source partition"
+            )
+    return job

@@ -1,0 +1,1 @@
+"""Client settings, security and connections."""

@@ -1,0 +1,247 @@
+"""kafka-python's connections, which tell why a listener refuses them, and do not try for ever."""
+
+import functools
+import logging
+import random
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
+
+from spark_eos.client.oauth import TokenError
+from spark_eos.client.printable import printable
+from spark_eos.client.sasl import MSK_IAM
+from spark_eos.client.security import Security
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import AuthenticationError
+
+# A listener of another protocol closes each connection without a word; so does a load balancer
+# whose brokers are restarting, which is over soon.
+_SILENCE: Final = 5.0
+# Seconds after which another broker is asked, if any can answer.
+_SILENT: Final = 1.0
+_TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
+# OpenSSL's codes of a failed verification.
+_EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
+
+
+class _HiddenCredentials(logging.Filter):
+    """At level DEBUG kafka-python logs all it sends, passwords and tokens among it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple("[hidden]" if _is_secret(a) else a for a in record.args)
+        return True
+
+
+def _is_secret(argument: object) -> bool:
+    # Of bytes nobody can tell what they hold.
+    kinds = SaslAuthenticateRequest | SaslAuthenticateResponse | bytes | bytearray | memoryview
+    return isinstance(argument, kinds)
+
+
+for _name in ("kafka.net.connection", "kafka.protocol.parser"):
+    logging.getLogger(_name).addFilter(_HiddenCredentials())
+
+
+class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
+    """The connections to one cluster.
+
+    kafka-python tries a listener that refuses a client again and again. This raises
+    `AuthenticationError` instead: at once where TLS or SASL says no, and, until the cluster is
+    reached, a few seconds after a listener that only closes connections was first met.
+
+    Args:
+        net: the event loop.
+        settings: the client settings.
+        configuration: kafka-python's settings, made of them.
+
+    Attributes:
+        last_failure: the last broker that could not be connected to, and why.
+    """
+
+    def __init__(self, net: Any, settings: ClientSettings, configuration: dict[str, Any]) -> None:
+        self._security = settings.security
+        self._refusal: AuthenticationError | None = None
+        self._closing_since: float | None = None
+        self._met: dict[Any, float] = {}
+        self.last_failure: str | None = None
+        super().__init__(net, **configuration)
+
+    def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
+        """The connection to a broker, which may be about to be made.
+
+        Raises:
+            AuthenticationError: the last one was refused for good.
+        """
+        refused = self.refused()
+        if refused is not None:
+            raise refused
+        known = self._conns.get(node_id)
+        found = super().get_connection(node_id, *arguments, **named)
+        if found is not known:
+            self._met[node_id] = time.monotonic()
+            broker = self.cluster.broker_metadata(node_id)
+            note = functools.partial(self._failed, f"{printable(broker.host)}:{broker.port}")
+            found.init_future.add_errback(note)
+            found.close_future.add_errback(note)
+        return found
+
+    def least_loaded_node(self) -> Any:
+        """A broker to ask what any of them can answer: one that is known to answer, if there is.
+
+        kafka-python prefers a new connection to a busy one, and a broker that is away, but named in
+        metadata, lets a client wait for many seconds.
+        """
+        nodes = [broker.node_id for broker in self.cluster.brokers()]
+        connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
+        if connected:
+            return min(connected, key=lambda conn: len(conn.in_flight_requests)).node_id
+        # Not those that failed, nor those that have been silent since they were first met.
+        since = time.monotonic() - _SILENT
+        likely = [n for n in nodes if n not in self._backoff and self._met.get(n, since) >= since]
+        return random.choice(likely) if likely else super().least_loaded_node()  # noqa: S311
+
+    def connected_to(self, node_id: Any) -> bool:
+        """Whether requests to the broker need not wait for a connection."""
+        conn = self._conns.get(node_id)
+        return conn is not None and bool(conn.connected)
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        receive = transport._sock_recv
+
+        def receive_all() -> tuple[bytes, Exception | None]:
+            # kafka-python drops what came just before the end, such as why the broker refuses.
+            data, error = receive()
+            return (data, None) if data else (data, error)
+
+        transport._sock_recv = receive_all
+        return transport
+
+    def refused(self) -> AuthenticationError | None:
+        """Why a connection was refused for good, if one was.
+
+        Told once: whoever comes later may be let in.
+        """
+        found, self._refusal = self._refusal, None
+        return found
+
+    def _failed(self, address: str, error: BaseException) -> None:
+        listener = f"{address} ({self._security})"
+        reason = refusal(error, self._security)
+        if reason is not None:
+            self._refusal = AuthenticationError(f"{listener}: {reason}")
+            self._refusal.__cause__ = error
+            return
+        if self.bootstrapped or not _closed_silently(error):
+            self.last_failure = f"{listener}: {error}"
+            self._closing_since = None
+            return
+        self.last_failure = (
+            f"{listener}: the listener closes each connection without an answer; does it speak "
+            f"{self._security.protocol}? See security.protocol, and the broker's log"
+        )
+        now = time.monotonic()
+        if self._closing_since is None:
+            self._closing_since = now
+        elif now - self._closing_since > _SILENCE:
+            self._refusal = AuthenticationError(self.last_failure)
+
+
+def _closed_silently(error: BaseException) -> bool:
+    return "socket disconnected" in str(error) or any(
+        isinstance(one, ssl.SSLEOFError | ConnectionResetError) for one in _causes(error)
+    )
+
+
+def refusal(error: BaseException, security: Security) -> str | None:
+    """Why a connection can't come about, and the setting to change; None if it still may.
+
+    Args:
+        error: what ended the connection.
+        security: how it was to be made.
+    """
+    for one in _causes(error):
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return f"{one.verify_message or one.reason}: {_certificate_advice(one)}"
+        if isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLEOFError):
+            return _alert(one, security)
+        if isinstance(one, TokenError) and one.permanent:
+            return str(one)
+        if isinstance(one, kafka_errors.InvalidReceiveError) and security.tls is None:
+            return f"the listener does not speak {security.protocol}, but TLS: {_TLS_WANTED}"
+        reason = _sasl_answer(one, security)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _sasl_answer(error: BaseException, security: Security) -> str | None:
+    if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
+        return f"the listener does not have this mechanism: change sasl.mechanism. {error}"
+    if isinstance(error, kafka_errors.IllegalSaslStateError):
+        return f"the listener does not speak SASL: change security.protocol. {error}"
+    if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
+        return f"the broker refuses the credentials: {_credentials(security)}. {error}"
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    # kafka-python gives the cause as an argument, or as what was being handled.
+    seen: list[BaseException] = []
+    found: list[BaseException | None] = [error]
+    while found:
+        one = found.pop(0)
+        if one is not None and one not in seen:
+            seen.append(one)
+            yield one
+            found += [a for a in one.args if isinstance(a, BaseException)]
+            found += [one.__cause__, one.__context__]
+
+
+def _certificate_advice(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code in {_HOST, _ADDRESS}:
+        return (
+            "bootstrap.servers and the broker's advertised.listeners must have a name that its "
+            "certificate is for (or ssl.endpoint.identification.algorithm=none)"
+        )
+    if error.verify_code in {_EXPIRED, _NOT_YET}:
+        return "the broker needs a certificate that is valid now"
+    return "set ssl.ca.location to the certificate of the authority that has signed the broker's"
+
+
+def _alert(error: ssl.SSLError, security: Security) -> str:
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    shown = security.tls is not None and security.tls.certificate is not None
+    if "alert" in reason and "cert" in reason:
+        what = (
+            "the broker does not accept the client's certificate, which may have expired or be "
+            "of an authority that it does not trust: change ssl.certificate.location"
+            if shown
+            else "the broker asks for a certificate of the client: set ssl.certificate.location "
+            "and ssl.key.location"
+        )
+        return f"{what} ({reason})"
+    if "alert unknown ca" in reason:
+        return (
+            "the broker does not trust the authority of the client's certificate: change "
+            f"ssl.certificate.location ({reason})"
+        )
+    return f"TLS failed: {reason}; does the listener speak TLS? See security.protocol"
+
+
+def _credentials(security: Security) -> str:
+    if security.sasl is None:
+        return "see security.protocol"
+    if security.sasl.username:
+        return "see sasl.username and sasl.password"
+    if security.sasl.credentials is not None:
+        return "it does not accept the token of sasl.oauthbearer.token.endpoint.url"
+    if security.sasl.mechanism == MSK_IAM:
+        return "see AWS' credentials on this machine, and the policies of their identity"
+    return "it does not accept the token that oauth_cb returned"

@@ -1,0 +1,166 @@
+"""What Kafka's error codes mean to spark-eos."""
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kafka import errors as kafka_errors
+
+from spark_eos.acls import Acl, Grantee, ResourceType
+from spark_eos.errors import AuthenticationError, AuthorizationError, KafkaResponseError
+
+
+class Code(enum.IntEnum):
+    """Kafka error codes that spark-eos acts upon, by their names in Kafka's protocol."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    ILLEGAL_GENERATION = 22
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    GROUP_ID_NOT_FOUND = 69
+    FENCED_INSTANCE_ID = 82
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
+    UNKNOWN_TOPIC_ID = 100
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    STALE_MEMBER_EPOCH = 113
+    UNASSIGNED_PARTITION = 134
+
+
+class Verdict(enum.IntEnum):
+    """What a TxnOffsetCommit error code asks for; of several, the greatest decides."""
+
+    ACCEPTED = 0
+    RETRY = 1
+    REDISCOVER = 2
+    REJECTED = 3
+    FENCED = 4
+    REFUSED = 5
+
+
+_VERDICTS = {
+    Code.NONE: Verdict.ACCEPTED,
+    Code.UNKNOWN_TOPIC_ID: Verdict.RETRY,
+    Code.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
+    Code.COORDINATOR_LOAD_IN_PROGRESS: Verdict.RETRY,
+    Code.CONCURRENT_TRANSACTIONS: Verdict.RETRY,
+    Code.INVALID_TXN_STATE: Verdict.RETRY,
+    Code.COORDINATOR_NOT_AVAILABLE: Verdict.REDISCOVER,
+    Code.NOT_COORDINATOR: Verdict.REDISCOVER,
+    Code.GROUP_ID_NOT_FOUND: Verdict.REJECTED,
+    Code.STALE_MEMBER_EPOCH: Verdict.REJECTED,
+    Code.UNASSIGNED_PARTITION: Verdict.REJECTED,
+    Code.UNKNOWN_MEMBER_ID: Verdict.REJECTED,
+    Code.FENCED_INSTANCE_ID: Verdict.REJECTED,
+    Code.FENCED_MEMBER_EPOCH: Verdict.REJECTED,
+    Code.ILLEGAL_GENERATION: Verdict.REJECTED,
+    Code.INVALID_PRODUCER_EPOCH: Verdict.FENCED,
+    Code.INVALID_PRODUCER_ID_MAPPING: Verdict.FENCED,
+    Code.PRODUCER_FENCED: Verdict.FENCED,
+}
+
+
+# The codes of an authorizer, and what each is about.
+DENIED: Final[Mapping[int, ResourceType]] = {
+    Code.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,
+    Code.GROUP_AUTHORIZATION_FAILED: ResourceType.GROUP,
+    Code.CLUSTER_AUTHORIZATION_FAILED: ResourceType.CLUSTER,
+    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceType.TRANSACTIONAL_ID,
+}
+
+# The codes that are cured by asking the same coordinator again.
+RETRIED: Final = frozenset(code for code, found in _VERDICTS.items() if found is Verdict.RETRY)
+
+
+def verdict(codes: Iterable[int]) -> Verdict:
+    """Decides on all of one answer's codes: a partial failure must abort the transaction.
+
+    A code that is not in the table is REFUSED: an answer nobody foresaw is never success.
+    """
+    return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
+
+
+def code_name(code: int) -> str:
+    """Kafka's name for an error code, with the code: ``113 STALE_MEMBER_EPOCH``."""
+    known = {member.value: member.name for member in Code}
+    name = known.get(code) or kafka_errors.for_code(code).message
+    return f"{code} {name}"
+
+
+def code_names(codes: Iterable[int]) -> str:
+    """The distinct error codes among ``codes``, named, in numerical order."""
+    return ", ".join(code_name(code) for code in sorted(set(codes)) if code != Code.NONE)
+
+
+_REMEDIES: Final[Mapping[int, str]] = {
+    Code.OFFSET_METADATA_TOO_LARGE: "raise the brokers' offset.metadata.max.bytes",
+    Code.INVALID_GROUP_ID: "choose another group_id",
+    Code.UNSUPPORTED_VERSION: (
+        "upgrade the cluster's feature transaction.version to 2 (kafka-features.sh upgrade)"
+    ),
+    Code.INVALID_REQUEST: "the broker's log may say what it dislikes about the request",
+}
+
+
+def remedy(code: int, needed: Iterable[Acl], grantee: Grantee) -> str:
+    """What the operator can do about a code, or "" where nothing is known.
+
+    Args:
+        code: Kafka's error code.
+        needed: the ACLs that were needed for what was asked.
+        grantee: who asked.
+    """
+    missing = _missing(code, needed)
+    return grantee.lacks(missing) if missing else _REMEDIES.get(code, "")
+
+
+def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> KafkaResponseError:
+    """The error for a code that retrying does not cure; an `AuthorizationError` if ACLs would.
+
+    Args:
+        what: what was asked, for the text.
+        code: Kafka's error code.
+        needed: the ACLs that were needed for it.
+        grantee: who asked.
+    """
+    missing = _missing(code, needed)
+    text = f"{what}: {code_name(code)}"
+    if code in DENIED:
+        told = f": {grantee.lacks(missing)}" if missing else ""
+        return AuthorizationError(text + told, code, missing)
+    return KafkaResponseError(text, code)
+
+
+def is_final(error: Exception) -> bool:
+    """Whether a broker has refused in a way that the next request can't change.
+
+    A code that stands for no cause in particular (-1) may come of anything.
+    """
+    if isinstance(error, KafkaResponseError):
+        known = kafka_errors.for_code(error.code)
+        return error.code in DENIED or not (
+            error.code == Code.UNKNOWN_SERVER_ERROR or getattr(known, "retriable", False)
+        )
+    return isinstance(error, AuthenticationError)
+
+
+def _missing(code: int, needed: Iterable[Acl]) -> list[Acl]:
+    return [acl for acl in needed if acl.resource is DENIED.get(code)]

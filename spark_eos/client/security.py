@@ -1,0 +1,132 @@
+"""Security settings: written once, in librdkafka's names, for librdkafka, kafka-python and Java.
+
+Names: librdkafka's CONFIGURATION.md. Spark's own style, with ``kafka.`` before a name and a JAAS
+line, is taken too. What can't be had in all three clients is refused by name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_eos.client import sasl as sasl_settings
+from spark_eos.client import tls as tls_settings
+from spark_eos.client.sasl import Sasl, sasl
+from spark_eos.client.tls import Tls, tls
+from spark_eos.errors import ConfigurationError
+
+_PROTOCOL: Final = "security.protocol"
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PREFIXES: Final = ("sasl.", "ssl.", "ssl_", "https.", "enable.ssl.", "enable.sasl.", "oauth")
+_AS_PEM: Final = "give PEM files as ssl.ca.location, ssl.certificate.location and ssl.key.location"
+_NOT_IN_ALL: Final = "it can't be had in all clients that a query has"
+# What to use instead, by how a name begins; the first that fits.
+_INSTEAD: Final = {
+    "ssl.truststore.": f"{_AS_PEM} instead",
+    "ssl.keystore.": f"{_AS_PEM} instead",
+    "ssl.crl.": _NOT_IN_ALL,
+    "ssl.": f"{_NOT_IN_ALL}; it goes into OpenSSL's and Java's own configuration",
+    "sasl.kerberos.": "Kerberos is not supported; use SCRAM, OAUTHBEARER or a client certificate",
+    "sasl.login.": "give it in options= of sink.read, beside oauth_cb",
+    "sasl.client.callback.": "for Amazon MSK set sasl.mechanism=AWS_MSK_IAM",
+    "sasl.oauthbearer.": "use the client-credentials grant, or a token function as oauth_cb",
+    "enable.sasl.oauthbearer.unsecure.jwt": "unsigned tokens are for nobody; use oauth_cb",
+}
+
+
+def is_security_setting(name: str) -> bool:
+    """Whether a client setting is one of security."""
+    return name == _PROTOCOL or name.startswith(_PREFIXES)
+
+
+@dataclass(frozen=True)
+class Security:
+    """How a client reaches a listener.
+
+    Attributes:
+        protocol: Kafka's name of the security protocol.
+        tls: TLS, if the protocol has it.
+        sasl: SASL, if the protocol has it.
+    """
+
+    protocol: str
+    tls: Tls | None
+    sasl: Sasl | None
+
+    def __str__(self) -> str:
+        """The protocol, mechanism and user; no secret."""
+        parts = [self.protocol]
+        if self.sasl is not None:
+            parts.append(self.sasl.mechanism)
+            if self.sasl.username:
+                parts.append(f"as {self.sasl.username}")
+        return " ".join(parts)
+
+    @property
+    def principal(self) -> str | None:
+        """Whom brokers take the client for, unless they map names; None if only they know it."""
+        if self.sasl is not None:
+            return f"User:{self.sasl.username}" if self.sasl.username else None
+        shown = self.tls is not None and self.tls.certificate is not None
+        return None if shown else "User:ANONYMOUS"
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Settings of librdkafka."""
+        return {
+            _PROTOCOL: self.protocol,
+            **({} if self.tls is None else self.tls.for_librdkafka()),
+            **({} if self.sasl is None else self.sasl.for_librdkafka()),
+        }
+
+    def for_wire(self) -> dict[str, Any]:
+        """Settings of kafka-python; made anew for each use, since they can't travel."""
+        return {
+            "security_protocol": self.protocol,
+            **({} if self.tls is None else {"ssl_context": self.tls.context()}),
+            **({} if self.sasl is None else self.sasl.for_wire()),
+        }
+
+    def for_java(self) -> dict[str, str]:
+        """Settings of Kafka's Java clients."""
+        if self.protocol == "PLAINTEXT":
+            return {}
+        return {
+            _PROTOCOL: self.protocol,
+            **({} if self.tls is None else self.tls.for_java()),
+            **({} if self.sasl is None else self.sasl.for_java()),
+        }
+
+
+def security(settings: Mapping[str, Any]) -> Security:
+    """Security as the client settings say.
+
+    Raises:
+        ConfigurationError: a setting is missing, is not known, or can't be used.
+    """
+    given = [name for name in settings if is_security_setting(name)]
+    known = {_PROTOCOL, *tls_settings.NAMES, *sasl_settings.NAMES}
+    for name in given:
+        if name not in known:
+            reason = next((text for stem, text in _INSTEAD.items() if name.startswith(stem)), None)
+            raise ConfigurationError(
+                f"kafka[{name!r}] can't be set: {reason or 'there is no such setting'}"
+            )
+    protocol = str(settings.get(_PROTOCOL, "PLAINTEXT")).upper()
+    if protocol not in _PROTOCOLS:
+        raise ConfigurationError(
+            f"kafka['security.protocol'] must be one of {', '.join(_PROTOCOLS)}, not {protocol!r}"
+        )
+    has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+    for name in given:
+        # Set, but not used, it would give a false sense of security.
+        if (name in tls_settings.NAMES and not has_tls) or (
+            name in sasl_settings.NAMES and not has_sasl
+        ):
+            raise ConfigurationError(
+                f"kafka[{name!r}] is set, but security.protocol={protocol} does not use it; set "
+                f"security.protocol to {'SASL_SSL' if name in sasl_settings.NAMES else 'SSL'}"
+            )
+    return Security(
+        protocol,
+        tls(settings) if has_tls else None,
+        sasl(settings) if has_sasl else None,
+    )

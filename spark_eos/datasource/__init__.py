@@ -1,0 +1,1 @@
+"""The front ``format("kafka-eos")``, and the keeper behind it."""

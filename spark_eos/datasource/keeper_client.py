@@ -1,0 +1,222 @@
+"""How Spark's processes on the driver's host find a query's keeper, start it, and ask it."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from hashlib import sha256
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Final, TypeVar
+
+import filelock
+
+from spark_eos.batch.batch_report import BatchReport
+from spark_eos.datasource.json_values import PlainError
+from spark_eos.datasource.keeper_messages import (
+    Abort,
+    Commit,
+    Ended,
+    Plan,
+    Planned,
+    from_plain,
+    to_plain,
+)
+from spark_eos.datasource.keeper_socket import Peer, PeerError, connected
+from spark_eos.errors import ConfigurationError, SparkEosError, WriteError
+from spark_eos.host.driver_process import HostProcess, spark_driver
+from spark_eos.host.private_paths import default_directory, private_directory
+from spark_eos.kafka.deadline import Again, Deadline
+
+_Answer = TypeVar("_Answer", Planned, BatchReport, Ended)
+
+# The name of a Unix domain socket may have 107 bytes on Linux, and 103 on macOS (unix(7)).
+_LONGEST_PATH: Final = 100
+_NO_KEEPER: Final = (FileNotFoundError, ConnectionRefusedError)
+# It has ended with a request in hand.
+_ENDED: Final = (EOFError, ConnectionResetError, BrokenPipeError)
+# Kept, or Python would warn of processes that still run.
+_started: list[subprocess.Popen[bytes]] = []
+
+
+class KeeperClient:
+    """Asks the keeper of one query of the driver that this process works for.
+
+    Only this user can reach the keeper: it listens on a Unix domain socket in directories that are
+    the user's own, and each end looks whose process the other one is. Settings, secrets among them,
+    travel over that socket alone.
+
+    Args:
+        group_id: the query's consumer group.
+        checkpoint_location: the query's checkpoint.
+        answer_within: seconds that a keeper may take for an answer; it gives up before.
+
+    Raises:
+        ConfigurationError: there is no directory for the socket.
+        SparkEosError: the driver has ended.
+    """
+
+    def __init__(self, group_id: str, checkpoint_location: str, answer_within: float) -> None:
+        self._group_id = group_id
+        self._answer_within = answer_within
+        self._driver = spark_driver()
+        text = "\n".join([str(self._driver), group_id, checkpoint_location])
+        self._path = _directory() / f"{sha256(text.encode()).hexdigest()[:16]}.sock"
+
+    def plan(self, request: Plan, idle_seconds: float) -> Planned:
+        """The plan of the batch that Spark has begun, from a keeper that is started if need be.
+
+        Args:
+            request: what to plan.
+            idle_seconds: how long a keeper waits for another batch.
+
+        Raises:
+            SparkEosError: the batch can't be written.
+        """
+        deadline = Deadline(request.settings.connect_timeout, "connect_timeout")
+
+        def attempt() -> Planned:
+            try:
+                return self._ask(request, Planned)
+            except _NO_KEEPER as error:
+                self._start(idle_seconds, deadline)
+                raise Again("it ends as soon as it is started") from error
+            except _ENDED as error:
+                raise Again("it ended while it was asked") from error
+
+        what = f"asking the process that keeps the members of group {self._group_id!r}"
+        return deadline.attempts(what)(attempt)
+
+    def commit(self, request: Commit) -> BatchReport:
+        """Ends a batch whose tasks have succeeded.
+
+        Raises:
+            SparkEosError: it is not written; what was committed of it is committed once.
+        """
+        try:
+            return self._ask(request, BatchReport)
+        except (*_NO_KEEPER, *_ENDED) as error:
+            raise WriteError(
+                f"batch {request.batch_id} of group {self._group_id!r}: the process that keeps the "
+                "group's members has ended while the batch was written. Start the query again, "
+                "and it goes on exactly once"
+            ) from error
+
+    def abort(self) -> None:
+        """Lets the members leave, if there is still somebody who keeps them."""
+        try:
+            self._ask(Abort(), Ended)
+        except (*_NO_KEEPER, *_ENDED):
+            return
+
+    def _ask(self, request: Plan | Commit | Abort, kind: type[_Answer]) -> _Answer:
+        deadline = Deadline(self._answer_within, "group_timeout")
+        with self._connected(deadline) as peer:
+            try:
+                peer.send(to_plain(request), deadline)
+                answer = from_plain(peer.receive(deadline))
+            except TimeoutError as error:
+                raise deadline.exceeded(
+                    f"{peer.name}, which keeps the members of group {self._group_id!r}: an answer",
+                    "it has said nothing",
+                ) from error
+            except PlainError as error:
+                raise SparkEosError(f"{peer.name}: {error}") from None
+        if isinstance(answer, SparkEosError):
+            raise answer
+        if not isinstance(answer, kind):
+            raise SparkEosError(f"a keeper has answered with {type(answer).__name__}")
+        return answer
+
+    @contextlib.contextmanager
+    def _connected(self, deadline: Deadline) -> Iterator[Peer]:
+        found = connected(self._path, deadline)
+        try:
+            peer = found.__enter__()
+        except PeerError as error:
+            raise SparkEosError(
+                f"the socket {self._path} can't be used: {error}. Remove it, or let TMPDIR name "
+                "another place"
+            ) from error
+        except (BlockingIOError, TimeoutError) as error:
+            raise deadline.exceeded(f"connecting to {self._path}", error) from error
+        try:
+            yield peer
+        finally:
+            found.__exit__(None, None, None)
+
+    def _start(self, idle_seconds: float, deadline: Deadline) -> None:
+        # Of two that start at a time, the second finds the first one's keeper.
+        path = self._path.parent / "lock"
+        lock = filelock.FileLock(path, mode=0o600, timeout=deadline.remaining())
+        try:
+            lock.acquire()
+        except filelock.Timeout as error:
+            raise deadline.exceeded(f"the lock {path}", "another process holds it") from error
+        try:
+            with self._connected(deadline):
+                return
+        except _NO_KEEPER:
+            # What a keeper that was killed has left.
+            self._path.unlink(missing_ok=True)
+            process = _keeper(self._path, self._driver, idle_seconds, self._group_id, deadline)
+            _started.append(process)
+        finally:
+            lock.release()
+
+
+def _keeper(
+    path: Path, driver: HostProcess, idle_seconds: float, group_id: str, deadline: Deadline
+) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "spark_eos.datasource.keeper",
+            str(path),
+            str(driver.pid),
+            driver.started,
+            str(idle_seconds),
+            group_id,  # for who looks at the list of processes
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        # Where modules come from, --py-files and a session's artifacts included.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        # It outlives the worker, which is ended by signals to its process group.
+        start_new_session=True,
+    )
+    assert process.stdout is not None  # noqa: S101 - as asked for
+    with process.stdout as output:
+        # Its only line, to the end: unbuffered, as Spark has it, Python writes it in two parts.
+        line = b"?"
+        while line and not line.endswith(b"\n"):
+            if not wait([output.fileno()], deadline.remaining()):
+                process.kill()
+                process.wait()
+                raise deadline.exceeded(
+                    f"starting {sys.executable} -m spark_eos.datasource.keeper", "silence"
+                )
+            line = os.read(output.fileno(), 100)
+    return process
+
+
+def _directory() -> Path:
+    own = default_directory().name
+    for base in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 - checked below
+        directory = base / own / "keepers"
+        if len(os.fsencode(directory)) + len("/0123456789abcdef.sock") <= _LONGEST_PATH:
+            break
+    try:
+        with (
+            private_directory(directory.parent) as outer,
+            private_directory(Path(directory.name), outer),
+        ):
+            return directory
+    except OSError as error:
+        raise ConfigurationError(
+            f"the directory {directory}, for a socket, can't be used: {error}; TMPDIR names "
+            "another place for it"
+        ) from error

@@ -1,0 +1,183 @@
+"""Options of ``format("kafka-eos")``: `ExactlyOnceSink`'s, as Spark writes options."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_eos.batch.writer_settings import WriterSettings, writer_settings
+from spark_eos.client.checks import check_positive, check_text
+from spark_eos.errors import ConfigurationError, SparkEosError
+from spark_eos.spark.sink import ExactlyOnceSink
+
+_CLIENT: Final = "kafka."
+_IDLE_TIMEOUT: Final = "idle_timeout"
+_REQUIRED: Final = inspect.Parameter.empty
+# What Spark itself passes beside the options that the user has set.
+_SPARKS_OWN: Final = ("queryname",)
+# A data source has one job for a batch, and no process of the user's own on the driver.
+_OF_THE_SINK_ONLY: Final = ("kafka", "rounds", "on_batch")
+
+
+# Secrets among the client settings that Spark takes for none (spark.redaction.regex).
+_SHOWN_BY_SPARK: Final = {"ssl.key.pem": "ssl.key.location"}
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_PARSERS: Final[Mapping[type, Callable[[str], Any]]] = {int: int, float: float, bool: _truth}
+
+
+@dataclass(frozen=True)
+class _Option:
+    name: str
+    default: Any
+    parse: Callable[[str], Any]
+
+    @property
+    def shown(self) -> str:
+        return _camel_case(self.name)
+
+    def value(self, text: str) -> Any:
+        try:
+            return self.parse(text)
+        except ValueError:
+            kind = "true or false" if self.parse is _truth else "a number"
+            raise ConfigurationError(f"option {self.shown} must be {kind}, not {text!r}") from None
+
+
+def _known() -> dict[str, _Option]:
+    found = [_Option(_IDLE_TIMEOUT, 600.0, float)]
+    for parameter in inspect.signature(ExactlyOnceSink).parameters.values():
+        if parameter.name not in _OF_THE_SINK_ONLY:
+            parse = _PARSERS.get(parameter.annotation, str)
+            found.append(_Option(parameter.name, parameter.default, parse))
+    return {option.shown.lower(): option for option in found}
+
+
+KNOWN: Final = _known()
+
+
+@dataclass(frozen=True)
+class DataSourceOptions:
+    """Options of a data source query, checked.
+
+    Attributes:
+        settings: the writer's settings.
+        checkpoint_location: the query's checkpoint.
+        members: at most so many group members.
+        group_timeout: seconds that calls to the group may take.
+        idle_timeout: seconds without a batch after which the members leave.
+    """
+
+    settings: WriterSettings
+    checkpoint_location: str
+    members: int
+    group_timeout: float
+    idle_timeout: float
+
+
+def query_location(options: Mapping[str, str]) -> tuple[str, str]:
+    """The group and the checkpoint, which tell a query from others.
+
+    Raises:
+        ConfigurationError: one of them is missing.
+    """
+    group_id, checkpoint = (options.get(n.lower(), "") for n in ("groupId", "checkpointLocation"))
+    if not checkpoint:
+        raise ConfigurationError(
+            "option checkpointLocation is missing: set it as an option of the query, since a data "
+            "source is not told of spark.sql.streaming.checkpointLocation"
+        )
+    check_text("groupId", group_id)
+    return group_id, checkpoint
+
+
+def answer_within(options: Mapping[str, str]) -> float:
+    """Seconds in which a query's keeper has answered, or has given up, whatever it was asked.
+
+    It does several things to the group one after the other, each within ``groupTimeout``, and may
+    wait for transactions to end.
+
+    Raises:
+        ConfigurationError: naming an option that is no number.
+    """
+    connect, group, transaction, block = (
+        option.value(options[shown]) if shown in options else option.default
+        for shown in ("connecttimeout", "grouptimeout", "transactiontimeoutms", "maxblockms")
+        for option in [KNOWN[shown]]
+    )
+    return float(connect + 8 * group + 2 * transaction / 1000 + 2 * block / 1000)
+
+
+def read_options(options: Mapping[str, str]) -> DataSourceOptions:
+    """Reads the options as Spark hands them over, their names in lower case.
+
+    Raises:
+        ConfigurationError: naming the option; see `in_option_names`.
+    """
+    kafka = {
+        name.removeprefix(_CLIENT): text
+        for name, text in options.items()
+        if name.startswith(_CLIENT)
+    }
+    for name, instead in _SHOWN_BY_SPARK.items():
+        if name in kafka:
+            raise ConfigurationError(
+                f"option {_CLIENT}{name} would be shown in plans and event logs by versions of "
+                "Spark that show options, since it has none of the words by which Spark knows a "
+                f"secret. Set {_CLIENT}{instead}, a file on the driver's host"
+            )
+    chosen = {
+        option.name: option.default for option in KNOWN.values() if option.default is not _REQUIRED
+    }
+    chosen |= {
+        KNOWN[name].name: KNOWN[name].value(text)
+        for name, text in options.items()
+        if _is_known(name)
+    }
+    query_location(options)
+    checkpoint_location = chosen.pop("checkpoint_location")
+    numbers = {name: chosen.pop(name) for name in ("members", "group_timeout", _IDLE_TIMEOUT)}
+    check_positive(**numbers)
+    return DataSourceOptions(writer_settings(kafka=kafka, **chosen), checkpoint_location, **numbers)
+
+
+def _is_known(name: str) -> bool:
+    if name.startswith(_CLIENT) or name in _SPARKS_OWN:
+        return False
+    if name in KNOWN:
+        return True
+    (nearest,) = difflib.get_close_matches(name, [*KNOWN, f"{_CLIENT}bootstrap.servers"], 1) or [""]
+    shown = KNOWN[nearest].shown if nearest in KNOWN else nearest
+    hint = (
+        f"did you mean {shown}?"
+        if nearest
+        else (
+            f"there are {', '.join(sorted(o.shown for o in KNOWN.values()))}, and Kafka's client "
+            f"settings after {_CLIENT!r}"
+        )
+    )
+    raise ConfigurationError(f"there is no option {name!r}: {hint}")
+
+
+_NAMES: Final = re.compile(rf"\b({'|'.join(o.name for o in KNOWN.values() if '_' in o.name)})\b")
+_CLIENT_SETTING: Final = re.compile(r"kafka\['([^']+)'\]")
+
+
+def in_option_names(error: SparkEosError) -> SparkEosError:
+    """The error with the names of options as a data source's user writes them."""
+    text = _NAMES.sub(lambda found: _camel_case(found[0]), str(error))
+    error.args = (_CLIENT_SETTING.sub(rf"{_CLIENT}\1", text), *error.args[1:])
+    return error

@@ -1,0 +1,195 @@
+"""`KafkaEosDataSource`: ``format("kafka-eos")``, a front on Spark's Python Data Source API.
+
+Spark plans, writes and commits every batch in processes of its own. The run that lasts from batch
+to batch is kept by a process beside them: `spark_eos.datasource.keeper`.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_eos.batch.task_report import job_outcome
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.datasource.keeper_client import KeeperClient
+from spark_eos.datasource.keeper_messages import Commit, Plan, Planned
+from spark_eos.datasource.options import (
+    answer_within,
+    in_option_names,
+    query_location,
+    read_options,
+)
+from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
+from spark_eos.observability.on_batch import announce
+from spark_eos.spark.columns import check_columns, check_marked, marked
+from spark_eos.spark.narrow_plan import check_stream
+from spark_eos.spark.stream_sources import sources_of
+from spark_eos.worker.task import write_task
+
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceStreamArrowWriter,
+        WriterCommitMessage,
+    )
+except ImportError as error:
+    raise ImportError(
+        f'format("kafka-eos") needs Spark 4.1 or newer, this is {pyspark.__version__}; '
+        "ExactlyOnceSink does the same on Spark 4.0"
+    ) from error
+
+logger = logging.getLogger(__name__)
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
+
+
+class KafkaEosDataSource(DataSource):
+    """Writes a streaming query's rows to Kafka exactly once: ``format("kafka-eos")``.
+
+    Register it with ``spark.dataSource.register(KafkaEosDataSource)``, and write with
+    `write_stream`. Columns and guarantee are those of `ExactlyOnceSink`; the options are its
+    arguments in Spark's spelling (``groupId``, ``chunkRecords``), with client settings after
+    ``kafka.``. Needs Spark 4.1.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._plans = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark makes an instance in the process that plans, and sends one to that which commits.
+        return {**self.__dict__, "_plans": False}
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "kafka-eos"
+
+    def streamWriter(  # noqa: N802 - Spark's name for it
+        self,
+        schema: T.StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's too
+    ) -> DataSourceStreamArrowWriter:
+        """The writer of one batch; in the process that plans, with the batch's plan.
+
+        Raises:
+            SparkEosError: the batch can't be written; Spark stops the query with this as reason.
+        """
+        if not self._plans:
+            return _Writer(_location(self.options))
+        if overwrite:
+            raise UnsupportedPipelineError("only output mode append can be written")
+        with _told_in_option_names():
+            options = read_options(self.options)
+            check_columns(schema, options.settings.topic)
+            check_marked(schema)
+            request = Plan(
+                options.settings,
+                options.checkpoint_location,
+                options.members,
+                options.group_timeout,
+            )
+            location = _location(self.options)
+            planned = KeeperClient(*location).plan(request, options.idle_timeout)
+        return _Writer(location, options.settings, planned)
+
+
+def _location(options: Mapping[str, str]) -> tuple[str, str, float]:
+    """What a `KeeperClient` is made of."""
+    return (*query_location(options), answer_within(options))
+
+
+@dataclass(frozen=True)
+class _TaskReport(WriterCommitMessage):
+    query_run: str
+    rows: list[dict[str, Any]]
+
+
+class _Writer(DataSourceStreamArrowWriter):
+    def __init__(
+        self,
+        location: tuple[str, str, float],
+        settings: WriterSettings | None = None,
+        planned: Planned | None = None,
+    ) -> None:
+        self._location = location
+        self._settings = settings
+        self._planned = planned
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        settings, planned = self._settings, self._planned
+        if context is None or settings is None or planned is None:
+            raise SparkEosError("only a task of a planned batch can write")
+        _check_batch(planned, context, self._location[1])
+        (report,) = write_task(settings, planned.plan)(iterator)
+        return _TaskReport(context.getLocalProperty(_RUN_ID) or "", report.to_pylist())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name for it
+        reports = [message for message in messages if isinstance(message, _TaskReport)]
+        outcome = job_outcome(row for report in reports for row in report.rows)
+        query_run = reports[0].query_run if reports else ""
+        with _told_in_option_names():
+            done = KeeperClient(*self._location).commit(Commit(batchId, query_run, outcome))
+        announce(done, ())
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        # Nothing is undone: what tasks have committed is committed, and is skipped by whoever
+        # writes the batch again. Spark also calls this after a commit that has failed.
+        KeeperClient(*self._location).abort()
+
+
+def _check_batch(planned: Planned, context: TaskContext, checkpoint: str) -> None:
+    query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    if (query_id, batch_id) != (planned.query_id, str(planned.batch_id)):
+        raise CheckpointError(
+            f"checkpointLocation {checkpoint!r} has, as Python sees it on the driver's host, batch "
+            f"{planned.batch_id} of query {planned.query_id}, and this is batch {batch_id} of "
+            f"query {query_id}: give the full URI, such as hdfs://namenode/checkpoints/orders"
+        )
+
+
+@contextmanager
+def _told_in_option_names() -> Iterator[None]:
+    try:
+        yield
+    except SparkEosError as error:
+        raise in_option_names(error) from None
+
+
+def write_stream(frame: DataFrame) -> DataStreamWriter:
+    """Checks a streaming DataFrame and returns the writer to write it by ``format("kafka-eos")``.
+
+    The one way to such a writer: it refuses rows that were not checked here, since a data source is
+    shown rows and no plan. Options, a trigger and ``start()`` follow; rows can't be changed any
+    more.
+
+    Args:
+        frame: the streaming DataFrame; columns as for `ExactlyOnceSink.write`.
+
+    Returns:
+        A DataStreamWriter with the format set.
+
+    Raises:
+        UnsupportedPipelineError: a column, a source's option or an operator of the plan stands in
+            the way.
+    """
+    # Whether there is a topic, the writer knows, by its options.
+    check_columns(frame.schema, "")
+    check_stream(frame, lineage_follows=False)
+    writer = marked(frame).writeStream.format(KafkaEosDataSource.name())
+    passes_over = any(
+        source.options.get("failondataloss", "true").lower() == "false"
+        for source in sources_of(frame)
+    )
+    return writer.option("failOnDataLoss", "false") if passes_over else writer

@@ -1,0 +1,1 @@
+"""One query on the driver: membership, committed offsets, batches."""

@@ -1,0 +1,104 @@
+"""Where a source partition without a committed offset begins: is it new, or was its offset lost?
+
+Pure. A partition is new only if nothing says that the group has had an offset for it; where one
+was lost, it is restored from the checkpoint if that proves it, and refused otherwise.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_eos.batch.plan import BatchRange, Positions
+from spark_eos.driver.offset_log import Note
+from spark_eos.errors import OffsetsLostError
+from spark_eos.kafka.offset_metadata import KnownPartitions
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What tells a lost offset from one that never was.
+
+    Attributes:
+        group_id: the consumer group.
+        known: the partitions that the group has had offsets for, by the metadata of those left.
+        topic_ids: ids of the source topics.
+        note: with what the checkpoint was last written from.
+        begun_now: whether this run is the first to write the batch, so that none of its rows can
+            be written yet.
+    """
+
+    group_id: str
+    known: KnownPartitions
+    topic_ids: Mapping[str, uuid.UUID | None]
+    note: Note
+    begun_now: bool
+
+
+def origins(
+    batch: BatchRange, committed: Positions, first_offsets: Positions, evidence: Evidence
+) -> Positions:
+    """The offsets to commit for the batch's partitions that have none.
+
+    Args:
+        batch: the batch's range.
+        committed: next offset by (topic, partition).
+        first_offsets: the first offset of partitions that the batch is the first to have.
+        evidence: what else is known.
+
+    Raises:
+        OffsetsLostError: an offset was lost, and nothing proves what it was.
+    """
+    found: Positions = {}
+    # An old checkpoint that was put back proves nothing: the group has gone further since.
+    unwritten = all(committed[p] <= start for p, start in batch.starts.items() if p in committed)
+    current = all(committed[p] <= end for p, end in batch.ends.items() if p in committed)
+    for topic, partition in sorted(batch.ends.keys() - committed.keys()):
+        place = (topic, partition)
+        start = batch.starts.get(place)
+        if start is None or batch.batch_id == 0:
+            if evidence.known.knows(topic, partition, evidence.topic_ids.get(topic)):
+                raise _lost(place, batch, evidence, "it had one before")
+            if start is None:
+                found[place] = first_offsets.get(place, 0)
+                continue
+            if evidence.note.group_id is not None:
+                raise _lost(place, batch, evidence, "batch 0 was begun before")
+        elif evidence.note.group_id != evidence.group_id or topic not in evidence.note.topic_ids:
+            raise _lost(
+                place,
+                batch,
+                evidence,
+                f"batch {batch.batch_id} starts at {start}, or the checkpoint is another group's",
+            )
+        elif not current or (evidence.begun_now and not unwritten):
+            raise _lost(
+                place, batch, evidence, "the group's other offsets lie past the checkpoint's"
+            )
+        elif not evidence.begun_now and batch.ends[place] != start:
+            raise _lost(
+                place,
+                batch,
+                evidence,
+                f"batch {batch.batch_id}, from {start} to {batch.ends[place] - 1}, was begun",
+            )
+        # Batches before this one are finished, and nothing of this one can be written yet.
+        found[place] = start
+    return found
+
+
+def _lost(
+    place: tuple[str, int], batch: BatchRange, evidence: Evidence, because: str
+) -> OffsetsLostError:
+    name = f"{place[0]}-{place[1]}"
+    start = batch.starts.get(place)
+    ours = evidence.note.group_id == evidence.group_id and batch.batch_id > 0
+    below = f" What this checkpoint's batches tell: all below {start} is written." if ours else ""
+    return OffsetsLostError(
+        f"group {evidence.group_id!r} has no committed offset for {name}, although {because}: its "
+        "offset has expired (offsets.retention.minutes) or was deleted. Records may be written "
+        f"already, so nothing is written now.{below} Find out up to where {name} was written "
+        "(spark-eos verify) and set the group's offset there while the query is stopped "
+        f"(kafka-consumer-groups.sh --reset-offsets --group {evidence.group_id} --topic "
+        f"{place[0]}:{place[1]} --to-offset N --execute), or start anew with another group_id and "
+        "another checkpoint_location"
+    )

@@ -1,0 +1,254 @@
+"""Spark's offset log: which source offsets a micro-batch covers.
+
+Formats: Spark's OffsetSeqLog v1, one JSON line per source in source order, and v2 (Spark 4.1),
+whose lines are prefixed with the source's name. A batch's end offsets are in ``offsets/<batch>``,
+its start offsets in ``offsets/<batch - 1>``, those of batch 0 in ``sources/<source>/0``.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from spark_eos.batch.plan import BatchRange, Positions
+from spark_eos.errors import CheckpointError
+
+_PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
+_NO_OFFSET: Final = "-"
+# Our own directory in Spark's checkpoint, which Spark passes over; it holds one file, a `Note`.
+_NOTE: Final = "spark-eos/note"
+
+
+class Files(Protocol):
+    """What is needed of the file system that holds a checkpoint; paths are relative to it."""
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if there is no such file."""
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory; none if there is no such directory."""
+
+    def write(self, path: str, text: str) -> None:
+        """Makes a directory that holds one file of one line, in place of what it held."""
+
+
+def parse_positions(lines: list[str], where: str) -> Positions:
+    """Merges the Kafka offsets of all sources of one offset log entry.
+
+    Raises:
+        CheckpointError: a source is not Kafka's, or two sources read the same partition.
+    """
+    positions: Positions = {}
+    for line in lines:
+        text = _PREFIX.sub("", line.strip())
+        if not text or text == _NO_OFFSET:
+            continue
+        try:
+            found = {
+                (topic, int(partition)): int(offset)
+                for topic, partitions in json.loads(text).items()
+                for partition, offset in partitions.items()
+            }
+        except (ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"{where} holds a source whose offsets are not Kafka's: {text[:200]!r}. "
+                "All sources of the query must come from sink.read"
+            ) from error
+        for topic, partition in found.keys() & positions.keys():
+            raise CheckpointError(
+                f"{where}: two sources of the query read {topic}-{partition}; a group has one "
+                "offset per partition, so read the topic once"
+            )
+        positions.update(found)
+    return positions
+
+
+def _entry(text: str, where: str) -> Positions:
+    version, _, body = text.partition("\n")
+    if version.strip() not in ("v1", "v2"):
+        raise CheckpointError(f"{where} has the unknown format {version!r}")
+    _metadata, *lines = body.split("\n")
+    return parse_positions(lines, where)
+
+
+def _initial(files: Files) -> Positions:
+    lines = []
+    for name in sorted(files.names("sources")):
+        text = files.read(f"sources/{name}/0")
+        if text is None:
+            raise CheckpointError(f"the checkpoint's sources/{name}/0 is missing")
+        lines.append(text.split("\n", 1)[1])
+    return parse_positions(lines, "the checkpoint's sources")
+
+
+@dataclass(frozen=True)
+class FinishedBatches:
+    """How far a query has come, by its checkpoint.
+
+    Attributes:
+        last: Spark's number of the last finished batch; None if there is none.
+        unfinished: the batch that was begun and has not finished; None if there is none.
+        ends: offset after the last of the finished batches, by (topic, partition).
+    """
+
+    last: int | None
+    unfinished: int | None
+    ends: Positions
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a checkpoint's offsets belong to.
+
+    Attributes:
+        group_id: the group whose query has last written from it; None if none has.
+        topic_ids: ids of the topics that it has read.
+    """
+
+    group_id: str | None = None
+    topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> "Note":
+        """The note; an empty one if the text is none."""
+        try:
+            fields = json.loads(text)
+            ids = {topic: uuid.UUID(told) for topic, told in fields["topic_ids"].items()}
+            return cls(str(fields["group_id"]), ids)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+    def text(self) -> str:
+        """The note as a line of JSON."""
+        ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
+        return json.dumps({"group_id": self.group_id, "topic_ids": ids})
+
+
+def _greatest(names: list[str]) -> int | None:
+    return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+class OffsetLog:
+    """Reads batch ranges from a checkpoint.
+
+    Args:
+        files: the checkpoint's files.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._last: tuple[int, Positions] | None = None
+        self._query_id: str | None = None
+        self._note: Note | None = None
+
+    def query_id(self) -> str:
+        """The id of the query that the checkpoint belongs to.
+
+        Raises:
+            CheckpointError: there is no checkpoint here.
+        """
+        if self._query_id is None:
+            text = self._files.read("metadata")
+            if text is None:
+                raise CheckpointError(
+                    "there is no streaming checkpoint at checkpoint_location; it must be the "
+                    "location that the query itself uses (sink.write sets it)"
+                )
+            self._query_id = str(json.loads(text)["id"])
+        return self._query_id
+
+    def latest(self) -> int:
+        """The batch that Spark has begun last.
+
+        Raises:
+            CheckpointError: it has begun none.
+        """
+        begun = self._begun()
+        if begun is None:
+            raise CheckpointError("the checkpoint's offsets are missing: no batch has begun")
+        return begun
+
+    def _begun(self) -> int | None:
+        return _greatest(self._files.names("offsets"))
+
+    def _ends(self, batch_id: int) -> Positions:
+        if self._last is not None and self._last[0] == batch_id:
+            return self._last[1]
+        where = f"offsets/{batch_id}"
+        text = self._files.read(where)
+        if text is None:
+            raise CheckpointError(
+                f"the checkpoint's {where} is missing; checkpoint_location must be the location "
+                "that the query itself uses (sink.write sets it)"
+            )
+        return _entry(text, f"the checkpoint's {where}")
+
+    def finished(self) -> FinishedBatches:
+        """Up to where the query has finished its batches; for a query that is stopped.
+
+        Raises:
+            CheckpointError: there is no checkpoint, it has no batch, or it can't be read.
+        """
+        self.query_id()
+        begun = self._begun()
+        last = _greatest(self._files.names("commits"))
+        if begun is None:
+            raise CheckpointError(
+                "the checkpoint has no batch: the query has written nothing, so there is nothing "
+                "to go on from"
+            )
+        ends = _initial(self._files) if last is None else self._ends(last)
+        return FinishedBatches(last, begun if begun != last else None, ends)
+
+    def initial(self) -> Positions:
+        """Where the first batch starts.
+
+        Raises:
+            CheckpointError: it can't be read.
+        """
+        return _initial(self._files)
+
+    def batch_range(self, batch_id: int) -> BatchRange:
+        """The range of a batch that Spark has begun.
+
+        Raises:
+            CheckpointError: the offset log lacks it, or can't be read.
+        """
+        starts = self._ends(batch_id - 1) if batch_id > 0 else self.initial()
+        ends = self._ends(batch_id)
+        self._last = (batch_id, ends)
+        return BatchRange(batch_id, starts, ends)
+
+    def began_ms(self, batch_id: int) -> int:
+        """When Spark began a batch for the first time, in milliseconds since 1970.
+
+        By the clock of the driver of then; 0 if the offset log does not tell.
+        """
+        lines = (self._files.read(f"offsets/{batch_id}") or "").split("\n", 2)
+        try:
+            return int(json.loads(lines[1])["batchTimestampMs"])
+        except (IndexError, KeyError, TypeError, ValueError):
+            return 0
+
+    def note(self) -> Note:
+        """With what the checkpoint was last written from.
+
+        Raises:
+            CheckpointError: it can't be read.
+        """
+        if self._note is None:
+            texts = [self._files.read(f"{_NOTE}/{name}") for name in self._files.names(_NOTE)]
+            self._note = Note.parse(next(filter(None, texts), ""))
+        return self._note
+
+    def set_note(self, note: Note) -> None:
+        """Notes with what the checkpoint is written from, before the first row is.
+
+        Topics that are not read any more stay noted.
+        """
+        wanted = replace(note, topic_ids={**self.note().topic_ids, **note.topic_ids})
+        if wanted != self._note:
+            self._files.write(_NOTE, wanted.text())
+            self._note = wanted

@@ -1,0 +1,153 @@
+"""What must hold before anything is written; each refusal says what would help."""
+
+from collections.abc import Callable, Collection
+
+from spark_eos.acls import ResourceType, query_acls
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.error_codes import DENIED, Code, code_names
+from spark_eos.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    KafkaResponseError,
+    TopicNotFoundError,
+    UnsupportedBrokerError,
+)
+from spark_eos.kafka import cluster
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.groups import check_membership
+from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos.kafka.transactional_ids import driver_id
+from spark_eos.kafka.transactions import BY_ID, BY_NAME, end_transaction
+
+_LEAST_TRANSACTION_VERSION = 2
+
+
+def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: str) -> int:
+    """The newest version of TxnOffsetCommit spoken: 6 by topic id (KIP-1319), or 5 by name.
+
+    Raises:
+        UnsupportedBrokerError: the cluster can't keep the promise; the text says what helps.
+    """
+    greatest = features.versions.get(TxnOffsetCommitRequest.API_KEY, -1)
+    if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions or greatest < BY_NAME:
+        raise UnsupportedBrokerError(
+            f"the brokers at {bootstrap_servers} speak TxnOffsetCommit up to version {greatest} "
+            f"and {'no ' if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions else ''}"
+            "ConsumerGroupHeartbeat; spark-eos needs TxnOffsetCommit 5 and the consumer group "
+            "protocol: Kafka 4.0 or newer"
+        )
+    level = features.features.get("transaction.version", 0)
+    if level < _LEAST_TRANSACTION_VERSION:
+        raise UnsupportedBrokerError(
+            f"the cluster at {bootstrap_servers} has transaction.version={level}, spark-eos needs "
+            f"{_LEAST_TRANSACTION_VERSION} (KIP-890). Upgrade the feature: kafka-features.sh "
+            f"--bootstrap-server {bootstrap_servers} upgrade --feature "
+            f"transaction.version={_LEAST_TRANSACTION_VERSION}"
+        )
+    return min(greatest, BY_ID)
+
+
+def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> int:
+    """The newest version of TxnOffsetCommit that a broker speaks; as `offset_commit_version`."""
+    features = cluster.broker_features(wire, deadline)
+    return offset_commit_version(features, settings.client.bootstrap_servers)
+
+
+def check_target_topic(
+    wire: Wire, topic: str | None, sources: Collection[str], deadline: Deadline
+) -> None:
+    """Refuses a default target topic that does not exist, or that the query itself reads.
+
+    Raises:
+        TopicNotFoundError, ConfigurationError: as said.
+    """
+    if topic is None:
+        return
+    if topic in sources:
+        raise ConfigurationError(
+            f"topic={topic!r} is a topic that the query reads: it would feed itself"
+        )
+    if topic not in cluster.topics(wire, [topic], deadline):
+        raise TopicNotFoundError(f"target topic {topic!r} does not exist; create it first")
+
+
+def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
+    """Tries the transaction settings with a transactional id of the driver's own.
+
+    Raises:
+        ConfigurationError: the broker does not allow so long a transaction.
+        AuthorizationError: it does not allow the transactional id.
+    """
+    transaction_timeout_ms = settings.transaction_timeout_ms
+    name = driver_id(settings.transactional_id_prefix, settings.group_id)
+    try:
+        end_transaction(wire, name, transaction_timeout_ms, deadline)
+    except KafkaResponseError as error:
+        if error.code != Code.INVALID_TRANSACTION_TIMEOUT:
+            raise
+        raise ConfigurationError(
+            f"transaction_timeout_ms={transaction_timeout_ms} is above the brokers' "
+            "transaction.max.timeout.ms; lower the one or raise the other"
+        ) from error
+
+
+def check_authorization(
+    wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+) -> None:
+    """Refuses to start without the ACLs that a query needs, as far as its topics are known.
+
+    Tries the transaction settings too, which is how the right to transactional ids is found out.
+
+    Raises:
+        AuthorizationError: ACLs are missing: all of them are named.
+        ConfigurationError: as `check_transactions`.
+    """
+    targets = () if settings.topic is None else (settings.topic,)
+    needed = query_acls(settings.group_id, settings.id_prefix, sources, targets)
+    on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
+    missing = cluster.forbidden(wire, on_topics, deadline)
+    codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
+    for code in (
+        _denied(lambda: check_membership(wire, settings.group_id, deadline)),
+        _denied(lambda: check_transactions(wire, settings, deadline)),
+    ):
+        if code is not None:
+            missing += [acl for acl in needed if acl.resource is DENIED[code]]
+            codes.append(code)
+    if missing:
+        raise AuthorizationError(
+            f"{code_names(codes)}: {wire.grantee.lacks(missing)}", codes[0], missing
+        )
+
+
+def _denied(check: Callable[[], None]) -> int | None:
+    try:
+        check()
+    except AuthorizationError as error:
+        return error.code
+    return None
+
+
+def check_cluster(
+    wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+) -> int:
+    """Everything above, in turn.
+
+    Args:
+        wire: the connections.
+        settings: the writer's settings.
+        sources: the topics that the query reads, as far as they are known.
+        deadline: over all calls.
+
+    Returns:
+        The newest version of TxnOffsetCommit that the broker asked speaks; what is sent is chosen
+        for each connection.
+
+    Raises:
+        UnsupportedBrokerError, TopicNotFoundError, ConfigurationError, KafkaResponseError: as said.
+    """
+    version = check_brokers(wire, settings, deadline)
+    check_authorization(wire, settings, sources, deadline)
+    check_target_topic(wire, settings.topic, sources, deadline)
+    return version

@@ -1,0 +1,1 @@
+"""The computer a process runs on: private directories, other processes."""

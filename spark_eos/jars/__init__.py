@@ -1,0 +1,1 @@
+"""Jars by lock file, and the Java that runs them."""

@@ -1,0 +1,1 @@
+"""The frame of spark-submit jobs. Public."""

@@ -1,0 +1,184 @@
+"""What spark-submit jobs share: a query's run from its start to its stop.
+
+A job is a click command with `spark_eos.jobs.options.job_options` that calls `run_job` with a
+function from DataFrame to DataFrame; ``jobs/relay.py`` is the shortest one.
+"""
+
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import click
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos.errors import ConfigurationError, SparkEosError
+from spark_eos.jobs.options import JobOptions
+from spark_eos.observability.json_logs import JsonFormatter
+from spark_eos.observability.on_batch import OnBatch
+from spark_eos.spark.sink import ExactlyOnceSink
+
+logger = logging.getLogger(__name__)
+
+_USERS_ERROR: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE", re.DOTALL)
+# How soon a signal is noticed while the query runs.
+_POLL_SECONDS: Final = 1
+
+
+class _JobSink(ExactlyOnceSink):
+    """A sink that remembers why a batch failed; Spark keeps only the text of it."""
+
+    error: Exception | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            super().__call__(frame, batch_id)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+class _StopSignals:
+    """SIGINT and SIGTERM: the first one stops the query cleanly, a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.query_runs = False
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._received)
+
+    def _received(self, number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        self.status = 128 + number
+        # Nothing may be raised into a call to the JVM after which the JVM is needed again: the
+        # next call would read the interrupted one's answer.
+        if not self.query_runs:
+            raise SystemExit(self.status)
+
+
+def start_session() -> SparkSession:
+    """The session that spark-submit has configured."""
+    # spark-submit knows which Python the workers run. Where the job was started without it, Spark
+    # would take whatever python3 is first on PATH.
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return SparkSession.builder.getOrCreate()
+
+
+def run_job(
+    options: JobOptions,
+    transform: Callable[[DataFrame], DataFrame],
+    *,
+    include_headers: bool = False,
+    session: Callable[[], SparkSession] = start_session,
+) -> None:
+    """Runs a query until it has ended or is stopped by SIGINT or SIGTERM; logs each batch.
+
+    Args:
+        options: what the job was told.
+        transform: from the columns of `ExactlyOnceSink.read` to those that
+            `ExactlyOnceSink.write` takes; with narrow operators only.
+        include_headers: whether to read the records' headers too.
+        session: starts Spark.
+
+    Raises:
+        click.UsageError: an option can't be used; raised before Spark starts.
+        click.ClickException: the query failed for a reason that its message explains.
+        SystemExit: with 128 + the signal's number, after a signal.
+    """
+    _log_to_stderr(options.log_format)
+    on_batch = (
+        None
+        if options.metrics_port is None
+        else _metrics(options.metrics_port, options.metrics_address)
+    )
+    signals = _StopSignals()
+    signals.install()
+    try:
+        sink = _JobSink(
+            kafka=options.kafka,
+            group_id=options.group_id,
+            topic=options.target,
+            checkpoint_location=options.checkpoint_location,
+            on_batch=on_batch,
+        )
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    spark = session()
+    signals.install()  # Spark has put a handler of its own in place
+    try:
+        frame = sink.read(
+            spark,
+            subscribe=options.source,
+            starting_offsets=options.starting_offsets,
+            include_headers=include_headers,
+            options=options.source_options,
+        )
+        signals.query_runs = True
+        query = sink.write(transform(frame)).trigger(**options.trigger).start()
+    except SparkEosError as error:
+        raise click.ClickException(str(error)) from error
+    _wait(query, sink, signals)
+
+
+def _wait(query: StreamingQuery, sink: _JobSink, signals: _StopSignals) -> None:
+    try:
+        while signals.status is None and not query.awaitTermination(_POLL_SECONDS):
+            pass
+    except PySparkException as error:
+        if signals.status is None:
+            raise _explained(sink.error or error) from error
+    except (Py4JError, ConnectionError) as error:
+        if signals.status is None:
+            raise click.ClickException("Spark's JVM has ended.") from error
+    finally:
+        _stop(query)
+        sink.close()
+    if signals.status is not None:
+        logger.warning("stopped by a signal")
+        raise SystemExit(signals.status)
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
+        if query.isActive:
+            query.stop()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        # Ctrl-C reaches the JVM too, which may be gone; then so is the query.
+        logger.debug("stopping the query: %s", error)
+
+
+def _explained(error: Exception) -> Exception:
+    """The error as one to show without traceback, if its message says all there is to say."""
+    if isinstance(error, SparkEosError):
+        return click.ClickException(str(error))
+    raised = _USERS_ERROR.search(str(error))
+    return click.ClickException(raised[1]) if raised else error
+
+
+def _metrics(port: int, address: str) -> OnBatch:
+    try:
+        from spark_eos.observability.prometheus import PrometheusMetrics  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise click.UsageError(f"--metrics-port: {error}") from error
+    return PrometheusMetrics(port=port, address=address)
+
+
+def _log_to_stderr(log_format: str) -> None:
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("spark_eos").setLevel(logging.INFO)
+    # It reports lost connections to a JVM that was told to stop.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)

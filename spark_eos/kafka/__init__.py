@@ -1,0 +1,1 @@
+"""Requests to brokers, typed, and what is known of their answers."""

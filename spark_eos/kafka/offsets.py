@@ -1,0 +1,250 @@
+"""Typed calls that concern a group's committed offsets, outside of transactions."""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+
+from spark_eos.acls import ResourceType, describe
+from spark_eos.client.error_codes import Code, refusal
+from spark_eos.errors import KafkaResponseError
+from spark_eos.kafka.cluster import NO_ID, by_topic, topics_with_offsets
+from spark_eos.kafka.connection import CoordinatorType, Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.offset_metadata import CommittedOffset
+
+_BY_NAME: Final = 9
+# The broker writes what a request commits as one record batch, at most message.max.bytes of
+# __consumer_offsets long (1 MiB unless set), which costs about so much for each offset.
+_REQUEST_BYTES: Final = 256 << 10
+_RECORD_BYTES: Final = 100
+
+TopicIds = Mapping[str, uuid.UUID | None]
+
+
+def _versions(ids: TopicIds) -> dict[str, int]:
+    """Of OffsetFetch and OffsetCommit: 10 by topic id, or 9 by name if one id is not known."""
+    if NO_ID in ids.values():
+        return {"min_version": _BY_NAME, "max_version": _BY_NAME}
+    return {"min_version": _BY_NAME}
+
+
+def _codes(response: Any) -> list[int]:
+    group = response.groups[0]
+    return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
+
+
+def group_offsets(
+    wire: Wire,
+    group_id: str,
+    partitions: Iterable[tuple[str, int]],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    member: tuple[str, int] | None = None,
+    stable: bool = True,
+    wait: bool = True,
+) -> dict[tuple[str, int], CommittedOffset]:
+    """The group's committed offsets, once no transaction on them is pending (KIP-447).
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        partitions: (topic, partition) pairs.
+        topic_ids: ids of their topics.
+        deadline: also bounds the wait for pending transactions.
+        member: member id and epoch of a current member, which the broker then checks.
+        stable: whether pending transactions matter; if not, what they hold does not count.
+        wait: whether to wait for them, or to raise 88 UNSTABLE_OFFSET_COMMIT.
+
+    Returns:
+        Offsets by (topic, partition); partitions without one are left out.
+
+    Raises:
+        KafkaResponseError: the member is not current, or the offsets can't be read.
+        AuthorizationError: they may not be read.
+    """
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    member_id, epoch = member or (None, -1)
+    grouped = by_topic(partitions)
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
+    request = OffsetFetchRequest(
+        groups=[
+            group_class(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=epoch,
+                topics=[
+                    group_class.OffsetFetchRequestTopics(
+                        name=topic, topic_id=ids[topic], partition_indexes=indexes
+                    )
+                    for topic, indexes in grouped.items()
+                ],
+            )
+        ],
+        require_stable=stable,
+        **_versions(ids),
+    )
+
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=_codes,
+        retry=[Code.UNSTABLE_OFFSET_COMMIT] if wait else (),
+    )
+    bad = [code for code in _codes(response) if code]
+    if bad:
+        raise _refused(wire, group_id, grouped, bad[0])
+    return _found(response, {topic_id: name for name, topic_id in ids.items()})
+
+
+def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[tuple[str, int], CommittedOffset]:
+    return {
+        (topic.name or names[topic.topic_id], p.partition_index): CommittedOffset(
+            p.committed_offset, p.metadata or ""
+        )
+        for topic in response.groups[0].topics
+        for p in topic.partitions
+        if p.committed_offset >= 0
+    }
+
+
+def committed_offsets(
+    wire: Wire,
+    group_id: str,
+    partitions: Iterable[tuple[str, int]],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    member: tuple[str, int] | None = None,
+    stable: bool = True,
+) -> dict[tuple[str, int], int]:
+    """As `group_offsets`, without the metadata."""
+    found = group_offsets(
+        wire, group_id, partitions, topic_ids, deadline, member=member, stable=stable
+    )
+    return {partition: committed.offset for partition, committed in found.items()}
+
+
+def all_group_offsets(
+    wire: Wire, group_id: str, deadline: Deadline
+) -> dict[tuple[str, int], CommittedOffset]:
+    """All committed offsets of a group, by (topic, partition).
+
+    What open transactions hold does not count. A group that does not exist has none.
+
+    Raises:
+        KafkaResponseError: the offsets can't be read.
+    """
+    request = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequest.OffsetFetchRequestGroup(
+                group_id=group_id, member_id=None, member_epoch=-1, topics=None
+            )
+        ],
+        require_stable=False,
+        min_version=8,
+        # The last version that answers with names: they need no look-up, and are known even
+        # when the topic is gone.
+        max_version=9,
+    )
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP, group_id, request, deadline, codes=_codes
+    )
+    bad = [code for code in _codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
+    if bad:
+        raise _refused(wire, group_id, (), bad[0])
+    return _found(response, {})
+
+
+def all_committed_offsets(
+    wire: Wire, group_id: str, deadline: Deadline
+) -> dict[tuple[str, int], int]:
+    """As `all_group_offsets`, without the metadata."""
+    found = all_group_offsets(wire, group_id, deadline)
+    return {partition: committed.offset for partition, committed in found.items()}
+
+
+def _refused(wire: Wire, group_id: str, topics: Iterable[str], code: int) -> KafkaResponseError:
+    needed = [describe(ResourceType.TOPIC, topic) for topic in topics]
+    needed.append(describe(ResourceType.GROUP, group_id))
+    return refusal(f"offsets of group {group_id!r}", code, needed, wire.grantee)
+
+
+def in_requests(
+    offsets: Mapping[tuple[str, int], int], metadata: Mapping[tuple[str, int], str]
+) -> Iterator[dict[tuple[str, int], int]]:
+    """Divides offsets among requests, each of which the broker can write as one record batch."""
+    part: dict[tuple[str, int], int] = {}
+    size = 0
+    for place, offset in offsets.items():
+        bytes_of_one = _RECORD_BYTES + len(place[0]) + len(metadata.get(place, ""))
+        if part and size + bytes_of_one > _REQUEST_BYTES:
+            yield part
+            part, size = {}, 0
+        part[place] = offset
+        size += bytes_of_one
+    if part:
+        yield part
+
+
+def commit_offsets(
+    wire: Wire,
+    group_id: str,
+    member: tuple[str, int, str | None],
+    offsets: Mapping[tuple[str, int], int],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    metadata: Mapping[tuple[str, int], str] | None = None,
+    on_lost: Callable[[], None] | None = None,
+) -> dict[tuple[str, int], int]:
+    """Commits offsets outside a transaction, as one member, with its epoch.
+
+    Args:
+        wire: the connections.
+        group_id: the consumer group.
+        member: member id, member epoch, instance id; no id and epoch -1 for somebody who is not
+            a member, which only a group without members takes offsets from.
+        offsets: next offset to read, by (topic, partition); many go in several requests.
+        topic_ids: ids of their topics.
+        deadline: over all attempts.
+        metadata: a text to store with the offset, by (topic, partition).
+        on_lost: called for each request whose answer was lost; it may yet be carried out.
+
+    Returns:
+        Kafka's error code by (topic, partition); 0 where the offset is committed.
+    """
+    topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition_class = topic_class.OffsetCommitRequestPartition
+    member_id, epoch, instance_id = member
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
+    names = {topic_id: name for name, topic_id in ids.items()}
+    texts = metadata or {}
+    codes: dict[tuple[str, int], int] = {}
+    for part in in_requests(offsets, texts):
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=epoch,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=topics_with_offsets(topic_class, partition_class, part, ids, texts),
+            **_versions(ids),
+        )
+        response = wire.ask_coordinator(
+            CoordinatorType.GROUP,
+            group_id,
+            request,
+            deadline,
+            codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
+            on_lost=on_lost,
+        )
+        codes |= {
+            (topic.name or names[topic.topic_id], p.partition_index): p.error_code
+            for topic in response.topics
+            for p in topic.partitions
+        }
+    return codes

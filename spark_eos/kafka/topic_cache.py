@@ -1,0 +1,165 @@
+"""Topics by name, asked for once and kept while they are in use: the metadata cache of KIP-1319.
+
+The driver keeps one for source topics, each worker one for target topics.
+"""
+
+import math
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+
+from cachetools import TTLCache
+from kafka.util import ensure_valid_topic_name
+
+from spark_eos.acls import Operation
+from spark_eos.errors import DeadlineExceededError, OffsetsLostError, TopicNotFoundError
+from spark_eos.kafka import cluster
+from spark_eos.kafka.cluster import NO_ID, TopicInfo
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Again, Deadline
+
+
+class MissingTopicsError(TopicNotFoundError):
+    """Topics do not exist, and did not come to be in the time allowed.
+
+    Attributes:
+        names: the topics.
+    """
+
+    def __init__(self, names: Iterable[str], reason: str) -> None:
+        self.names = sorted(names)
+        self.reason = reason
+        super().__init__(f"topic {quoted(self.names)} does not exist: {reason}")
+
+
+class TopicCache:
+    """What a cluster knows of topics; not for use by several threads at once.
+
+    Args:
+        wire: the connections.
+        max_block_ms: milliseconds to wait for topics that are missing (Kafka's ``max.block.ms``).
+        max_idle_ms: milliseconds after which a topic that nobody asked for leaves the cache
+            (Kafka's ``metadata.max.idle.ms``).
+    """
+
+    def __init__(self, wire: Wire, *, max_block_ms: float, max_idle_ms: float) -> None:
+        self._wire = wire
+        self._max_block = max_block_ms / 1000
+        self._topics: TTLCache[str, TopicInfo] = TTLCache(math.inf, max_idle_ms / 1000)
+
+    def get(
+        self, names: Collection[str], operation: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicInfo]:
+        """The topics, as they were when they were last asked for.
+
+        Those that are not in the cache are asked for in one request, and again until they exist.
+
+        Args:
+            names: their names.
+            operation: what they are looked up for.
+
+        Raises:
+            MissingTopicsError: some do not exist after max_block_ms, or never can.
+            DeadlineExceededError: the cluster did not answer within max_block_ms.
+            AuthorizationError: a topic may not be described.
+        """
+        found = {}
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is not None:
+                # Set again, for the cache counts a topic's time from there.
+                found[name] = self._topics[name] = topic
+        missing = set(names) - found.keys()
+        return {**found, **self._wait_for(missing, operation)} if missing else found
+
+    def refresh(
+        self, names: Collection[str], operation: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicInfo]:
+        """The topics as they are now; waits and raises as `get` does."""
+        for name in names:
+            self._topics.pop(name, None)
+        return self.get(names, operation)
+
+    def clear(self) -> None:
+        """Forgets all topics."""
+        self._topics.clear()
+
+    def _wait_for(self, names: Collection[str], operation: Operation) -> dict[str, TopicInfo]:
+        impossible = [name for name in names if not _is_valid(name)]
+        if impossible:
+            raise MissingTopicsError(impossible, "no topic can have such a name")
+        deadline = Deadline(self._max_block, "max_block_ms")
+        found: dict[str, TopicInfo] = {}
+        missing = set(names)
+        answered = False
+
+        def attempt() -> None:
+            nonlocal answered
+            answered = False
+            found.update(cluster.topics(self._wire, missing, deadline, operation))
+            missing.difference_update(found)
+            answered = True
+            if missing:
+                raise Again(f"topic {quoted(missing)} does not exist")
+
+        try:
+            deadline.attempts("looking topics up")(attempt)
+        except DeadlineExceededError as error:
+            if not answered:
+                raise
+            waited = f"waited {deadline.seconds:g} s for it ({deadline.setting})"
+            raise MissingTopicsError(missing, waited) from error
+        finally:
+            self._topics.update(found)
+        return found
+
+
+def source_topics(
+    cache: TopicCache, names: Collection[str], known: Mapping[str, uuid.UUID | None], group_id: str
+) -> dict[str, TopicInfo]:
+    """Source topics as they are now; they must be the ones whose offsets the group commits.
+
+    Args:
+        cache: where to look them up afresh.
+        names: their names.
+        known: their ids so far, as far as they are known.
+        group_id: the consumer group, for the error.
+
+    Raises:
+        OffsetsLostError: a topic was deleted and created anew: it has another id.
+        TopicNotFoundError: a topic does not exist any more, after max_block_ms.
+    """
+    try:
+        found = cache.refresh(names, Operation.READ)
+    except MissingTopicsError as error:
+        raise TopicNotFoundError(
+            f"source topic {quoted(error.names)} does not exist any more: {error.reason}. "
+            f"{_what_to_do(group_id)}"
+        ) from error
+    for name, topic in found.items():
+        before = known.get(name) or NO_ID
+        if before not in (NO_ID, topic.topic_id):
+            raise OffsetsLostError(
+                f"source topic {name!r} was deleted and created anew: its topic "
+                f"id was {before} and is {topic.topic_id}. {_what_to_do(group_id)}"
+            )
+    return found
+
+
+def _what_to_do(group_id: str) -> str:
+    return (
+        f"Offsets of group {group_id!r} and of the checkpoint belong to the deleted topic, so none "
+        "is committed. Start with another group_id and another checkpoint_location"
+    )
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names for an error's text."""
+    return ", ".join(repr(name) for name in sorted(names))
+
+
+def _is_valid(name: str) -> bool:
+    try:
+        ensure_valid_topic_name(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,33 @@
+"""Transactional ids, ``<prefix>/<group>/<node>/<slot>``: one per worker process and query."""
+
+import re
+from urllib.parse import quote
+
+
+def id_stem(prefix: str, group_id: str) -> str:
+    """What all transactional ids of a group's query begin with.
+
+    The group is percent-encoded, so that no other group's ids begin alike.
+    """
+    return f"{prefix}/{quote(group_id, safe='')}"
+
+
+def id_prefix(prefix: str, group_id: str) -> str:
+    """What an ACL names that covers exactly a query's transactional ids (KIP-290)."""
+    return f"{id_stem(prefix, group_id)}/"
+
+
+def id_prefix_of(transactional_id: str) -> str:
+    """The `id_prefix` of the query that an id belongs to."""
+    return re.sub(r"/(driver|[^/]+/[0-9]+)$", "/", transactional_id)
+
+
+def id_pattern(prefix: str, group_id: str) -> str:
+    """A regular expression (RE2) for exactly the ids that workers of the query may hold."""
+    stem = re.sub(r"([^A-Za-z0-9_/-])", r"\\\1", id_stem(prefix, group_id))
+    return f"^{stem}/[^/]+/[0-9]+$"
+
+
+def driver_id(prefix: str, group_id: str) -> str:
+    """The id with which the driver tries the transaction settings; it never writes."""
+    return f"{id_stem(prefix, group_id)}/driver"

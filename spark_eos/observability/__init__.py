@@ -1,0 +1,1 @@
+"""Reports of batches as logs, metrics and callbacks. Public."""

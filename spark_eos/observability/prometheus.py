@@ -1,0 +1,250 @@
+"""Prometheus metrics of the batches; needs the extra ``metrics``.
+
+Names follow prometheus.io's conventions: base units, ``_total`` for counters, labels whose sum
+means something. Labels are the group, the source topic and the step, so that the number of series
+does not grow with partitions or batches.
+"""
+
+import threading
+from collections import Counter as Sums
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from spark_eos.batch.batch_report import TASK_STEPS, BatchReport
+from spark_eos.errors import ConfigurationError
+from spark_eos.observability.listener import BatchProgress
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client import start_http_server as serve
+except ImportError as error:
+    raise ImportError(
+        "spark_eos.observability.prometheus needs prometheus-client: "
+        "pip install 'spark-eos[metrics]'"
+    ) from error
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class _Families:
+    """The metrics of one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        group, source, step = ["group_id"], ["group_id", "source_topic"], ["group_id", "step"]
+        self.batches = Counter(
+            "spark_eos_batches", "Batches that were committed.", group, registry=registry
+        )
+        self.rounds = Counter(
+            "spark_eos_retry_rounds",
+            "Spark jobs beyond the first of a batch: something failed and was written again.",
+            group,
+            registry=registry,
+        )
+        self.transactions = Counter(
+            "spark_eos_transactions", "Transactions committed.", group, registry=registry
+        )
+        self.bytes = Counter(
+            "spark_eos_written_bytes",
+            "Bytes of the rows handed to the producers, as Arrow holds them.",
+            group,
+            registry=registry,
+        )
+        self.rows_written = Counter(
+            "spark_eos_rows_written",
+            "Output rows committed, by the topic of the records they were made of.",
+            source,
+            registry=registry,
+        )
+        self.rows_skipped = Counter(
+            "spark_eos_rows_skipped",
+            "Output rows that an earlier attempt had committed.",
+            source,
+            registry=registry,
+        )
+        self.offsets = Counter(
+            "spark_eos_source_offsets",
+            "Source offsets that batches covered, transaction markers among them.",
+            source,
+            registry=registry,
+        )
+        self.offsets_lost = Counter(
+            "spark_eos_source_offsets_lost",
+            "Source offsets whose records were deleted before they were read.",
+            source,
+            registry=registry,
+        )
+        self.partitions = Gauge(
+            "spark_eos_source_partitions",
+            "Source partitions of the last batch.",
+            source,
+            registry=registry,
+        )
+        self.lag = Gauge(
+            "spark_eos_source_lag_records",
+            "Offsets that were there at the last batch and not read, where a BatchListener tells.",
+            source,
+            registry=registry,
+        )
+        self.last = Gauge(
+            "spark_eos_last_batch_timestamp_seconds",
+            "Unix time at which the last batch was committed.",
+            group,
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "spark_eos_batch_duration_seconds",
+            "Time of a batch, as the driver saw it.",
+            group,
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.driver_duration = Histogram(
+            "spark_eos_driver_duration_seconds",
+            "Time of the driver's steps of a batch.",
+            step,
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.task_duration = Counter(
+            "spark_eos_task_duration_seconds",
+            "Time of the tasks' steps, summed over tasks.",
+            step,
+            registry=registry,
+        )
+
+    def count(self, report: BatchReport) -> None:
+        """Adds a batch."""
+        group = report.group_id
+        self.batches.labels(group).inc()
+        self.rounds.labels(group).inc(report.rounds - 1)
+        self.transactions.labels(group).inc(report.transactions)
+        self.bytes.labels(group).inc(report.bytes_written)
+        self.last.labels(group).set_to_current_time()
+        partitions = Sums(p.topic for p in report.partitions)
+        for topic, number in partitions.items():
+            self.partitions.labels(group, topic).set(number)
+        for lost in report.lost:
+            self.offsets_lost.labels(group, lost.topic).inc(lost.after - lost.first)
+        for p in report.partitions:
+            self.rows_written.labels(group, p.topic).inc(p.rows_written)
+            self.rows_skipped.labels(group, p.topic).inc(p.rows_skipped)
+            # Where a new partition began, the offset log does not tell.
+            covered = 0 if p.start is None else p.end - p.start
+            self.offsets.labels(group, p.topic).inc(covered)
+        for step, spent in report.milliseconds.items():
+            if step == "total":
+                self.duration.labels(group).observe(spent / 1000)
+            elif step in TASK_STEPS:
+                self.task_duration.labels(group, step).inc(spent / 1000)
+            else:
+                self.driver_duration.labels(group, step).observe(spent / 1000)
+
+    def note_lag(self, group_id: str, lag: Mapping[tuple[str, int], int]) -> None:
+        """Sets the lag of each source topic."""
+        sums: Sums[str] = Sums()
+        for (topic, _partition), records in lag.items():
+            sums[topic] += records
+        for topic, records in sums.items():
+            self.lag.labels(group_id, topic).set(records)
+
+
+# A registry takes each name once, and a process has each port once, however many objects of the
+# class below a notebook makes by running its cells again.
+_lock = threading.Lock()
+_families: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()
+_servers: dict[tuple[str, int], tuple[CollectorRegistry, Any]] = {}
+
+
+class PrometheusMetrics:
+    """Keeps Prometheus metrics of each batch; to be given as ``on_batch``.
+
+    Nothing is started before the first batch, and then in the process that runs the batches: with
+    Spark Connect that is a process of the server's, one for each query.
+
+    Args:
+        registry: where the metrics are; by default prometheus_client's own. One of your own can't
+            be used with Spark Connect.
+        port: the metrics are served there, over HTTP at ``/metrics``; 0 takes a free port. None:
+            they are not, since the registry is exposed in another way.
+        address: the interface to serve on; by default only this host can reach them, since they
+            name groups and topics to whoever asks. ``0.0.0.0`` for all.
+
+    Raises:
+        ConfigurationError: ``port`` is no port.
+    """
+
+    def __init__(
+        self,
+        *,
+        registry: CollectorRegistry | None = None,
+        port: int | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
+        if port is not None and not 0 <= port <= 65_535:
+            raise ConfigurationError(f"port is {port}; it must be between 0 and 65535")
+        self._registry = registry
+        self._address = address
+        self._port = port
+        self._bound: int | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port on which the metrics are served; None before the first batch."""
+        return self._bound
+
+    def __call__(self, report: BatchReport) -> None:
+        """Counts a batch, and starts to serve if need be.
+
+        Raises:
+            ConfigurationError: the port can't be had.
+        """
+        self._families().count(report)
+        self._serve()
+
+    def on_progress(self, joined: BatchProgress) -> None:
+        """Sets the lag; for `spark_eos.observability.listener.BatchListener`."""
+        self._families().note_lag(joined.report.group_id, joined.lag)
+
+    def close(self) -> None:
+        """Stops serving, for good; the metrics stay in their registry, and go on."""
+        with _lock:
+            bound, self._bound, self._port = self._bound, None, None
+            if bound is not None and (self._address, bound) in _servers:
+                _registry, server = _servers.pop((self._address, bound))
+                server.shutdown()
+                server.server_close()
+
+    def _families(self) -> _Families:
+        registry = self._registry or REGISTRY
+        with _lock:
+            if registry not in _families:
+                _families[registry] = _Families(registry)
+            return _families[registry]
+
+    def _serve(self) -> None:
+        registry = self._registry or REGISTRY
+        with _lock:
+            if self._port is None or self._bound is not None:
+                return
+            serving = _servers.get((self._address, self._port))
+            if serving is not None and serving[0] is registry:
+                self._bound = self._port
+                return
+            try:
+                server, _thread = serve(self._port, self._address, registry)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the metrics can't be served on {self._address}:{self._port} "
+                    f"({error.strerror}): give PrometheusMetrics another port"
+                ) from error
+            self._bound = int(server.server_port)
+            _servers[self._address, self._bound] = (registry, server)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._registry is not None:
+            raise ConfigurationError(
+                "PrometheusMetrics(registry=...) can't travel to the process where Spark Connect "
+                "runs the batches: leave registry out and give a port"
+            )
+        return {**self.__dict__, "_bound": None}

@@ -1,0 +1,1 @@
+"""The front for foreachBatch, in classic Spark and on Spark Connect."""

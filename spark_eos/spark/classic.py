@@ -1,0 +1,225 @@
+"""Classic Spark: the sink runs in the driver's process, with Spark's JVM behind py4j."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from spark_eos.batch.plan import BatchRange
+from spark_eos.driver.offset_log import Files, OffsetLog, parse_positions
+from spark_eos.driver.query_run import QueryRun
+from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
+from spark_eos.spark.job_description import described
+from spark_eos.spark.narrow_lineage import check_lineage
+from spark_eos.spark.query_lifetime import activity, leave_at_exit
+from spark_eos.spark.stopping import told_briefly
+from spark_eos.spark.stream_sources import check_sources, sources_of_plan
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_RUN_ID: Final = "spark.jobGroup.id"
+
+
+class HadoopFiles:
+    """A checkpoint's files on any file system that Spark knows, read as Spark itself reads them.
+
+    Args:
+        spark: a session.
+        location: the checkpoint's location, as given to Spark.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._io = jvm.org.apache.commons.io.IOUtils
+        self._base = self._path(location)
+        session: Any = spark._jsparkSession
+        self._fs = self._base.getFileSystem(session.sessionState().newHadoopConf())
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if there is no such file."""
+        full = self._path(self._base, path)
+        if not self._fs.exists(full):
+            return None
+        stream = self._fs.open(full)
+        try:
+            return str(self._io.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """Makes a directory that holds one file of one line, in place of what it held."""
+        directory = self._path(self._base, path)
+        self._fs.delete(directory, True)  # noqa: FBT003 - with all it holds
+        stream = self._fs.create(self._path(directory, "part-0.txt"))
+        try:
+            stream.write(f"{text}\n".encode())
+        finally:
+            stream.close()
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory that are not hidden; none if there is no such directory."""
+        full = self._path(self._base, path)
+        if not self._fs.exists(full):
+            return []
+        found = [status.getPath().getName() for status in self._fs.listStatus(full)]
+        return sorted(name for name in found if not name.startswith((".", "_")))
+
+
+class ExecutionLog(OffsetLog):
+    """Batch ranges from the query's execution, where the batch's rows come from as well.
+
+    On a file system that lets two drivers create one file, the checkpoint's offset log may be
+    another driver's.
+
+    Args:
+        files: the checkpoint's files.
+        execution: tells the execution of the batch in hand (Spark's ``StreamExecutionContext``).
+    """
+
+    def __init__(self, files: Files, execution: Callable[[], Any]) -> None:
+        super().__init__(files)
+        self._execution = execution
+
+    def batch_range(self, batch_id: int) -> BatchRange:
+        """The range of the batch in hand.
+
+        Raises:
+            CheckpointError: it can't be told, or Spark runs another batch.
+        """
+        execution = self._execution()
+        if execution.batchId() != batch_id:
+            raise CheckpointError(
+                f"the sink was called for batch {batch_id} while the query runs batch "
+                f"{execution.batchId()}: call it in foreachBatch's function, with that batch"
+            )
+        where = f"batch {batch_id}"
+        ends = parse_positions(_texts(execution.endOffsets()), where)
+        # Of the first batch Spark tells no start; the checkpoint does.
+        starts = (
+            parse_positions(_texts(execution.startOffsets()), where)
+            if batch_id > 0
+            else self.initial()
+        )
+        return BatchRange(batch_id, starts, ends)
+
+
+def _texts(progress: Any) -> list[str]:
+    """The offsets of all sources of a ``StreamProgress``, as JSON."""
+    offsets = progress.valuesIterator()
+    found = []
+    while offsets.hasNext():
+        found.append(str(offsets.next().json()))
+    return found
+
+
+class ClassicSurroundings:
+    """See `spark_eos.spark.runtime.Surroundings`.
+
+    Args:
+        frame: the run's first batch.
+        location: the checkpoint's location, as given to Spark.
+        spark: the session that the query was started from.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, or another query's.
+        UnsupportedPipelineError: the query's sources can't be written exactly once.
+    """
+
+    # Tasks are cancelled, and spark.python.task.killTimeout, 2 s, later their workers are killed.
+    tasks_outlive_stop = 5.0
+    stop_waits = True
+
+    def __init__(self, frame: DataFrame, location: str, spark: SparkSession) -> None:
+        self._session = frame.sparkSession
+        self._query_id = self._property(_QUERY_ID)
+        self.run_id = self._property(_RUN_ID)
+        self._query = query = self._streaming_query()
+        self.offset_log: OffsetLog = ExecutionLog(
+            HadoopFiles(self._session, location), query.getLatestExecutionContext
+        )
+        found = self.offset_log.query_id()
+        if found != self._query_id:
+            raise CheckpointError(
+                f"checkpoint_location {location!r} belongs to query {found}, this is query "
+                f"{self._query_id}: the sink and the query need the same checkpoint; start the "
+                "query from sink.write(...), which sets it"
+            )
+        # The batch's session is a clone of the user's, and knows nothing of the query.
+        self.active = activity(spark, self._query_id, self.run_id)
+        sources = sources_of_plan(query.analyzedPlan())
+        check_sources(sources)
+        self._sources = len(sources)
+
+    def _streaming_query(self) -> Any:
+        """What runs the query in the JVM (Spark's ``StreamExecution``); there is no public way.
+
+        Raises:
+            UnsupportedPipelineError: the sink was called outside of a query.
+        """
+        found = None
+        if self._query_id:
+            session: Any = self._session._jsparkSession
+            jvm: Any = self._session.sparkContext._jvm
+            active = session.sharedState().activeStreamingQueries()
+            found = active.get(jvm.java.util.UUID.fromString(self._query_id))
+        if found is None:
+            raise UnsupportedPipelineError(
+                "the sink was called outside of a query: start one from sink.write(...)"
+            )
+        return found
+
+    def _property(self, name: str) -> str:
+        return self._session.sparkContext.getLocalProperty(name) or ""
+
+    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread tells
+        """Whether a batch belongs to this run."""
+        return self._property(_RUN_ID) == self.run_id
+
+    def end_with(self, run: QueryRun) -> None:
+        """Lets the members leave when the interpreter exits."""
+        leave_at_exit(run)
+
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing to do: Spark's ``stop()`` interrupts jobs and waits for what else is done."""
+        return contextlib.nullcontext()
+
+    def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
+        """Refuses a job in which rows may have left their source partitions on the way.
+
+        What a batch is made of shows in its RDDs only, and those of a job that this makes are the
+        ones that run: Spark keeps them with the job's plan.
+
+        Raises:
+            UnsupportedPipelineError: as said.
+        """
+        rows: Any = self._query.lastExecution().toRdd()
+        found = rows.getNumPartitions()
+        moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
+        # Of no rows coalesce makes one partition.
+        if found > max(1, moved):
+            raise UnsupportedPipelineError(
+                f"the batch has {found} Spark partitions for {moved} source partitions with "
+                "records, so rows of a source partition are split over tasks: leave out "
+                "repartition, minPartitions and the like"
+            )
+        lineage = job._jdf.queryExecution().toRdd().toDebugString()
+        check_lineage(lineage, rows.id(), self._sources)
+
+    def cores(self) -> int:
+        """Spark's default parallelism now, since executors come and go."""
+        return self._session.sparkContext.defaultParallelism
+
+    def collect(self, frame: DataFrame, description: str) -> list[Row]:
+        """Runs a job; Spark's ``stop()`` interrupts it."""
+        with described(self._session.sparkContext, description):
+            return frame.collect()
+
+    def stopped(self, error: BaseException) -> QueryStoppedError | None:
+        """What to raise in place of the error that an interrupted job ends with."""
+        try:
+            query = self._session.streams.get(self._query_id)
+            active = query is not None and query.isActive
+        except Exception:  # noqa: BLE001 - however the JVM has gone, the query has with it
+            active = False
+        return None if active else told_briefly(error)

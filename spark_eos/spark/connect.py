@@ -1,0 +1,210 @@
+"""Spark Connect: the sink runs in a process of its own beside the server, one for each query run.
+
+The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``), calls the
+sink in its main thread, and ends it with SIGTERM, which neither unwinds it nor cancels its job.
+Should the server die, the process lives on.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from spark_eos.batch.plan import BatchRange
+from spark_eos.driver.offset_log import OffsetLog
+from spark_eos.driver.query_run import QueryRun
+from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
+from spark_eos.spark.connect_files import own_checkpoint
+from spark_eos.spark.narrow_plan import (
+    check_remote_batch,
+    explained,
+    reads_by_name,
+    remote_relations,
+    remote_shape,
+)
+from spark_eos.spark.query_lifetime import activity, leave_at_exit
+
+logger = logging.getLogger(__name__)
+
+_SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
+# Seconds between two looks at whether the server is still there.
+_ORPHAN_CHECK: Final = 1.0
+
+
+def is_connect(frame: DataFrame) -> bool:
+    """Whether a DataFrame is one of Spark Connect; asked without importing its client."""
+    return type(frame).__module__.startswith("pyspark.sql.connect.")
+
+
+class _Terminated(BaseException):
+    """SIGTERM has come while a job ran. No Exception, since Connect's client retries on those."""
+
+
+class ConnectSurroundings:
+    """See `spark_eos.spark.runtime.Surroundings`.
+
+    Args:
+        location: the checkpoint's location, as given to Spark.
+        spark: the session that the query was started from: Spark 4.3 gives batches a clone, which
+            knows no queries.
+
+    Attributes:
+        batch_relation: the server's id of the micro-batch in hand; None if it is not known.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, or another query's.
+    """
+
+    # Spark cancels tasks at its leisure, and spark.python.task.killTimeout, 2 s, later it kills.
+    tasks_outlive_stop = 5.0
+    stop_waits = False
+
+    def __init__(self, location: str, spark: SparkSession) -> None:
+        # Of the last job; an operation can be cancelled by its own session only.
+        self._session = spark
+        self.batch_relation: str | None = None
+        self._narrow = b""
+        files, query = own_checkpoint(spark, location)
+        self.offset_log = OffsetLog(files)
+        self.run_id = str(query.runId)
+        self._asked_spark = activity(spark, str(query.id), self.run_id)
+        self._tag = f"spark-eos-{self.run_id}"
+        self._cores = 0
+        self._server = os.getppid()
+        self._run: QueryRun | None = None
+        self._previous: Any = None
+        self._told_by_signal = False
+        self._stop_asked = False
+        self._in_batch = False
+        self._in_job = False
+
+    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the process is the run
+        """Whether a batch belongs to this run; there is no other in this process."""
+        return True
+
+    def active(self) -> bool:
+        """Whether the run goes on; where a signal tells, Spark need not be asked."""
+        return self._told_by_signal or self._asked_spark()
+
+    def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
+        """Refuses a micro-batch whose plan from here on is not narrow.
+
+        Connect shows nothing of what was done before. The server is asked only if the plan is not
+        the one that was found narrow last.
+
+        Raises:
+            UnsupportedPipelineError: as said.
+        """
+        if self.batch_relation is None or remote_relations(frame) != [self.batch_relation]:
+            raise UnsupportedPipelineError(
+                "the batch is not written: its rows are not the micro-batch's own, each once (a "
+                "union of two selections, a checkpoint and localCheckpoint are not), so two tasks "
+                "may hold rows of one source partition. Make several rows of one record in one "
+                "select: explode(array(struct(...), struct(...))); set a function of your own by "
+                "sink.write(...).foreachBatch(function)"
+            )
+        shape = remote_shape(frame)
+        if shape != self._narrow or reads_by_name(frame):
+            check_remote_batch(frame)
+            self._narrow = shape
+
+    def cores(self) -> int:
+        """Spark's default parallelism when the run's first job began."""
+        if not self._cores:
+            found = _SPLITS.search(explained(self._session.range(1))["Physical"])
+            self._cores = int(found[1]) if found else 1
+        return self._cores
+
+    # The end of a batch -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Puts a stop off until the next job or the batch's end.
+
+        Raises:
+            QueryStoppedError: at its end, if the query was stopped meanwhile.
+        """
+        self._in_batch = True
+        try:
+            yield
+            if self._stop_asked:
+                raise QueryStoppedError("the query was stopped while its batch was written")
+        finally:
+            self._in_batch = False
+
+    def collect(self, frame: DataFrame, description: str) -> list[Row]:  # noqa: ARG002
+        """Runs a job; SIGTERM breaks it off. Spark Connect has no descriptions of jobs."""
+        self._session = frame.sparkSession
+        self._session.addTag(self._tag)
+        self._in_job = True
+        try:
+            if self._stop_asked:
+                raise _Terminated
+            return frame.collect()
+        finally:
+            self._in_job = False
+            self._session.removeTag(self._tag)
+
+    def stopped(self, error: BaseException) -> QueryStoppedError | None:
+        """What to raise in place of the error that a job ends with that was broken off."""
+        if isinstance(error, QueryStoppedError):
+            return error
+        if not self._stop_asked:
+            return None
+        with contextlib.suppress(Exception):
+            # The job is an operation of the session, not of the query, and would go on. Since
+            # Spark's client has given it up it may have ended, which is nowhere promised.
+            self._session.interruptTag(self._tag)
+        because = "" if isinstance(error, _Terminated) else f": {error!s:.1000}"
+        return QueryStoppedError(f"the query was stopped in the middle of a batch{because}")
+
+    # The end of the run -----------------------------------------------------------------------
+
+    def end_with(self, run: QueryRun) -> None:
+        """Lets the run end with SIGTERM, with the interpreter, or with the server."""
+        self._run = run
+        leave_at_exit(run)
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGTERM, self._terminated)
+            self._told_by_signal = True
+        threading.Thread(
+            target=self._end_with_server, name="spark-eos-orphan-check", daemon=True
+        ).start()
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        if self._stop_asked:
+            return
+        self._stop_asked = True
+        if self._in_job:
+            raise _Terminated
+        if self._in_batch:
+            return
+        if self._run is not None:
+            if self._run.leaving:
+                # This thread is about to, and would wait for itself.
+                return
+            self._run.leave()
+        if callable(self._previous):
+            self._previous(number, frame)
+        elif self._previous == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def _end_with_server(self) -> None:
+        while os.getppid() == self._server:
+            time.sleep(_ORPHAN_CHECK)
+        logger.error("the Spark Connect server has ended; so does the run of its query")
+        try:
+            if self._run is not None:
+                self._run.leave(self.tasks_outlive_stop)
+        finally:
+            # Connect's client would go on for minutes, trying to reach the server at exit.
+            os._exit(1)

@@ -1,0 +1,87 @@
+"""A checkpoint's files where there is no JVM: by path on this host, else through Spark Connect."""
+
+import json
+import re
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos.driver.checkpoint_files import ArrowFiles, local_directory
+from spark_eos.driver.offset_log import Files
+from spark_eos.errors import CheckpointError
+
+# Hadoop's, for the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+
+
+class SparkFiles:
+    """Files on any file system that Spark knows; each reading is a Spark job.
+
+    Args:
+        spark: a session.
+        location: the checkpoint's location, as given to Spark.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self._plain = location.rstrip("/")
+        self._base = _GLOB.sub(r"\\\g<0>", self._plain)
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if there is no such file."""
+        found = self._contents(path)
+        return next(iter(found.values())).decode() if found else None
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, of files and of directories that hold files."""
+        within = f"/{path}/"
+        found = self._contents(f"{path}/*")
+        return sorted({name.rpartition(within)[2].partition("/")[0] for name in found})
+
+    def write(self, path: str, text: str) -> None:
+        """Makes a directory that holds one file of one line, in place of what it held."""
+        rows = self._spark.createDataFrame([(text,)], "line string").coalesce(1)
+        writer = rows.write.mode("overwrite").option("compression", "none")
+        writer.text(f"{self._plain}/{path}")
+
+    def _contents(self, pattern: str) -> dict[str, bytes]:
+        try:
+            # Spark leaves out what is hidden.
+            frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
+            return {row.path: bytes(row.content) for row in frame.collect()}
+        except AnalysisException as error:
+            if error.getCondition() == "PATH_NOT_FOUND":
+                return {}
+            raise
+
+
+def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
+    """The files of an active query's checkpoint, and the query.
+
+    Args:
+        spark: the session that the query was started from.
+        location: the checkpoint's location, as given to Spark.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is another query's.
+    """
+    # Where the location may mean one of this host, its files are read without a Spark job.
+    places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
+    others = []
+    for files in [*places, SparkFiles(spark, location)]:
+        text = files.read("metadata")
+        if text is None:
+            continue
+        query_id = str(json.loads(text)["id"])
+        # A path of this host may happen to hold another query's.
+        query = spark.streams.get(query_id)
+        if query is not None:
+            return files, query
+        others.append(query_id)
+    found = f"belongs to query {others[-1]}, which is not active" if others else "is no checkpoint"
+    raise CheckpointError(
+        f"checkpoint_location {location!r} {found}: the sink and the query need the same "
+        "checkpoint; start the query from sink.write(...), which sets it"
+    )

@@ -1,0 +1,232 @@
+"""Whether a query's plan keeps each source partition's rows in one task, in offset order."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.spark.stream_sources import check_sources, messages, sources_of
+from spark_eos.spark.unlogged import unlogged
+
+# Lines without the tree's branches belong to a text of several lines within an operator.
+_LINE: Final = re.compile(r"(?P<tree>[ :]*[+:]- )?(?:\*\(\d+\) |\* )?[~']?(?P<name>[A-Za-z]\w*)")
+_SECTION: Final = re.compile(r"^== (\w[\w ]*) Plan ==$", re.MULTILINE)
+
+# All that is known to keep rows in their partition and in their order.
+_NARROW: Final = {
+    "AdaptiveSparkPlan",
+    "ArrowEvalPython",
+    "ArrowEvalPythonUDTF",
+    "BatchEvalPython",
+    "BatchEvalPythonUDTF",
+    "BroadcastHashJoin",
+    "BroadcastNestedLoopJoin",
+    "Coalesce",
+    "CollectMetrics",
+    "ColumnarToRow",
+    "DeserializeToObject",
+    "EmptyRelation",
+    "EventTimeWatermark",
+    "Expand",
+    "Filter",
+    "Generate",
+    "InMemoryRelation",
+    "InMemoryTableScan",
+    "InputAdapter",
+    "MapElements",
+    "MapInArrow",
+    "MapInPandas",
+    "MapPartitions",
+    "Project",
+    "PythonMapInArrow",
+    "RowToColumnar",
+    "Sample",
+    "SerializeFromObject",
+    "TableCacheQueryStage",
+    "Union",
+    "WholeStageCodegen",
+}
+_MEANINGS: Final = {
+    "Exchange": "a shuffle",
+    "Aggregate": "an aggregation",
+    "StateStore": "state",
+    "Deduplicate": "state (dropDuplicates)",
+    "SymmetricHashJoin": "state (a stream-stream join)",
+    "GroupsWithState": "state",
+    "TransformWithState": "state",
+    "Limit": "a limit",
+    "Sort": "a sort",
+    "Window": "a window function",
+    "CartesianProduct": "a join that is not broadcast",
+}
+_STREAM: Final = "StreamingRelation"
+_BATCH: Final = "Scan ExistingRDD"
+
+
+@dataclass(frozen=True)
+class _Operator:
+    depth: int
+    name: str
+    line: str
+
+
+def explained(frame: DataFrame) -> dict[str, str]:
+    """The plans as Spark prints them, by ``Optimized Logical``, ``Physical`` and so on."""
+    text = io.StringIO()
+    # Plans show options of sources, secrets among them where Spark is not told to redact them.
+    with contextlib.redirect_stdout(text), unlogged():
+        frame.explain(extended=True)
+    parts = _SECTION.split(text.getvalue())
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def check_stream(frame: DataFrame, *, lineage_follows: bool) -> None:
+    """Refuses a streaming DataFrame that can't be written exactly once by its plan.
+
+    Args:
+        frame: what is to be written.
+        lineage_follows: whether each batch is checked by its lineage too. If not, a join must say
+            itself that it is broadcast, since Spark may choose otherwise in a later batch.
+
+    Raises:
+        UnsupportedPipelineError: naming the operator, or the source's option.
+    """
+    if not frame.isStreaming:
+        raise UnsupportedPipelineError(
+            "the DataFrame is not a streaming one; read it with sink.read"
+        )
+    sources = sources_of(frame)
+    check_sources(sources)
+    plans = explained(frame)
+    found = _check_narrow(plans["Physical"], _STREAM)
+    if found != len(sources):
+        # On the client of Spark Connect, what a view or SQL reads is not seen.
+        check_sources([])
+    if not lineage_follows:
+        _check_joins(plans["Optimized Logical"], _STREAM)
+
+
+def check_remote_batch(frame: DataFrame) -> None:
+    """Refuses a micro-batch of Spark Connect that can't be written exactly once by its plan.
+
+    That it is made of the micro-batch itself, `remote_relations` tells.
+
+    Raises:
+        UnsupportedPipelineError: naming the operator.
+    """
+    plans = explained(frame)
+    found = _check_narrow(plans["Physical"], _BATCH)
+    if found != 1:
+        raise UnsupportedPipelineError(
+            f"the batch is not written: its plan reads the micro-batch {found} times (such as a "
+            "union of two selections of it does), or other rows too, so two tasks may hold rows of "
+            "one source partition. Make several rows of one record in one projection, "
+            "explode(array(struct(...), struct(...))), of the batch itself, not of a view or SQL"
+        )
+    _check_joins(plans["Optimized Logical"], "LogicalRDD")
+
+
+def remote_shape(frame: Any) -> bytes:
+    """What tells whether two micro-batches of Spark Connect have one plan."""
+    relation = frame._plan.plan(frame.sparkSession.client)
+    for part in messages(relation, "Relation"):
+        part.common.Clear()
+    for part in messages(relation, "CachedRemoteRelation"):
+        part.relation_id = ""
+    text = relation.SerializeToString(deterministic=True)
+    return bytes(text)
+
+
+def remote_relations(frame: Any) -> list[str]:
+    """Ids of what a DataFrame of Spark Connect reads of the server's: a micro-batch has its own.
+
+    What ``checkpoint`` and ``localCheckpoint`` make has another, and does not show what it is of.
+    """
+    relation = frame._plan.plan(frame.sparkSession.client)
+    return [part.relation_id for part in messages(relation, "CachedRemoteRelation")]
+
+
+def reads_by_name(frame: Any) -> bool:
+    """Whether a DataFrame of Spark Connect reads what may be another thing in the next batch."""
+    relation = frame._plan.plan(frame.sparkSession.client)
+    return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
+
+
+def _operators(plan: str) -> Iterator[_Operator]:
+    """A plan's operators from the root down, each with its depth in the tree."""
+    root = True
+    for line in plan.strip().splitlines():
+        found = _LINE.match(line)
+        if found is not None and (found["tree"] or root):
+            yield _Operator(len(found["tree"] or ""), found["name"], line)
+        root = False
+
+
+def _aside(operator: _Operator) -> bool:
+    """Whether what is below has no rows of its own in the result."""
+    return (
+        operator.name == "BroadcastExchange"
+        or operator.name.startswith(("Subquery", "ReusedSubquery"))
+        or (operator.name == "ReusedExchange" and "BroadcastExchange" in operator.line)
+    )
+
+
+def _check_narrow(plan: str, leaf: str) -> int:
+    """Refuses a physical plan in which rows move; how often it reads ``leaf``.
+
+    Raises:
+        UnsupportedPipelineError: naming the operator.
+    """
+    kept: list[_Operator] = []
+    below: int | None = None
+    for operator in _operators(plan):
+        if below is None or operator.depth <= below:
+            kept.append(operator)
+            below = operator.depth if _aside(operator) else None
+        elif leaf == _STREAM and _is_leaf(operator, leaf):
+            raise UnsupportedPipelineError(
+                "the query broadcasts the stream itself, so that its rows leave their source "
+                "partitions: broadcast the other side of the join"
+            )
+    for operator in kept:
+        if not (_is_leaf(operator, leaf) or _aside(operator) or _is_narrow(operator)):
+            meaning = next((m for word, m in _MEANINGS.items() if word in operator.name), None)
+            raise UnsupportedPipelineError(
+                f"the query holds {meaning or 'an operator that may move rows'} ({operator.name} "
+                "in its plan). Exactly-once needs the rows of a source partition to stay in one "
+                "task in offset order: filter, select, map, mapInArrow, broadcast joins, union of "
+                "topics and coalesce keep them so. Shuffle in a query of its own, to a topic in "
+                "between"
+            )
+    return sum(_is_leaf(operator, leaf) for operator in kept)
+
+
+def _is_leaf(operator: _Operator, leaf: str) -> bool:
+    return leaf in operator.line.partition("[")[0]
+
+
+def _is_narrow(operator: _Operator) -> bool:
+    if operator.name == "LocalTableScan":
+        return "<empty>" in operator.line
+    return operator.name in _NARROW
+
+
+def _check_joins(plan: str, leaf: str) -> None:
+    operators = list(_operators(plan))
+    for index, operator in enumerate(operators):
+        if operator.name != "Join" or "Hint=(strategy=broadcast" in operator.line:
+            continue
+        for below in operators[index + 1 :]:
+            if below.depth <= operator.depth:
+                break
+            if _is_leaf(below, leaf):
+                raise UnsupportedPipelineError(
+                    "the query joins without a hint: Spark may broadcast the table in one batch "
+                    "and shuffle the stream in the next. Wrap the table: "
+                    "stream.join(F.broadcast(table), ...)"
+                )

@@ -1,0 +1,264 @@
+"""Spark's Kafka source as a query of spark-eos reads it: from the group's committed offsets on."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos.acls import Operation
+from spark_eos.client.settings import QUICK_SOURCE, ClientSettings
+from spark_eos.driver.offset_renewal import renew_hourly, renew_unattended
+from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
+from spark_eos.kafka import cluster
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.offsets import committed_offsets
+from spark_eos.spark.stream_sources import READ_BY_US
+from spark_eos.spark.unlogged import unlogged
+
+_REFUSED: Final = {
+    "minpartitions": "it splits source partitions over tasks",
+    "maxrecordsperpartition": "it splits source partitions over tasks",
+    "startingoffsets": "use starting_offsets; committed offsets of the group come first",
+    "startingoffsetsbytimestamp": "committed offsets of the group come first",
+    "startingtimestamp": "committed offsets of the group come first",
+    "endingoffsets": "a streaming query has no end",
+    "subscribe": "use the argument of that name",
+    "subscribepattern": "use the argument of that name",
+    "assign": "use the argument of that name",
+    "includeheaders": "use include_headers",
+    "failondataloss": "use fail_on_data_loss",
+}
+_LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
+_SPECIAL: Final = {"earliest": -2, "latest": -1}
+
+
+def check_source_options(
+    starting_offsets: str, options: Mapping[str, str], client: ClientSettings
+) -> None:
+    """Refuses options that would break offset order or are set elsewhere.
+
+    With a token function the source, which is Java, needs a login of its own: ``kafka.sasl.*``.
+
+    Raises:
+        ConfigurationError, UnsupportedPipelineError: naming the option.
+    """
+    if starting_offsets not in _SPECIAL:
+        raise ConfigurationError(
+            f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'"
+        )
+    own_login = client.security.sasl is not None and client.security.sasl.needs_java_handler
+    if own_login and _LOGIN_HANDLER not in (name.lower() for name in options):
+        raise ConfigurationError(
+            "Spark's Kafka source can't call oauth_cb, which is Python: give sink.read the "
+            f"options {_LOGIN_HANDLER!r}, a Java class that gets tokens, and, where that needs "
+            "them, 'kafka.sasl.jaas.config' and others of 'kafka.sasl.'"
+        )
+    for name in options:
+        reason = _REFUSED.get(name.lower())
+        if reason is not None:
+            raise UnsupportedPipelineError(f"source option {name!r} can't be used: {reason}")
+        if own_login and name.lower().startswith("kafka.sasl."):
+            continue
+        if name.lower().startswith("kafka.") and name.lower() not in QUICK_SOURCE:
+            raise ConfigurationError(
+                f"source option {name!r}: client settings go into kafka= of the sink, once"
+            )
+
+
+def source_partitions(
+    wire: Wire, selection: Mapping[str, str], deadline: Deadline
+) -> tuple[dict[str, cluster.TopicInfo], set[tuple[str, int]]]:
+    """The topics and partitions that a selection reads now.
+
+    Args:
+        wire: the connections.
+        selection: one of Spark's options ``subscribe``, ``subscribePattern`` or ``assign``.
+        deadline: over all attempts.
+
+    Raises:
+        ConfigurationError: not exactly one selection, or one that can't be parsed.
+        TopicNotFoundError: a topic or partition does not exist.
+    """
+    names, assigned = _named(selection)
+    if names is None:
+        pattern = re.compile(selection["subscribePattern"])
+        found = {
+            name: topic
+            for name, topic in cluster.topics(wire, None, deadline).items()
+            if pattern.fullmatch(name)
+        }
+        if not found:
+            raise TopicNotFoundError(
+                f"no topic that {wire.grantee.who} may describe matches subscribePattern "
+                f"{pattern.pattern!r}"
+            )
+        return found, _all_partitions(found)
+    found = _existing(wire, names, deadline)
+    for topic, partition in sorted(assigned - _all_partitions(found)):
+        raise TopicNotFoundError(f"source topic {topic!r} has no partition {partition}")
+    return found, assigned or _all_partitions(found)
+
+
+def named_topics(selection: Mapping[str, str]) -> set[str]:
+    """The topics that a selection names; none if it is a pattern.
+
+    Raises:
+        ConfigurationError: as `source_partitions`.
+    """
+    return _named(selection)[0] or set()
+
+
+def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[tuple[str, int]]]:
+    """Topics, or None for a pattern; and partitions, if they are assigned one by one."""
+    if len(selection) != 1:
+        raise ConfigurationError("give exactly one of subscribe, subscribePattern and assign")
+    ((kind, text),) = selection.items()
+    if kind == "subscribePattern":
+        return None, set()
+    if kind == "subscribe":
+        return {name.strip() for name in text.split(",") if name.strip()}, set()
+    try:
+        assigned = {(t, int(p)) for t, indexes in json.loads(text).items() for p in indexes}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"assign is {text!r}; it must be JSON such as '{{\"orders\": [0, 1]}}'"
+        ) from error
+    return {topic for topic, _ in assigned}, assigned
+
+
+def _existing(wire: Wire, names: set[str], deadline: Deadline) -> dict[str, cluster.TopicInfo]:
+    found = cluster.topics(wire, names, deadline, Operation.READ)
+    missing = sorted(names - found.keys())
+    if missing or not names:
+        raise TopicNotFoundError(f"source topic {', '.join(missing) or '(none)'} does not exist")
+    return found
+
+
+def _all_partitions(topics: Mapping[str, cluster.TopicInfo]) -> set[tuple[str, int]]:
+    return {(name, index) for name, topic in topics.items() for index in range(topic.partitions)}
+
+
+def starting_positions(
+    wire: Wire,
+    group_id: str,
+    selection: Mapping[str, str],
+    starting_offsets: str,
+    deadline: Deadline,
+) -> str:
+    """Spark's ``startingOffsets``: committed offsets where there are any, else as asked."""
+    topics, partitions = source_partitions(wire, selection, deadline)
+    ids = {name: topic.topic_id for name, topic in topics.items()}
+    # A killed run's transactions may be pending, and only the start of the next run ends them.
+    # Without them Spark reads from further back at worst, and the sink skips what was written.
+    committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
+    positions: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(partitions):
+        offset = committed.get((topic, partition), _SPECIAL[starting_offsets])
+        positions.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(positions)
+
+
+def read_from_offsets(
+    spark: SparkSession,
+    client: ClientSettings,
+    group_id: str,
+    selection: Mapping[str, str],
+    deadline: Deadline,
+    *,
+    starting_offsets: str,
+    include_headers: bool,
+    options: Mapping[str, str] | None,
+    fail_on_data_loss: bool,
+    check: Callable[[Wire], None] | None = None,
+) -> DataFrame:
+    """As `read_from_group`, of settings that are checked and a selection by Spark's names.
+
+    ``check`` is called before anything is looked up.
+    """
+    options = dict(options or {})
+    check_source_options(starting_offsets, options, client)
+    with contextlib.closing(Wire(client)) as wire:
+        if check is not None:
+            check(wire)
+        starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
+        # Spark runs no batch, and so nobody else renews them, if there are no records.
+        renew_unattended(wire, group_id, deadline)
+    renew_hourly(client, group_id, deadline.seconds)
+    with unlogged():
+        reader = spark.readStream.format("kafka").options(
+            **{
+                **client.for_spark_source(),
+                **options,
+                **selection,
+                "startingOffsets": starting,
+                "failOnDataLoss": str(fail_on_data_loss).lower(),
+                READ_BY_US: "true",
+            }
+        )
+        if include_headers:
+            reader = reader.option("includeHeaders", "true")
+        frame = reader.load()
+    return frame.withColumn("source", F.struct("topic", "partition", "offset"))
+
+
+def read_from_group(
+    spark: SparkSession,
+    *,
+    kafka: Mapping[str, Any],
+    group_id: str,
+    subscribe: str | None = None,
+    subscribePattern: str | None = None,  # noqa: N803 - Spark's name for it
+    assign: str | None = None,
+    starting_offsets: str = "earliest",
+    include_headers: bool = False,
+    options: Mapping[str, str] | None = None,
+    connect_timeout: float = 30.0,
+    fail_on_data_loss: bool = True,
+) -> DataFrame:
+    """Reads source topics as a streaming DataFrame, from a group's committed offsets on.
+
+    For queries that are written by ``format("kafka-eos")``; `ExactlyOnceSink.read` is the same
+    for a sink.
+
+    Args:
+        spark: the session, classic or Connect.
+        kafka: client settings in librdkafka's names; ``bootstrap.servers`` is required.
+        group_id: the consumer group whose offsets tell the query's progress.
+        subscribe: topic names, joined by commas.
+        subscribePattern: a regular expression that whole topic names match.
+        assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
+        starting_offsets: where to start in partitions for which the group has no committed
+            offset: ``earliest`` or ``latest``. Spark asks only when a query has no checkpoint yet.
+        include_headers: whether to read the records' headers too.
+        options: further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
+        connect_timeout: seconds allowed to reach the cluster.
+        fail_on_data_loss: whether the query ends when records were deleted before they were read;
+            `write_stream` tells the writer.
+
+    Returns:
+        The columns of Spark's Kafka source, and ``source``, a struct of ``topic``, ``partition``
+        and ``offset`` that the writer needs unchanged.
+
+    Raises:
+        ConfigurationError: not exactly one of subscribe, subscribePattern and assign, or another
+            option can't be used as given.
+        UnsupportedPipelineError: an option would split or reorder source partitions.
+        TopicNotFoundError: a source topic does not exist.
+    """
+    given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
+    return read_from_offsets(
+        spark,
+        ClientSettings(kafka),
+        group_id,
+        {name: text for name, text in given.items() if text is not None},
+        Deadline(connect_timeout, "connect_timeout"),
+        starting_offsets=starting_offsets,
+        include_headers=include_headers,
+        options=options,
+        fail_on_data_loss=fail_on_data_loss,
+    )

@@ -1,0 +1,166 @@
+"""The sources of a streaming query, as its plan shows them, checked."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from spark_eos.errors import UnsupportedPipelineError
+
+READ_BY_US: Final = "sparkeosread"
+"""Option, without effect on Spark, of sources that `spark_eos.spark.source` has made."""
+
+_KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
+_ISOLATION: Final = "kafka.isolation.level"
+_SPLITTING: Final = {
+    "minpartitions": "minPartitions",
+    "maxrecordsperpartition": "maxRecordsPerPartition",
+}
+# Others are not looked at: some are secrets.
+_LOOKED_AT: Final = (
+    READ_BY_US,
+    _ISOLATION,
+    *_SPLITTING,
+    "failondataloss",
+    "subscribe",
+    "subscribepattern",
+    "assign",
+)
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """A source of a streaming plan.
+
+    Attributes:
+        format: as given to ``readStream.format``, in lower case.
+        options: some of its options, their names in lower case.
+    """
+
+    format: str
+    options: Mapping[str, str]
+
+
+def sources_of(frame: DataFrame) -> list[StreamSource]:
+    """The streaming sources of a DataFrame, each as often as its plan reads it."""
+    if type(frame).__module__.startswith("pyspark.sql.connect."):
+        return _of_relation(frame)
+    return sources_of_plan(frame._jdf.queryExecution().analyzed())
+
+
+def sources_of_plan(plan: Any) -> list[StreamSource]:
+    """The streaming sources of a logical plan of Spark's JVM, each as often as it is read."""
+    leaves = plan.collectLeaves()
+    found = (leaves.apply(index) for index in range(leaves.size()))
+    return [_of_leaf(leaf) for leaf in found if leaf.isStreaming()]
+
+
+def _of_leaf(leaf: Any) -> StreamSource:
+    kind = str(leaf.getClass().getSimpleName())
+    if kind != "StreamingRelationV2":
+        return StreamSource(kind, {})
+    given = leaf.extraOptions()
+    options = {name: given.get(name) for name in _LOOKED_AT}
+    return StreamSource(
+        str(leaf.sourceName()).lower(),
+        {name: str(text) for name, text in options.items() if text is not None},
+    )
+
+
+def _of_relation(frame: Any) -> list[StreamSource]:
+    relation = frame._plan.plan(frame.sparkSession.client)
+    return [_of_read(read) for read in messages(relation, "Read") if read.is_streaming]
+
+
+def _of_read(read: Any) -> StreamSource:
+    if read.WhichOneof("read_type") != "data_source":
+        return StreamSource("a table", {})
+    given = {name.lower(): text for name, text in read.data_source.options.items()}
+    options = {name: given[name] for name in _LOOKED_AT if name in given}
+    return StreamSource(read.data_source.format.lower(), options)
+
+
+def messages(message: Any, name: str) -> Iterator[Any]:
+    """All messages of a name within a Protocol Buffers message, each as often as it occurs."""
+    if message.DESCRIPTOR.name == name:
+        yield message
+    for field, value in message.ListFields():
+        kind = field.message_type
+        if kind is None or kind.GetOptions().map_entry:
+            continue
+        for part in [value] if hasattr(value, "DESCRIPTOR") else value:
+            yield from messages(part, name)
+
+
+def check_sources(sources: Sequence[StreamSource]) -> None:
+    """Refuses sources whose records can't be written exactly once.
+
+    Raises:
+        UnsupportedPipelineError: naming the option to set.
+    """
+    if not sources:
+        raise UnsupportedPipelineError(
+            "the query's source can't be looked at: read with sink.read (or read_from_group), and "
+            "pass the DataFrame on as it is, not through a view or SQL"
+        )
+    for source in sources:
+        _check_source(source)
+    for one, other in itertools.combinations(sources, 2):
+        if shared := _shared(one, other):
+            raise UnsupportedPipelineError(
+                f"the query reads {shared} more than once (such as a union of two selections of "
+                "one DataFrame does), so two tasks would hold rows of one source partition. Read "
+                "each topic once, and make several rows of one record in one select: "
+                "explode(array(struct(...), struct(...)))"
+            )
+
+
+def _check_source(source: StreamSource) -> None:
+    options = source.options
+    if source.format not in _KAFKA:
+        raise UnsupportedPipelineError(
+            f"the query reads from {source.format!r}: exactly-once commits offsets of Kafka, so "
+            "all its sources must be Kafka's, read with sink.read (or read_from_group)"
+        )
+    for name, shown in _SPLITTING.items():
+        if name in options:
+            raise UnsupportedPipelineError(
+                f"source option {shown!r} can't be used: it splits source partitions over tasks; "
+                "leave it out"
+            )
+    if (level := options.get(_ISOLATION)) != "read_committed":
+        given = "is missing" if level is None else f"is {level!r}"
+        raise UnsupportedPipelineError(
+            f"source option {_ISOLATION!r} {given}, so aborted records would be written as "
+            f"committed ones: read with sink.read (or read_from_group), or set {_ISOLATION!r} to "
+            "'read_committed'"
+        )
+    if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
+        raise UnsupportedPipelineError(
+            "source option 'failOnDataLoss' is 'false', so records that are gone would be passed "
+            "over without a word: leave it out, or read with sink.read (or read_from_group)"
+        )
+
+
+def _shared(one: StreamSource, other: StreamSource) -> str:
+    """What two sources both read, or may both read; "" if nothing."""
+    if "subscribepattern" in one.options or "subscribepattern" in other.options:
+        return "what a subscribePattern matches"
+    mine, theirs = _partitions(one.options), _partitions(other.options)
+    for topic in sorted(mine.keys() & theirs.keys()):
+        indexes, others = mine[topic], theirs[topic]
+        if indexes is None or others is None or indexes & others:
+            return f"topic {topic!r}"
+    return ""
+
+
+def _partitions(options: Mapping[str, str]) -> dict[str, set[int] | None]:
+    """Topics and the partitions that are assigned of them; None for all."""
+    if "assign" in options:
+        assigned = json.loads(options["assign"])
+        return {topic: set(map(int, indexes)) for topic, indexes in assigned.items()}
+    names = options.get("subscribe", "").split(",")
+    return {name.strip(): None for name in names if name.strip()}

@@ -1,0 +1,1 @@
+"""One task on Spark's workers: rows into transactions."""

@@ -1,0 +1,46 @@
+"""The columns that a query writes, brought into the form that a task needs."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eos.worker.records import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+
+_SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURCE_OFFSET}
+_AS_THEY_ARE = ("topic", "partition", "headers")
+
+
+def writable_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Arrow batches with the columns that tasks need.
+
+    Args:
+        batches: whose schema `spark_eos.spark.columns.check_columns` has accepted.
+    """
+    for batch in batches:
+        source = batch.column("source")
+        # Unlike the struct's fields alone, these are null where the struct is.
+        fields = dict(zip((f.name for f in source.type), source.flatten(), strict=True))
+        columns = {flat: fields[name] for name, flat in _SOURCE.items()}
+        names = set(batch.schema.names)
+        for name in ("value", "key"):
+            if name in names:
+                columns[name] = _bytes(batch.column(name))
+        columns |= {name: batch.column(name) for name in _AS_THEY_ARE if name in names}
+        if "timestamp" in names:
+            columns["timestamp"] = _milliseconds(batch.column("timestamp"))
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _bytes(column: pa.Array) -> pa.Array:
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.large_binary())
+    return column.cast(pa.binary()) if pa.types.is_string(column.type) else column
+
+
+def _milliseconds(column: pa.Array) -> pa.Array:
+    # Towards the past, before 1970 too. Without its time zone, which Arrow may not know or in which
+    # the hour may come twice: what the column holds is UTC.
+    instants = column.cast(pa.timestamp(column.type.unit))
+    floor = pc.floor_temporal(instants, unit="millisecond")
+    return floor.cast(pa.timestamp("ms")).cast(pa.int64())

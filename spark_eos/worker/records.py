@@ -1,0 +1,183 @@
+"""Arrow batches of a task as source rows and Kafka records; pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SOURCE_TOPIC = "source_topic"
+SOURCE_PARTITION = "source_partition"
+SOURCE_OFFSET = "source_offset"
+# Slices are small against a chunk, so that chunks end near their limits: between two slices a
+# transaction may end.
+_SLICE_ROWS = 1_000
+_SLICE_BYTES = 4 << 20
+
+
+class RowError(ValueError):
+    """A row does not tell its source."""
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """Consecutive rows of one source partition.
+
+    Attributes:
+        topic: the source topic.
+        partition: the source partition.
+        rows: the rows, as `spark_eos.worker.arrow_columns.writable_batches` has them.
+    """
+
+    topic: str
+    partition: int
+    rows: pa.RecordBatch
+
+    @property
+    def offsets(self) -> pa.Array:
+        """Each row's source offset, ascending if `in_order`; rows of one record share theirs."""
+        return self.rows.column(SOURCE_OFFSET)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether no row comes after one of a greater offset."""
+        offsets = self.offsets
+        return len(offsets) < 2 or bool(pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py())
+
+    @property
+    def first_offset(self) -> int:
+        """The first row's source offset."""
+        return int(self.offsets[0].as_py())
+
+    @property
+    def last_offset(self) -> int:
+        """The last row's source offset."""
+        return int(self.offsets[len(self.offsets) - 1].as_py())
+
+    def position(self, row: int) -> str:
+        """Where a row came from, for error messages."""
+        return f"source {self.topic}-{self.partition} offset {self.offsets[row].as_py()}"
+
+    def at_or_above(self, offset: int) -> "SourceRows":
+        """The rows whose source offset is not below ``offset``."""
+        if not len(self.offsets) or self.first_offset >= offset:
+            return self
+        below = pc.sum(pc.less(self.offsets, offset)).as_py()
+        return SourceRows(self.topic, self.partition, self.rows.slice(below))
+
+    def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
+        """The rows in two: the last record's, to which more may come, are the second."""
+        last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
+        return (
+            SourceRows(self.topic, self.partition, self.rows.slice(0, last)),
+            SourceRows(self.topic, self.partition, self.rows.slice(last)),
+        )
+
+    def slices(
+        self, most_rows: int = _SLICE_ROWS, most_bytes: int = _SLICE_BYTES
+    ) -> Iterator["SourceRows"]:
+        """The rows in slices of bounded size, cut between records wherever that is possible.
+
+        Args:
+            most_rows: a slice has at most so many, where that is less than what is usual.
+            most_bytes: the same, in bytes, as far as rows are alike.
+        """
+        total = self.rows.num_rows
+        row_bytes = max(1, self.rows.nbytes // max(1, total))
+        most_bytes = min(_SLICE_BYTES, most_bytes)
+        step = max(1, min(_SLICE_ROWS, most_rows, most_bytes // row_bytes))
+        start = 0
+        while start < total:
+            end = min(start + step, total)
+            if end < total and self.offsets[end] == self.offsets[end - 1]:
+                first = pc.sum(pc.less(self.offsets, self.offsets[end])).as_py()
+                end = first if first > start else end
+            yield SourceRows(self.topic, self.partition, self.rows.slice(start, end - start))
+            start = end
+
+
+def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
+    """Splits an Arrow batch where the source partition changes.
+
+    Raises:
+        RowError: a row has no source.
+    """
+    if not batch.num_rows:
+        return
+    topics, partitions = batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION)
+    if topics.null_count or partitions.null_count or batch.column(SOURCE_OFFSET).null_count:
+        raise RowError("a row has no source: keep the `source` column of sink.read as it is")
+    changes = pc.indices_nonzero(
+        pc.or_(pc.not_equal(topics[1:], topics[:-1]), pc.not_equal(partitions[1:], partitions[:-1]))
+    ).to_pylist()
+    starts = [0, *(change + 1 for change in changes)]
+    for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+        yield SourceRows(
+            topics[start].as_py(), partitions[start].as_py(), batch.slice(start, end - start)
+        )
+
+
+def _values(rows: pa.RecordBatch, column: str) -> list[Any] | None:
+    index = rows.schema.get_field_index(column)
+    return None if index < 0 else rows.column(index).to_pylist()
+
+
+def target_topics(found: SourceRows, default: str | None) -> list[str | None]:
+    """Each row's target topic: its own, or else the default."""
+    own = _values(found.rows, "topic")
+    if own is None:
+        return [default] * found.rows.num_rows
+    return [default if topic is None else topic for topic in own]
+
+
+def produce_arguments(
+    found: SourceRows, topics: list[str | None], on_delivery: Any
+) -> Iterator[tuple[Any, ...]]:
+    """Positional arguments of ``Producer.produce`` for each row.
+
+    A null value is a tombstone; a null partition leaves the choice to the partitioner; a null
+    timestamp means the time of writing.
+
+    Raises:
+        RowError: a header is null or has no key.
+    """
+    rows = found.rows
+    values = _values(rows, "value")
+    keys = _values(rows, "key") or repeat(None)
+    partitions = _values(rows, "partition")
+    timestamps = _values(rows, "timestamp")
+    headers = _values(rows, "headers")
+    columns: list[Any] = [topics, values, keys]
+    columns.append(
+        repeat(-1) if partitions is None else [-1 if p is None else p for p in partitions]
+    )
+    columns.append(repeat(on_delivery))
+    if timestamps is not None or headers is not None:
+        columns.append(repeat(on_delivery))
+        columns.append(
+            repeat(0) if timestamps is None else [0 if t is None else t for t in timestamps]
+        )
+    if headers is not None:
+        columns.append([_header_pairs(found, n, row) for n, row in enumerate(headers)])
+    return zip(*columns, strict=False)
+
+
+def _header_pairs(
+    found: SourceRows, row: int, headers: list[dict[str, Any] | None] | None
+) -> list[tuple[str, bytes | None]] | None:
+    pairs = []
+    for header in headers or ():
+        if header is None or header["key"] is None:
+            raise RowError(f"{found.position(row)}: a header is null or has no key")
+        pairs.append((header["key"], header["value"]))
+    return pairs or None
+
+
+def find_record(found: SourceRows, key: bytes | None, value: bytes | None) -> int | None:
+    """The first row with this key and value."""
+    values = _values(found.rows, "value") or []
+    keys = _values(found.rows, "key") or [None] * len(values)
+    pairs = zip(keys, values, strict=True)
+    return next((row for row, pair in enumerate(pairs) if pair == (key, value)), None)

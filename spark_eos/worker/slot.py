@@ -1,0 +1,102 @@
+"""The slot of a Python worker process: what makes its transactional id its own.
+
+A node is a host, a slot the lowest number whose lock file no live process holds; so the ids are
+as few as the workers, and a worker that takes a dead one's slot ends what that one left open.
+"""
+
+import contextlib
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import filelock
+
+from spark_eos.errors import ConfigurationError
+from spark_eos.host.private_paths import (
+    default_directory,
+    private_directory,
+    private_text,
+    write_private_text,
+)
+from spark_eos.kafka.transactional_ids import id_stem
+
+_MOST_SLOTS: Final = 10_000
+# Whoever has the lock of a node's file writes one line.
+_LOCK_SECONDS: Final = 10.0
+
+
+class Slot:
+    """A transactional id held by this process until it ends or releases it.
+
+    Args:
+        prefix: the transactional id prefix.
+        group_id: the consumer group.
+        directory: the host's directory, made if it is not there; None for `default_directory`.
+
+    Raises:
+        ConfigurationError: the directory can't be used: it is a link, belongs to another user,
+            others may write in it, or it has what does not belong there.
+    """
+
+    def __init__(self, prefix: str, group_id: str, directory: str | None) -> None:
+        base = Path(directory) if directory else default_directory()
+        stem = id_stem(prefix, group_id)
+        locks = Path(sha256(stem.encode()).hexdigest()[:16])
+        try:
+            base.parent.mkdir(parents=True, exist_ok=True)
+            # Whoever chose a directory may let others look into it.
+            with private_directory(base, readable=bool(directory)) as inside:
+                node = _node_id(base, inside)
+                with private_directory(locks, inside):
+                    self._lock, number = _lowest_free(base / locks)
+        except OSError as error:
+            raise ConfigurationError(
+                f"worker_directory {base} can't be used on {socket.gethostname()}: {error}"
+            ) from error
+        self.transactional_id = f"{stem}/{node}/{number}"
+
+    def release(self) -> None:
+        """Lets another process take the id."""
+        self._lock.release()
+
+
+def _node_id(base: Path, inside: int) -> str:
+    host = quote(socket.gethostname(), safe="")
+    # The host's name is part of the file's, since containers may share a directory or an image.
+    name = f"node-{host}"
+    with _locked(base / f"{name}.lock"):
+        node = private_text(name, inside)
+        # It becomes part of ids by which open transactions are found: nothing else may.
+        if node is None or not re.fullmatch(rf"{re.escape(host)}-[0-9a-f]{{8}}", node):
+            node = f"{host}-{secrets.token_hex(4)}"
+            write_private_text(name, node, inside)
+        return node
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    try:
+        with filelock.FileLock(path, timeout=_LOCK_SECONDS, mode=0o600):
+            yield
+    except filelock.Timeout as error:
+        raise OSError(
+            f"another process has held the lock {path} for {_LOCK_SECONDS:g} s: end it, or choose "
+            "another worker_directory"
+        ) from error
+
+
+def _lowest_free(locks: Path) -> tuple[filelock.BaseFileLock, int]:
+    for number in range(_MOST_SLOTS):
+        path = locks / f"slot-{number}.lock"
+        lock = filelock.FileLock(path, is_singleton=False, mode=0o600)
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            continue
+        return lock, number
+    raise OSError(f"all {_MOST_SLOTS} slots in {locks} are taken")

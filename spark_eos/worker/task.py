@@ -1,0 +1,260 @@
+"""One Spark task: the rows of some source partitions, written in transactions.
+
+Runs in Spark's Python workers, inside ``mapInArrow``. Imports nothing of the driver's side.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from spark_eos.batch import task_report
+from spark_eos.batch.plan import BatchPlan
+from spark_eos.batch.task_report import Counters, PartitionOutcome, report_batch
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.worker.arrivals import arrivals
+from spark_eos.worker.arrow_columns import writable_batches
+from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.records import RowError, SourceRows, source_rows
+from spark_eos.worker.transaction import Transactions
+from spark_eos.worker.worker_tuning import hasten
+
+logger = logging.getLogger(__name__)
+
+# A worker process keeps its producers from task to task, of the few queries it served last. Keyed
+# by process too: a fork must not share its parent's connections.
+_producers: dict[tuple[int, str, str], SlotProducer] = {}
+_MOST_PRODUCERS = 4
+# So often, in the time that a transaction may be open, it is asked whether it should end while more
+# rows are waited for.
+_LOOKS = 10
+_LEAST_SECONDS = 0.02
+
+
+def _worker_producer(settings: WriterSettings) -> SlotProducer:
+    key = (os.getpid(), settings.transactional_id_prefix, settings.group_id)
+    producer = _producers.pop(key, None)
+    if producer is not None and producer.settings != settings:
+        producer.close()
+        producer = None
+    _producers[key] = producer or SlotProducer(settings)
+    while len(_producers) > _MOST_PRODUCERS:
+        _producers.pop(next(iter(_producers))).close()
+    return _producers[key]
+
+
+def write_task(
+    settings: WriterSettings, plan: BatchPlan, *, afresh: bool = False
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that ``mapInArrow`` runs for every Spark partition.
+
+    Args:
+        settings: the writer's settings.
+        plan: how to treat each source partition; one that is missing is not written.
+        afresh: whether nothing that the worker has kept may be used: neither its producer nor what
+            it knows of topics. For rounds after the first, since it may be what made that one fail.
+
+    Returns:
+        A function from the rows, whose columns `spark_eos.spark.columns` has checked, to one batch
+        of `spark_eos.batch.task_report.REPORT_DDL`. It always reads all its rows: returning early
+        would cost the worker process and its producer.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is not None:
+            hasten()
+        if context is not None and context.attemptNumber() > 0:
+            yield _deferred(batches)
+        else:
+            producer = _worker_producer(settings)
+            if afresh:
+                producer.drop()
+            yield _TaskWriter(settings, plan, producer).write(writable_batches(batches))
+
+    return run
+
+
+def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+    # A retry, or a speculative copy: an earlier attempt may still be alive, so only the driver
+    # decides, after fencing, who writes. Reported even without a row, for the driver to fence.
+    reason = "a repeated attempt of a Spark task leaves the decision to the driver"
+    outcomes: dict[tuple[str, int], PartitionOutcome] = {}
+    for batch in writable_batches(batches):
+        for found in source_rows(batch):
+            outcomes.setdefault(
+                (found.topic, found.partition),
+                PartitionOutcome(task_report.DEFERRED, reason=reason),
+            )
+    return report_batch(task_report.DEFERRED, reason, Counters(), outcomes)
+
+
+class _TaskWriter:
+    def __init__(self, settings: WriterSettings, plan: BatchPlan, producer: SlotProducer) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._transactions = Transactions(producer, settings, plan)
+        self._outcomes: dict[tuple[str, int], PartitionOutcome] = {}
+        self._pending: dict[tuple[str, int], int] = {}
+        self._seen: dict[tuple[str, int], int] = {}
+        self._last_partition: tuple[str, int] | None = None
+        # The last record's rows so far. Not in a transaction until it is known whether more of them
+        # come, so that one can end between two Arrow batches.
+        self._held: SourceRows | None = None
+        self._status = task_report.WRITTEN
+        self._reason: str | None = None
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        try:
+            every = max(_LEAST_SECONDS, self._settings.chunk_ms / 1000 / _LOOKS)
+            for batch in arrivals(batches, self._is_due, self._commit, every):
+                for found in self._source_rows(batch):
+                    self._write_source_rows(found)
+            self._add_held()
+            if self._transactions.open:
+                self._commit()
+        except BaseException:
+            self._transactions.abort()
+            raise
+        return report_batch(self._status, self._reason, self._transactions.counters, self._outcomes)
+
+    def _is_due(self) -> bool:
+        """Whether the open transaction is to end before more rows come."""
+        held = self._held
+        return self._transactions.full and not (held is not None and self._goes_on(held))
+
+    def _source_rows(self, batch: pa.RecordBatch) -> Iterator[SourceRows]:
+        try:
+            yield from source_rows(batch)
+        except RowError as error:
+            self._stop(task_report.FAILED, str(error))
+
+    def _write_source_rows(self, found: SourceRows) -> None:
+        self._add_held()
+        partition = (found.topic, found.partition)
+        outcome = self._outcomes.setdefault(partition, PartitionOutcome())
+        # Even if nothing is written any more: rows before these may be committed.
+        if not self._follow(found):
+            self._misplace(partition, found)
+            return
+        if self._status != task_report.WRITTEN:
+            self._leave_out(outcome)
+            return
+        plan = self._plan.get(partition)
+        if plan is None:
+            outcome.status = task_report.REJECTED
+            outcome.reason = f"no member of the group is assigned {found.topic}-{found.partition}"
+            return
+        if found.first_offset < plan.start or found.last_offset >= plan.end:
+            self._stop(
+                task_report.FAILED,
+                f"source {found.topic}-{found.partition} has rows of offsets {found.first_offset} "
+                f"to {found.last_offset}, and the batch goes from {plan.start} to {plan.end - 1}: "
+                "the `source` column must be that of sink.read, and no other query may use the "
+                "checkpoint",
+            )
+            self._leave_out(outcome)
+            return
+        fresh = found.at_or_above(plan.committed)
+        outcome.skipped += found.rows.num_rows - fresh.rows.num_rows
+        if fresh.rows.num_rows:
+            whole, self._held = fresh.before_last_record()
+            self._add_slices(whole)
+
+    def _add_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._add_slices(held)
+
+    def _add_slices(self, found: SourceRows) -> None:
+        partition = (found.topic, found.partition)
+        for part in found.slices(self._settings.chunk_records, self._settings.chunk_bytes):
+            if self._status == task_report.WRITTEN:
+                self._add(partition, part)
+        if self._status != task_report.WRITTEN:
+            self._leave_out(self._outcomes[partition])
+
+    def _goes_on(self, part: SourceRows) -> bool:
+        """Whether the open transaction holds rows of the same record.
+
+        They stay together: its offset is committed once, with all of them.
+        """
+        offset = self._transactions.offsets.get((part.topic, part.partition))
+        return self._transactions.open and offset == part.first_offset + 1
+
+    def _add(self, partition: tuple[str, int], part: SourceRows) -> None:
+        transactions = self._transactions
+        if transactions.full and not self._goes_on(part):
+            self._commit()
+            if self._status != task_report.WRITTEN:
+                return
+        try:
+            transactions.add(part)
+        except Exception as error:  # noqa: BLE001 - reported: raised, Spark's retry would hide it
+            self._fail(error, part.position(0))
+        else:
+            self._pending[partition] = self._pending.get(partition, 0) + part.rows.num_rows
+
+    def _commit(self) -> None:
+        offsets = dict(self._transactions.offsets)
+        try:
+            self._transactions.commit()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error, "the end of a transaction")
+            return
+        for partition, rows in self._pending.items():
+            outcome = self._outcomes[partition]
+            outcome.rows += rows
+            outcome.next_offset = offsets[partition]
+        self._pending.clear()
+
+    def _fail(self, error: Exception, where: str) -> None:
+        if isinstance(error, TransactionError):
+            unwritten = task_report.TOO_SLOW if error.too_slow else task_report.REJECTED
+            self._stop(unwritten if error.again else task_report.FAILED, str(error))
+            return
+        if isinstance(error, RowError):
+            self._stop(task_report.FAILED, str(error))
+            return
+        logger.error("%s", where, exc_info=error)
+        self._stop(task_report.FAILED, f"{where}: {type(error).__name__}: {error}")
+
+    def _stop(self, status: str, reason: str) -> None:
+        self._transactions.abort()
+        self._status, self._reason = status, reason
+        for partition in self._pending:
+            self._leave_out(self._outcomes[partition])
+        self._pending.clear()
+
+    def _follow(self, found: SourceRows) -> bool:
+        """Whether rows come in the order of their source partition."""
+        partition = (found.topic, found.partition)
+        seen = self._seen.get(partition, -1)
+        follows = partition == self._last_partition
+        self._last_partition = partition
+        if not found.in_order or found.first_offset < seen:
+            return False
+        if found.first_offset == seen and not follows:
+            return False
+        self._seen[partition] = found.last_offset
+        return True
+
+    def _misplace(self, partition: tuple[str, int], found: SourceRows) -> None:
+        """Tells that rows of the partition may be missing before others that are committed."""
+        if self._status == task_report.WRITTEN:
+            after = self._seen.get(partition)
+            what = "are not in offset order" if after is None else f"come after offset {after}"
+            self._stop(
+                task_report.FAILED,
+                f"rows of source {found.topic}-{found.partition} from offset {found.first_offset} "
+                f"on {what}: between sink.read and sink.write the order of rows must not change",
+            )
+        outcome = self._outcomes[partition]
+        outcome.status, outcome.reason = task_report.MISPLACED, self._reason
+
+    def _leave_out(self, outcome: PartitionOutcome) -> None:
+        if outcome.status != task_report.MISPLACED:
+            outcome.status, outcome.reason = self._status, self._reason
