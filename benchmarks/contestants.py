@@ -136,7 +136,7 @@ def our_sink(
         group_id=arena.target,
         topic=arena.target,
         checkpoint_location=arena.checkpoint,
-        members=arena.members,
+        max_members=arena.members,
         on_batch=on_batch,
     )
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka import cluster, groups
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
@@ -30,11 +30,11 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
     needed = [(topic, partition) for partition in range(members)]
     with closing(Wire(ClientSettings({"bootstrap.servers": broker.bootstrap_servers}))) as wire:
         topics = cluster.topics(wire, [topic], _deadline())
-        coordinator = GroupCoordinator(
+        coordinator = GroupMembership(
             wire,
             topic,
-            most_members=members,
-            group_timeout=60,
+            max_members=members,
+            group_timeout_ms=60_000,
             watch=lambda: True,
             at_end=lambda: None,
         )

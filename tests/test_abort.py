@@ -78,7 +78,7 @@ def test_abort_refuses_to_guess_without_a_terminal(flow: Flow) -> None:
 
 
 def test_a_running_query_writes_again_what_was_ended(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0))
         writing._producer.flush(deadline())
         assert run("abort", flow, "--yes").exit_code == 0
@@ -95,7 +95,7 @@ def test_a_running_query_writes_again_what_was_ended(flow: Flow) -> None:
 def test_abort_leaves_alone_what_began_after_the_question(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0))
 
         def next_transaction(question: str) -> bool:

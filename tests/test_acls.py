@@ -90,11 +90,11 @@ def test_with_just_the_acls_printed_what_a_killed_worker_left_is_ended_at_once(
 @contextmanager
 def _left_open(flow: Guarded, **options: Any) -> Iterator[Transactions]:
     """A transaction of the principal's with an offset in it, of a worker that has no driver."""
-    with started(flow) as coordinator, transactions(flow, coordinator, **options) as writing:
+    with started(flow) as membership, transactions(flow, membership, **options) as writing:
         writing.add(rows(flow, 0, 0))
         writing._producer.flush(deadline())
         writing._send_offsets(deadline())
-        coordinator.abandon()
+        membership.abandon()
         assert len(flow.open_transactions()) == 1
         yield writing
 

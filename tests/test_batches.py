@@ -146,7 +146,7 @@ def test_the_rows_of_one_record_stay_in_one_transaction(
         copied = frame.select("source", F.col("value").cast("string").alias("v"), copies)
         return copied.select("source", F.concat("v", "col").alias("value"))
 
-    reports = run_available(spark_eos_session, flow, explode, chunk_records=1_000)
+    reports = run_available(spark_eos_session, flow, explode, max_transaction_records=1_000)
     assert sorted(flow.values()) == sorted(f"{v}{n}" for v in "abc" for n in range(1, 2_501))
     # Each has more rows than a chunk, yet its offset must not be committed before its last row.
     assert sum(r.transactions for r in reports) == 3
@@ -234,7 +234,7 @@ def test_a_transaction_larger_than_a_chunk_becomes_several(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(2_500), partition=0)
-    reports = run_available(spark_eos_session, flow, chunk_records=1_000)
+    reports = run_available(spark_eos_session, flow, max_transaction_records=1_000)
     assert sum(r.transactions for r in reports) == 3
     # In their order within each target partition, whatever chunk they are in.
     for partition in range(flow.partitions):

@@ -19,9 +19,9 @@ from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import CoordinatorType, Wire
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import end_transaction, open_transactions
+from spark_eos.kafka.transactions import fence_producer, open_transactions
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
@@ -44,14 +44,14 @@ def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
 
 def test_there_are_at_most_so_many_members(new_flow: Callable[..., Flow]) -> None:
     flow = new_flow(partitions=5)
-    with started(flow, members=2) as group:
+    with started(flow, max_members=2) as group:
         assert len(set(group.identities().values())) == 2
         assert len(group.identities()) == 5
     # More than before, and then fewer: surplus members leave.
     with started(flow) as more:
         assert len(set(more.identities().values())) == 5
         more.abandon()
-    with started(flow, members=1) as fewer:
+    with started(flow, max_members=1) as fewer:
         assert len(set(fewer.identities().values())) == 1
         assert len(flow.members()) == 1
 
@@ -87,14 +87,14 @@ def test_closed_connections_stay_closed(flow: Flow) -> None:
         wire.brokers(deadline())
 
 
-def _empty_transaction(producer: SlotProducer) -> int:
+def _empty_transaction(producer: TransactionalProducer) -> int:
     producer.begin()
     producer.commit(deadline())
     return producer.identity.epoch
 
 
 def test_a_producer_outlives_clean_commits_only(flow: Flow) -> None:
-    with closing(SlotProducer(writer_settings(flow))) as producer:
+    with closing(TransactionalProducer(writer_settings(flow))) as producer:
         first = _empty_transaction(producer)
         assert [_empty_transaction(producer) for _ in range(3)] == [first] * 3
         # A lost connection: a request of the last transaction may still be under way.
@@ -105,10 +105,10 @@ def test_a_producer_outlives_clean_commits_only(flow: Flow) -> None:
 
 
 def test_a_producer_that_was_fenced_while_idle_is_replaced(flow: Flow) -> None:
-    with closing(SlotProducer(writer_settings(flow))) as producer, flow.wire() as wire:
+    with closing(TransactionalProducer(writer_settings(flow))) as producer, flow.wire() as wire:
         first = _empty_transaction(producer)
         transactional_id = producer.identity.transactional_id
-        end_transaction(wire, transactional_id, 60_000, deadline())
+        fence_producer(wire, transactional_id, 60_000, deadline())
         producer.drop()
         assert _empty_transaction(producer) > first + 1
         assert producer.identity.transactional_id == transactional_id
@@ -116,7 +116,7 @@ def test_a_producer_that_was_fenced_while_idle_is_replaced(flow: Flow) -> None:
 
 def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
     # DescribeTransactions tells what the broker holds; a transaction shows that it is the same.
-    with closing(SlotProducer(writer_settings(flow))) as producer, flow.wire() as wire:
+    with closing(TransactionalProducer(writer_settings(flow))) as producer, flow.wire() as wire:
         producer.begin()
         pattern = id_pattern("spark-eos", flow.group_id)
         assert open_transactions(wire, pattern, deadline()) == []

@@ -81,7 +81,7 @@ def test_a_transaction_commits_offsets_once_for_each_member(
         for partition in range(6):
             flow.produce(range(until - 12 + partition, until, 6), partition=partition)
         before = proxy.count(TxnOffsetCommitRequest)
-        (report,) = run_available(spark_eos_session, flow, members=members)
+        (report,) = run_available(spark_eos_session, flow, max_members=members)
         assert report.rows_written == 12
     # Of the second batch, in which no partition is new.
     assert report.transactions == 2
@@ -154,7 +154,7 @@ def first_task() -> Iterator[None]:
 @pytest.mark.usefixtures("first_task")
 def test_workers_acknowledge_what_spark_sends_at_once(connection: socket.socket) -> None:
     assert _acknowledges_at_once(connection) == 0
-    worker_tuning.hasten()
+    worker_tuning.reduce_task_overhead()
     assert _acknowledges_at_once(connection) == 1
 
 
@@ -162,12 +162,12 @@ def test_workers_acknowledge_what_spark_sends_at_once(connection: socket.socket)
 def test_a_number_that_names_another_file_by_now_is_left_alone(
     connection: socket.socket, tmp_path: Path
 ) -> None:
-    worker_tuning.hasten()
+    worker_tuning.reduce_task_overhead()
     number = connection.detach()
     with (tmp_path / "another").open("w") as another:
         os.dup2(another.fileno(), number)
         before = _open_files()
-        worker_tuning.hasten()
+        worker_tuning.reduce_task_overhead()
         assert _open_files() == before
     os.close(number)
 
@@ -176,7 +176,7 @@ def test_a_number_that_names_another_file_by_now_is_left_alone(
 def test_a_default_timeout_does_not_reach_sparks_connection(connection: socket.socket) -> None:
     socket.setdefaulttimeout(5)
     try:
-        worker_tuning.hasten()
+        worker_tuning.reduce_task_overhead()
     finally:
         socket.setdefaulttimeout(None)
     assert os.get_blocking(connection.fileno())

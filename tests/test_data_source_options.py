@@ -30,8 +30,11 @@ def test_options_are_the_sinks_with_its_defaults() -> None:
         kafka={"bootstrap.servers": "localhost:1"}, group_id="group", checkpoint_location="/c"
     )
     assert found.settings == sink._settings
-    assert (found.members, found.group_timeout) == (sink._members, sink._group_timeout)
-    assert (found.checkpoint_location, found.idle_timeout) == ("/c", 600)
+    assert (found.max_members, found.group_timeout_ms) == (
+        sink._max_members,
+        sink._group_timeout_ms,
+    )
+    assert (found.checkpoint_location, found.idle_timeout_ms) == ("/c", 600_000)
 
 
 def test_the_docs_table_has_them_all() -> None:
@@ -49,29 +52,38 @@ def test_the_docs_table_has_them_all() -> None:
 def test_options_of_each_kind() -> None:
     more = {
         "topic": "t",
-        "chunkrecords": "5",
-        "grouptimeout": "1.5",
-        "idletimeout": "7",
+        "maxtransactionrecords": "5",
+        "grouptimeoutms": "1500",
+        "idletimeoutms": "7000",
         "kafka.compression.type": "zstd",
     }
     found = read_options({**_NEEDED, **more})
-    assert (found.settings.topic, found.settings.chunk_records) == ("t", 5)
-    assert (found.group_timeout, found.idle_timeout) == (1.5, 7)
+    assert (found.settings.topic, found.settings.max_transaction_records) == ("t", 5)
+    assert (found.group_timeout_ms, found.idle_timeout_ms) == (1_500, 7_000)
     assert found.settings.client.for_producer("t", 1)["compression.type"] == "zstd"
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"chunkrecord": "1"}, "no option 'chunkrecord': did you mean chunkRecords?"),
+        (
+            {"maxtransactionrecord": "1"},
+            "no option 'maxtransactionrecord': did you mean maxTransactionRecords?",
+        ),
         ({"bootstrap.servers": "x"}, "did you mean kafka.bootstrap.servers?"),
-        ({"rounds": "1"}, "no option 'rounds'"),
-        ({"zzzzzzz": "1"}, "there are checkpointLocation, chunkBytes, .*, and Kafka's client"),
-        ({"members": "many"}, "option members must be a number, not 'many'"),
-        ({"members": "0"}, "members must be a number above 0"),
-        ({"idletimeout": "-1"}, "idleTimeout must be a number above 0"),
+        ({"maxrounds": "1"}, "no option 'maxrounds'"),
+        (
+            {"zzzzzzz": "1"},
+            "there are checkpointLocation, connectTimeoutMs, .*, and Kafka's client",
+        ),
+        ({"maxmembers": "many"}, "option maxMembers must be a number, not 'many'"),
+        ({"maxmembers": "0"}, "maxMembers must be a number above 0"),
+        ({"idletimeoutms": "-1"}, "idleTimeoutMs must be a number above 0"),
         ({"maxblockms": "0"}, "maxBlockMs must be a number above 0"),
-        ({"chunkms": "60000"}, "chunkMs=60000 must be below transactionTimeoutMs=60000"),
+        (
+            {"maxtransactionms": "60000"},
+            "maxTransactionMs=60000 must be below",
+        ),
         ({"kafka.acks": "1"}, "kafka.acks can't be set"),
         ({"kafka.no.such": "1"}, "kafka.no.such"),
         ({"groupid": "", "grupid": "g"}, "did you mean groupId?"),
@@ -87,10 +99,10 @@ def test_refusals_name_the_option(options: dict[str, str], words: str) -> None:
 
 
 def test_other_errors_name_options_too() -> None:
-    error = errors.KafkaResponseError("no success within 5 s (group_timeout)", 15)
+    error = errors.KafkaResponseError("no success within 5 s (group_timeout_ms)", 15)
     told = in_option_names(error)
     assert isinstance(told, errors.KafkaResponseError)
-    assert (str(told), told.code) == ("no success within 5 s (groupTimeout)", 15)
+    assert (str(told), told.code) == ("no success within 5 s (groupTimeoutMs)", 15)
 
 
 @needs_data_sources
@@ -119,5 +131,5 @@ def test_a_key_that_spark_would_show_is_refused() -> None:
 
 def test_how_long_a_keeper_may_take() -> None:
     assert answer_within(_NEEDED) == 30 + 8 * 60 + 2 * 60 + 2 * 60
-    options = {"connecttimeout": "1", "grouptimeout": "2.5", "transactiontimeoutms": "1000"}
+    options = {"connecttimeoutms": "1000", "grouptimeoutms": "2500", "transactiontimeoutms": "1000"}
     assert answer_within({**_NEEDED, **options}) == 1 + 20 + 2 + 120

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.kafka.cluster import NO_ID
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import MemberIdentity, ProducerIdentity, end_transaction
+from spark_eos.kafka.transactions import MemberIdentity, ProducerIdAndEpoch, fence_producer
 from spark_eos.worker import transaction
 from spark_eos.worker.librdkafka_errors import TransactionError
 from support.bench import Bench, answered
@@ -260,9 +260,9 @@ def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: Bench) -> N
     rows.worker.flush(deadline())
     used = rows.worker.identity
     if row.startswith("47"):
-        end_transaction(rows.wire, used.transactional_id, 60_000, deadline())
+        fence_producer(rows.wire, used.transactional_id, 60_000, deadline())
     else:
-        rows.worker._identity = ProducerIdentity(used.transactional_id, 1 << 40, used.epoch)
+        rows.worker._identity = ProducerIdAndEpoch(used.transactional_id, 1 << 40, used.epoch)
     with pytest.raises(TransactionError, match=row) as failure:
         rows.writing.commit()
     assert failure.value.again
@@ -274,7 +274,7 @@ def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: Bench) -> N
 
 def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
     """A query whose one task commits both source partitions with one request."""
-    return run_available(spark, flow, lambda f: relay(f).coalesce(1), members=1, **options)
+    return run_available(spark, flow, lambda f: relay(f).coalesce(1), max_members=1, **options)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_query_ends_and_the_next_writes_every_row(
     proxied_flow.produce(range(20))
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)), times=None)
     # A code that is retried, to the end of two rounds.
-    options = {"transaction_timeout_ms": 1_000, "chunk_ms": 900, "rounds": 2}
+    options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "rounds": 2}
     with pytest.raises(StreamingQueryException) as failure:
         _run(spark_eos_session, proxied_flow, **options)
     reason = str(failure.value)

@@ -101,7 +101,7 @@ def test_killed_between_two_chunks_it_goes_on_after_the_last_one(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
     expected = produce_with_hold(flow)
-    with _held_query(flow, tmp_path, "chunks", chunk_records=100) as query:
+    with _held_query(flow, tmp_path, "chunks", max_transaction_records=100) as query:
         query.until(lambda: flow.committed().get(0, 0) >= 200, "committed chunks")
     # Workers may outlive their driver by a moment.
     until(lambda: not slot_holders(flow.worker_directory), lambda: "the end of all workers")

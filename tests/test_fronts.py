@@ -77,7 +77,7 @@ def test_filtered_rows_and_exploded_rows(front: Front, new_flow: Callable[..., F
     _settled(flow, 3, 3)
     flow.checkpoint += "-letters"
     flow.produce(["xyz", "", "w"])
-    front.start(flow, "letters", chunk_records=2).drain()
+    front.start(flow, "letters", max_transaction_records=2).drain()
     assert sorted(flow.values()) == sorted(["LONG", "LONGER", *"xyzw", ""])
     _settled(flow, 5, 4)
 
@@ -113,7 +113,7 @@ def test_a_failed_task(front: Front, flow: Flow, tmp_path: Path) -> None:
     flow.produce([*(f"a{n}" for n in range(200)), "fail"], partition=0, key=b"k" * 4_000)
     flow.produce((f"b{n}" for n in range(200)), partition=1, key=b"k" * 4_000)
     arguments = {"tripped": str(tmp_path / "tripped")}
-    error = front.start(flow, "failing", arguments=arguments, chunk_records=100).error()
+    error = front.start(flow, "failing", arguments=arguments, max_transaction_records=100).error()
     if error is not None:
         assert "the user's own error" in error
         front.start(flow, "failing", arguments=arguments).drain()

@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_eos.client.error_codes import Code, code_name
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
 from support import proxy_faults as faults
 from support.bench import answered
@@ -27,32 +27,32 @@ def _of(flow: Flow, condition: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda m: m.group_id == flow.group_id and condition(m)
 
 
-def _assert_members_are_its_own(flow: Flow, coordinator: GroupCoordinator) -> None:
-    coordinator.check()
-    assert sorted(coordinator.identities()) == [(flow.source, p) for p in range(flow.partitions)]
+def _assert_members_are_its_own(flow: Flow, membership: GroupMembership) -> None:
+    membership.check()
+    assert sorted(membership.identities()) == [(flow.source, p) for p in range(flow.partitions)]
     assert {m.member_id for m in flow.members()} == {
-        m.member_id for m in coordinator.identities().values()
+        m.member_id for m in membership.identities().values()
     }
 
 
 def test_the_answer_to_a_join_at_the_start(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
     lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
-    with started(proxied_flow) as coordinator:
+    with started(proxied_flow) as membership:
         assert len(lost.hits) == 1
-        _assert_members_are_its_own(proxied_flow, coordinator)
+        _assert_members_are_its_own(proxied_flow, membership)
 
 
 def test_the_answer_to_a_join_when_members_are_taken_over(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
-    with started(proxied_flow) as coordinator:
+    with started(proxied_flow) as membership:
         lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
         # The member that joined unheard is its own, not a newer run's.
-        take_over(proxied_flow, coordinator)
+        take_over(proxied_flow, membership)
         assert len(lost.hits) == 1
-        _assert_members_are_its_own(proxied_flow, coordinator)
+        _assert_members_are_its_own(proxied_flow, membership)
 
 
 def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
@@ -64,9 +64,9 @@ def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
     fault = faults.CutAfter(brings_partitions)
     beats = _of(proxied_flow, lambda m: m.member_epoch >= 0)
     proxy.on(ConsumerGroupHeartbeatRequest, fault, times=None, where=beats)
-    with started(proxied_flow, members=1) as coordinator:
+    with started(proxied_flow, max_members=1) as membership:
         assert fault.cuts == 1
-        _assert_members_are_its_own(proxied_flow, coordinator)
+        _assert_members_are_its_own(proxied_flow, membership)
     with running(proxied_flow) as runs:
         report = runs.batch(2, 1)
     assert (report.rounds, report.rows_written) == (1, 3)
@@ -125,11 +125,11 @@ def test_ends_are_settled_by_members_that_were_taken_over(
 ) -> None:
     with running(proxied_flow) as runs:
         before = runs.batch(2, 1)
-        joined = len(runs.run._coordinator._own_ids)
+        joined = len(runs.run._membership._own_ids)
         refused = proxy.on(OffsetCommitRequest, answered(0, code))
         runs.batch(5, 3, without_output=1)
         assert len(refused.hits) == 1
-        assert len(runs.run._coordinator._own_ids) == joined + 1
+        assert len(runs.run._membership._own_ids) == joined + 1
         assert before.partitions[0].end == 2
         assert proxied_flow.committed() == {0: 5, 1: 3}
 

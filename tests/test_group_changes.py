@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink, errors
 from spark_eos.client.error_codes import code_name
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka import cluster
 from spark_eos.kafka.groups import DescribedMember
 from spark_eos.kafka.offsets import commit_offsets
@@ -85,11 +85,11 @@ def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: 
     # and the broker computes the assignment anew only for a heartbeat.
     with flow.wire() as wire:
         topic_id = cluster.topics(wire, [flow.source], deadline())[flow.source].topic_id
-        coordinator = GroupCoordinator(
+        membership = GroupMembership(
             wire,
             flow.group_id,
-            most_members=64,
-            group_timeout=60,
+            max_members=64,
+            group_timeout_ms=60_000,
             watch=lambda: True,
             at_end=lambda: None,
         )
@@ -104,11 +104,11 @@ def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: 
         adding.start()
         try:
             four = {flow.source: cluster.TopicInfo(flow.source, topic_id, 4)}
-            coordinator.start(four, [(flow.source, p) for p in range(4)])
-            assert len(set(coordinator.identities().values())) == 4
+            membership.start(four, [(flow.source, p) for p in range(4)])
+            assert len(set(membership.identities().values())) == 4
         finally:
             adding.join()
-            coordinator.leave()
+            membership.leave()
 
 
 @pytest.mark.parametrize(("members", "shares"), [(1, [5]), (5, [1] * 5)])
@@ -116,7 +116,7 @@ def test_partitions_added_in_the_middle_of_a_batch(
     members: int, shares: list[int], flow: Flow
 ) -> None:
     _set_timeouts(flow)
-    with running(flow, members=members) as runs:
+    with running(flow, max_members=members) as runs:
         runs.batch(3, 3)
         before = _epochs(flow)
 
@@ -139,7 +139,7 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
 ) -> None:
     caplog.set_level(logging.INFO, "spark_eos")
     _set_timeouts(flow)
-    with running(flow, members=2) as runs:
+    with running(flow, max_members=2) as runs:
         runs.batch(3, 3)
         before = _epochs(flow)
 
@@ -195,7 +195,7 @@ def _remove(flow: Flow, *instance_ids: str) -> None:
 
 def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -> None:
     _set_timeouts(flow)
-    with running(flow, members=2) as runs:
+    with running(flow, max_members=2) as runs:
         runs.batch(3, 3)
         _remove(flow, "spark-eos-0", "spark-eos-1")
         until(lambda: runs.coordinator_changed, lambda: "a heartbeat")
@@ -207,12 +207,12 @@ def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -
 def test_a_member_that_is_gone_and_no_longer_needed_is_forgotten(flow: Flow) -> None:
     other = f"other-{flow.name}"
     flow.broker.create_topic(other, 2)
-    with started(flow, also=[other]) as coordinator:
+    with started(flow, also=[other]) as membership:
         assert len(flow.members()) == 4
         _remove(flow, "spark-eos-3")
-        take_over(flow, coordinator)
+        take_over(flow, membership)
         assert list(_partitions(flow)) == ["spark-eos-0", "spark-eos-1"]
-        assert len(coordinator.identities()) == 2
+        assert len(membership.identities()) == 2
 
 
 @contextmanager
@@ -244,7 +244,7 @@ def test_partitions_added_under_a_running_query(
     members: int, shares: list[int], flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(20))
-    with _running_query(spark_eos_session, flow, members=members):
+    with _running_query(spark_eos_session, flow, max_members=members):
         _await_committed(flow, {0: 10, 1: 10})
         assert len(flow.members()) == min(2, members)
         flow.broker.add_partitions(flow.source, 5)
@@ -331,7 +331,7 @@ def test_a_foreign_consumer_joins_under_a_running_query(
 ) -> None:
     _set_timeouts(flow)
     flow.produce(range(20))
-    with _running_query(spark_eos_session, flow, members=1) as (query, _reports):
+    with _running_query(spark_eos_session, flow, max_members=1) as (query, _reports):
         _await_committed(flow, {0: 10, 1: 10})
         with _foreign_member(flow, lambda: "'somebody-else' on host" in caplog.text):
             flow.produce(range(20, 40))
@@ -352,7 +352,7 @@ def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(
 ) -> None:
     # Each of our two members keeps its partition: only the epochs tell.
     _set_timeouts(flow)
-    with running(flow, members=2) as runs:
+    with running(flow, max_members=2) as runs:
         runs.batch(3, 3)
         before = _partitions(flow)
         with _foreign_member(flow, lambda: runs.foreign_member_seen, protocol):

@@ -15,7 +15,7 @@ from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType
 from spark_eos.kafka.hanging_transactions import java_hash, offsets_partition
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import describe_transaction, end_transaction
+from spark_eos.kafka.transactions import describe_transaction, fence_producer
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.members import deadline, started
@@ -32,11 +32,11 @@ def test_a_broker_that_is_away_does_not_hold_up_a_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     flow = proxied_flow
-    with started(flow) as coordinator, transactions(flow, coordinator) as dead:
+    with started(flow) as membership, transactions(flow, membership) as dead:
         dead.add(rows(flow, 0, 0, 1))
         dead._producer.flush(deadline())
         dead._send_offsets(deadline())
-        coordinator.abandon()
+        membership.abandon()
         # What the killed worker has left is with the broker that answers.
         with (
             caplog.at_level(logging.INFO, "spark_eos"),
@@ -51,14 +51,14 @@ def test_a_broker_that_is_away_does_not_hold_up_a_start(
 
 
 def _hang(flow: Flow) -> None:
-    """Leaves a transaction that holds offsets and is unknown to its coordinator.
+    """Leaves a transaction that holds offsets and is unknown to its membership.
 
     As a client did that was older than KIP-890, and lost its way to the coordinator: its offsets
     are sent without the coordinator's knowledge, which this broker does not verify.
     """
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     with flow.wire() as wire:
-        end_transaction(wire, "somebody", 60_000, deadline())
+        fence_producer(wire, "somebody", 60_000, deadline())
         producer = describe_transaction(wire, "somebody", deadline())
         request = TxnOffsetCommitRequest(
             transactional_id="somebody",
@@ -100,7 +100,9 @@ def test_a_hanging_transaction_is_named_with_what_ends_it(
         flow = Flow(broker, str(tmp_path / "c"), str(tmp_path / "w"))
         _hang(flow)
         with (
-            running(flow, group_timeout=6, transaction_timeout_ms=1_000, chunk_ms=500) as runs,
+            running(
+                flow, group_timeout_ms=6_000, transaction_timeout_ms=1_000, max_transaction_ms=500
+            ) as runs,
             pytest.raises(DeadlineExceededError, match="88 UNSTABLE_OFFSET_COMMIT") as failure,
         ):
             runs.batch(5, 5)

@@ -14,7 +14,7 @@ from spark_eos.kafka.transactional_ids import driver_id
 from spark_eos.kafka.transactions import (
     TRANSACTIONAL_ID_NOT_FOUND,
     describe_transaction,
-    end_transaction,
+    fence_producer,
 )
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.worker import producer, task
@@ -92,6 +92,6 @@ def test_the_drivers_ids_are_made_anew(forgetful: EmbeddedKafka, tmp_path: Path)
     name = driver_id("spark-eos", flow.group_id)
     with flow.wire() as wire:
         for _ in range(2):
-            end_transaction(wire, name, 60_000, deadline())
+            fence_producer(wire, name, 60_000, deadline())
             assert _known(wire, name)
             _await_forgotten(flow, name)

@@ -25,7 +25,7 @@ from spark_eos.datasource import keeper_client
 from spark_eos.datasource.keeper_messages import Commit
 from spark_eos.host import driver_process
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
-from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.transaction import Transactions
 from support import plan_main
 from support.data_sources import keepers, until_kept_no_more
@@ -149,7 +149,7 @@ def test_the_keeper_waits_for_a_long_batch(kept: Keeping) -> None:
     kept.begin(0, 2, 0)
     planned = kept.plan()
     settings = writer_settings(kept.flow)
-    with closing(SlotProducer(settings)) as producer:
+    with closing(TransactionalProducer(settings)) as producer:
         writing = Transactions(producer, settings, planned.plan)
         writing.add(rows(kept.flow, 0, 0))
         time.sleep(6)
@@ -265,7 +265,7 @@ def test_another_batch_than_the_planned_one_is_not_committed(kept: Keeping, flow
 def test_changed_settings_count_from_the_next_plan_on(kept: Keeping, flow: Flow) -> None:
     kept.batch(0, 2, 2)
     members = {member.member_id for member in flow.members()}
-    kept.settings = {"chunk_records": 2}
+    kept.settings = {"max_transaction_records": 2}
     kept.batch(1, 3, 3)
     assert not members & {member.member_id for member in flow.members()}
 

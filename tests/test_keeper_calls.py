@@ -12,7 +12,7 @@ from spark_eos.batch.batch_report import BatchReport, PartitionReport
 from spark_eos.batch.data_loss import LostRecords
 from spark_eos.batch.plan import PartitionPlan
 from spark_eos.batch.task_report import DEFERRED, Counters, JobOutcome, PartitionOutcome
-from spark_eos.batch.writer_settings import writer_settings
+from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.settings import ClientSettings
 from spark_eos.datasource import keeper_messages
 from spark_eos.datasource.json_values import PlainError
@@ -39,16 +39,16 @@ KAFKA: dict[str, Any] = {
 
 
 def _settings(**kafka: Any) -> Any:
-    return writer_settings(
-        kafka={**KAFKA, **kafka},
+    return WriterSettings(
+        client=ClientSettings({**KAFKA, **kafka}).checked_by_librdkafka(),
         group_id="group",
         topic=None,
         transactional_id_prefix="spark-eos",
-        chunk_records=1,
-        chunk_bytes=1,
-        chunk_ms=1,
+        max_transaction_records=1,
+        max_transaction_bytes=1,
+        max_transaction_ms=1,
         transaction_timeout_ms=60_000,
-        connect_timeout=1.5,
+        connect_timeout_ms=1_500,
         max_block_ms=1,
         metadata_max_idle_ms=1,
         worker_directory=None,
@@ -57,7 +57,7 @@ def _settings(**kafka: Any) -> Any:
 
 
 MESSAGES = [
-    Plan(_settings(), "s3://bucket/é", 64, 20),
+    Plan(_settings(), "s3://bucket/é", 64, 20_000),
     Planned(
         7,
         "query",

@@ -238,7 +238,9 @@ def test_a_keeper_that_does_not_answer_is_waited_for_no_longer_than_allowed(kept
     kept.answer_within = 0.5
     os.kill(keeper, signal.SIGSTOP)
     try:
-        with pytest.raises(errors.DeadlineExceededError, match=rf"process {keeper}.*group_timeout"):
+        with pytest.raises(
+            errors.DeadlineExceededError, match=rf"process {keeper}.*group_timeout_ms"
+        ):
             kept.plan()
     finally:
         os.kill(keeper, signal.SIGCONT)
@@ -253,9 +255,11 @@ def test_a_keeper_that_does_not_get_ready_is_given_up(
         "    time.sleep(600)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    kept.settings = {"connect_timeout": 1.0}
+    kept.settings = {"connect_timeout_ms": 1_000}
     kept.begin(0, 2, 2)
-    with pytest.raises(errors.DeadlineExceededError, match=r"spark_eos\.keeper.*connect_timeout"):
+    with pytest.raises(
+        errors.DeadlineExceededError, match=r"spark_eos\.datasource\.keeper.*connect_timeout_ms"
+    ):
         kept.plan()
     assert keepers(kept.flow) == []
 
@@ -275,12 +279,12 @@ def test_the_lock_is_waited_for_no_longer_than_allowed(kept: Keeping) -> None:
         "import fcntl; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"
         "print('ready', flush=True); time.sleep(600)"
     )
-    kept.settings = {"connect_timeout": 1.0}
+    kept.settings = {"connect_timeout_ms": 1_000}
     kept.begin(0, 2, 2)
     with lasting_intruder(holding, lock) as process:
         try:
             _until_ready(process)
-            with pytest.raises(errors.DeadlineExceededError, match=rf"{lock}.*connect_timeout"):
+            with pytest.raises(errors.DeadlineExceededError, match=rf"{lock}.*connect_timeout_ms"):
                 kept.plan()
         finally:
             process.kill()

@@ -219,11 +219,14 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
         return commit(wire, group, member, *more, **named)
 
     monkeypatch.setattr(committed_offsets, "commit_offsets", dying)
-    with running(flow, members=2, checkpoint=checkpoint) as runs, pytest.raises(ConnectionError):
+    with (
+        running(flow, max_members=2, checkpoint=checkpoint) as runs,
+        pytest.raises(ConnectionError),
+    ):
         runs.batch(5, 5)
     monkeypatch.undo()
     assert len(flow.committed()) == 1
-    with running(flow, members=2, checkpoint=checkpoint) as runs:
+    with running(flow, max_members=2, checkpoint=checkpoint) as runs:
         runs.batch(5, 5)
         runs.written_once(5, 5)
 

@@ -21,7 +21,7 @@ def test_rows_out_of_order_after_a_commit_are_passed_over_by_no_later_run(flow: 
     checkpoint = Checkpoint(flow)
     # A transaction for each row: 4 to 9 are committed when 0 to 3 come.
     with (
-        running(flow, checkpoint=checkpoint, chunk_records=1) as runs,
+        running(flow, checkpoint=checkpoint, max_transaction_records=1) as runs,
         pytest.raises(WriteError) as failure,
     ):
         runs.batch(10, 10, rows=lambda p, o: [*o[4:], *o[:4]] if p == 0 else o)
@@ -46,7 +46,7 @@ def test_each_partition_that_is_out_of_order_is_marked(flow: Flow) -> None:
     # One task holds both, and rows of the second come out of order once it has stopped.
     held = [(p, range(at, at + 1)) for at in (2, 3, 4, 0, 1) for p in (0, 1)]
     with (
-        running(flow, checkpoint=checkpoint, chunk_records=1) as runs,
+        running(flow, checkpoint=checkpoint, max_transaction_records=1) as runs,
         pytest.raises(WriteError) as failure,
     ):
         runs.batch(5, 5, tasks=[held])
@@ -63,7 +63,10 @@ def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -
     def wrong(partition: int, offsets: range) -> list[int]:
         return [*offsets[4:], *offsets[:4]] if partition == 0 else [*offsets]
 
-    with running(flow, checkpoint=checkpoint, chunk_records=1) as runs, pytest.raises(WriteError):
+    with (
+        running(flow, checkpoint=checkpoint, max_transaction_records=1) as runs,
+        pytest.raises(WriteError),
+    ):
         runs.batch(10, 10, rows=lambda p, o: [*o[4:]] if p == 0 else [*o, 0])
     # Nobody has seen that 0 to 3 of partition 0 are missing; in this attempt nothing is committed.
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 1): 10})

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos.spark.classic import ClassicSurroundings
+from spark_eos.spark.classic import ClassicRuntime
 from spark_eos.testing import process_available
 from support.flow import Flow
 from support.queries import relay, run_available, until
@@ -276,7 +276,7 @@ def test_a_first_batch_without_rows_in_one_task(
     """Of no partitions at all, coalesce makes one."""
     if whose == "the sink's":
         # As with local[1].
-        monkeypatch.setattr(ClassicSurroundings, "cores", lambda _: 1)
+        monkeypatch.setattr(ClassicRuntime, "cores", lambda _: 1)
 
     def pipeline(frame: DataFrame) -> DataFrame:
         return relay(frame).coalesce(1) if whose == "the query's" else relay(frame)

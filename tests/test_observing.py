@@ -149,7 +149,7 @@ def test_jobs_say_group_batch_and_round(
     flow.produce(range(2), partition=0)
     reports: list[BatchReport] = []
     users: list[str | None] = []
-    sink = ExactlyOnceSink(**flow.options(), members=1, on_batch=reports.append)
+    sink = ExactlyOnceSink(**flow.options(), max_members=1, on_batch=reports.append)
 
     def batch(frame: DataFrame, batch_id: int) -> None:
         sink(frame, batch_id)

@@ -53,7 +53,7 @@ def test_offsets_go_by_name_and_commit_with_their_transaction(
 ) -> None:
     requests = sent_requests(monkeypatch)
     assert _chosen(flow) == 5
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 7))
         assert flow.committed() == {}
@@ -69,15 +69,15 @@ def test_offsets_go_by_name_and_commit_with_their_transaction(
 
 
 def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
-        take_over(flow, coordinator)
+        take_over(flow, membership)
         assert refused(flow, writing, "-0: 25 UNKNOWN_MEMBER_ID").again
 
 
 @pytest.mark.parametrize("past", [True, False], ids=["past", "future"])
 def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) -> None:
-    with started(flow, members=1) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow, max_members=1) as membership, transactions(flow, membership) as writing:
         member = writing._plan[flow.source, 0].member
         # A member is given its first partitions at epoch 2.
         wrong = dataclasses.replace(member, epoch=1 if past else member.epoch + 1)
@@ -92,14 +92,14 @@ def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) ->
 
 
 def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         flow.recreate(flow.source)
         flow.produce(range(20))
         # The broker takes the offsets, for it knows the topic by name alone.
         assert not refused(flow, writing, "was deleted and created anew").again
         # The members' assignment tells the driver within a heartbeat.
-        until(lambda: not coordinator.identities(), lambda: "the assignment to change", 20)
+        until(lambda: not membership.identities(), lambda: "the assignment to change", 20)
 
 
 @both
@@ -119,8 +119,8 @@ def test_open_transactions_of_the_group_alone_are_found(
     stranger = Flow(flow.broker, flow.checkpoint, flow.worker_directory)
     with ExitStack() as stack:
         for each in (flow, stranger):
-            coordinator = stack.enter_context(started(each))
-            writing = stack.enter_context(transactions(each, coordinator))
+            membership = stack.enter_context(started(each))
+            writing = stack.enter_context(transactions(each, membership))
             writing.add(rows(each, 0, 0))
             writing._producer.flush(deadline())
         requests = sent_requests(monkeypatch)
@@ -168,9 +168,9 @@ def test_the_groups_offsets_and_members(
     speak_at_most(monkeypatch, spoken)
     requests = sent_requests(monkeypatch)
     partitions = [(flow.source, p) for p in range(flow.partitions)]
-    with started(flow, members=1) as coordinator, flow.wire() as wire:
-        ids = coordinator.topic_ids
-        member = next(iter(coordinator.identities().values()))
+    with started(flow, max_members=1) as membership, flow.wire() as wire:
+        ids = membership.topic_ids
+        member = next(iter(membership.identities().values()))
 
         def commit(epoch: int) -> dict[tuple[str, int], int]:
             who = (member.member_id, epoch, member.instance_id)

@@ -41,7 +41,7 @@ def _newest_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @contextmanager
 def _writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
-    with started(flow) as coordinator, transactions(flow, coordinator, **options) as writing:
+    with started(flow) as membership, transactions(flow, membership, **options) as writing:
         yield writing
 
 

@@ -79,10 +79,10 @@ def test_a_source_topic_with_fewer_records_than_before(
 def test_a_target_topic_with_fewer_partitions_than_before(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    afresh: list[bool] = []
+    discard_producer: list[bool] = []
 
     def noting(*arguments: Any, **options: Any) -> Any:
-        afresh.append(options["afresh"])
+        discard_producer.append(options["discard_producer"])
         return write_task(*arguments, **options)
 
     monkeypatch.setattr(batch_job, "write_task", noting)
@@ -94,7 +94,7 @@ def test_a_target_topic_with_fewer_partitions_than_before(
     # have been replaced already.
     assert first.rounds == 1
     assert second.rounds <= 2
-    assert afresh == [False, False, *([True] * (second.rounds - 1))]
+    assert discard_producer == [False, False, *([True] * (second.rounds - 1))]
     # The first batch went with the topic that it was written to.
     assert sorted(map(int, flow.values())) == list(range(10, 20))
     assert flow.committed() == {0: 10, 1: 10}

@@ -171,10 +171,11 @@ def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSes
 
 def test_a_broker_that_can_not_be_reached(flow: Flow, spark_eos_session: SparkSession) -> None:
     sink = ExactlyOnceSink(
-        **{**flow.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}}, connect_timeout=1
+        **{**flow.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}},
+        connect_timeout_ms=1_000,
     )
     with pytest.raises(
-        errors.DeadlineExceededError, match=r"^no broker of .*127\.0\.0\.1:1.*connect_timeout"
+        errors.DeadlineExceededError, match=r"^no broker of .*127\.0\.0\.1:1.*connect_timeout_ms"
     ):
         sink.read(spark_eos_session, subscribe=flow.source)
 
@@ -184,11 +185,14 @@ def test_a_broker_that_can_not_be_reached(flow: Flow, spark_eos_session: SparkSe
     [
         ({"group_id": " "}, "group_id"),
         ({"checkpoint_location": ""}, "checkpoint_location"),
-        ({"members": 0}, "members"),
-        ({"chunk_records": "many"}, "chunk_records"),
+        ({"max_members": 0}, "max_members"),
+        ({"max_transaction_records": "many"}, "max_transaction_records"),
         ({"max_block_ms": 0}, "max_block_ms"),
         ({"metadata_max_idle_ms": -1}, "metadata_max_idle_ms"),
-        ({"chunk_ms": 60_000}, "chunk_ms=60000 must be below transaction_timeout_ms"),
+        (
+            {"max_transaction_ms": 60_000},
+            "max_transaction_ms=60000 must be below transaction_timeout_ms",
+        ),
         ({"kafka": {}}, "bootstrap.servers"),
         ({"kafka": {"bootstrap.servers": "a:1", "transactional.id": "x"}}, "transactional_id_pre"),
         ({"kafka": {"bootstrap.servers": "a:1", "no.such.setting": "1"}}, "no.such.setting"),

@@ -46,7 +46,7 @@ def _sent(proxy: KafkaProxy) -> list[int]:
 def test_the_first_broker_met_is_older_than_the_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    with started(proxied_flow, 1) as coordinator, transactions(proxied_flow, coordinator) as writer:
+    with started(proxied_flow, 1) as membership, transactions(proxied_flow, membership) as writer:
         _older(proxy, times=1)
         writer.add(rows(proxied_flow, 0, 0, 1))
         writer.commit()

@@ -10,7 +10,7 @@ from support.writing import rows, transactions
 def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow) -> None:
     with running(flow) as older:
         older.batch(1, 1)
-        with transactions(flow, older.run._coordinator) as writing:
+        with transactions(flow, older.run._membership) as writing:
             writing.add(rows(flow, 0, 1))
             writing.commit()
             writing.add(rows(flow, 0, 2))

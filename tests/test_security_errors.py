@@ -18,7 +18,7 @@ from spark_eos.errors import AuthenticationError, DeadlineExceededError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.producer import TransactionalProducer
 from support.certificates import issued, pem
 from support.flow import Flow
 from support.members import writer_settings
@@ -32,7 +32,7 @@ SECONDS = 60.0
 
 def reach(settings: dict[str, Any]) -> None:
     with closing(Wire(ClientSettings(settings))) as wire:
-        wire.brokers(Deadline(PATIENCE, "connect_timeout"))
+        wire.brokers(Deadline(PATIENCE, "connect_timeout_ms"))
 
 
 def refused(settings: dict[str, Any], words: str, within: float = SECONDS) -> str:
@@ -154,7 +154,7 @@ def test_a_token_function_that_fails_is_asked_again_and_named_at_last(secured: S
         closing(Wire(ClientSettings(oauth(secured, oauth_cb=fails)))) as wire,
         pytest.raises(DeadlineExceededError, match=r"oauth_cb failed.*the vault is sealed"),
     ):
-        wire.brokers(Deadline(1, "connect_timeout"))
+        wire.brokers(Deadline(1, "connect_timeout_ms"))
     assert len(asked) > 1
 
 
@@ -183,7 +183,7 @@ def test_an_endpoint_that_is_not_there(secured: Secured) -> None:
         closing(Wire(ClientSettings(settings))) as wire,
         pytest.raises(DeadlineExceededError, match=r"token\.endpoint\.url.*can't be reached"),
     ):
-        wire.brokers(Deadline(1, "connect_timeout"))
+        wire.brokers(Deadline(1, "connect_timeout_ms"))
 
 
 def test_msk_signs_tokens_that_reach_the_broker(
@@ -253,13 +253,13 @@ def test_a_producer_that_is_refused_ends_its_task_at_once(
         client=ClientSettings(secured.sasl("SCRAM-SHA-256", password="marker-secret")),
     )
     began = time.monotonic()
-    producer = SlotProducer(settings)
+    producer = TransactionalProducer(settings)
     with closing(producer), pytest.raises(TransactionError, match=r"sasl\.password") as caught:
         producer.begin()
     assert not caught.value.again
     # And if librdkafka alone is refused.
     monkeypatch.setattr(Wire, "brokers", lambda *_: [])
-    producer = SlotProducer(settings)
+    producer = TransactionalProducer(settings)
     with closing(producer), pytest.raises(TransactionError, match="sasl_ssl://") as caught:
         producer.begin()
     assert not caught.value.again

@@ -218,7 +218,7 @@ def test_files_are_read_once_and_travel(secured: Secured, tmp_path: Path) -> Non
     travelled = pickle.loads(pickle.dumps(client))  # noqa: S301 - made here
     assert travelled == client
     assert travelled.for_producer("id", 1)["ssl.ca.pem"] == secured.authority_file.read_text()
-    travelled.check_with_librdkafka()
+    travelled.checked_by_librdkafka()
     travelled.for_wire()
 
 

@@ -11,7 +11,7 @@ from kafka.protocol.producer import ProduceRequest
 from spark_eos.batch.plan import BatchRange, batch_plan
 from spark_eos.batch.task_report import JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.errors import WriteError
 from spark_eos.worker.task import write_task
 from support.flow import Flow
@@ -30,19 +30,19 @@ def _no_producers_left() -> Iterator[None]:
 
 
 def _write(
-    coordinator: GroupCoordinator,
+    membership: GroupMembership,
     settings: WriterSettings,
     batches: Iterator[pa.RecordBatch],
 ) -> JobOutcome:
-    members = coordinator.identities()
+    members = membership.identities()
     ends = dict.fromkeys(members, 100)
-    plan = batch_plan(BatchRange(0, {}, ends), {}, members, coordinator.topic_ids)
+    plan = batch_plan(BatchRange(0, {}, ends), {}, members, membership.topic_ids)
     (report,) = write_task(settings, plan)(batches)
     return job_outcome(report.to_pylist())
 
 
 def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow: Flow) -> None:
-    settings = replace(writer_settings(flow), chunk_ms=50)
+    settings = replace(writer_settings(flow), max_transaction_ms=50)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield row_batch(flow, 0, 0, 1, 2)
@@ -54,8 +54,8 @@ def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow
         yield row_batch(flow, 0, 2, 3)
         until(lambda: flow.committed(stable=False) == {0: 3}, lambda: "the third record")
 
-    with started(flow) as coordinator:
-        outcome = _write(coordinator, settings, batches())
+    with started(flow) as membership:
+        outcome = _write(membership, settings, batches())
     assert outcome.unwritten == []
     assert outcome.partitions[flow.source, 0].rows == 7
     assert outcome.partitions[flow.source, 0].next_offset == 4
@@ -64,7 +64,7 @@ def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow
 
 
 # A broker that takes so long for large requests that their transaction is over before.
-_BRIEFLY: dict[str, Any] = {"transaction_timeout_ms": 1_000, "chunk_ms": 900}
+_BRIEFLY: dict[str, Any] = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900}
 
 
 def _is_large(request: Any) -> bool:

@@ -29,12 +29,12 @@ def _lines(text: str) -> list[list[str]]:
 
 def test_a_group_with_members_and_lag(flow: Flow) -> None:
     flow.produce(range(1_500), partition=0)
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
         table = run("status", flow)
         found = document(flow)
-        epochs = {i.instance_id: i.epoch for i in coordinator.identities().values()}
+        epochs = {i.instance_id: i.epoch for i in membership.identities().values()}
     assert table.exit_code == 0
     assert found["group"]["state"] == "Stable"
     assert found["group"]["epoch"] == found["group"]["assignment_epoch"] > 0
@@ -75,7 +75,7 @@ def test_a_group_with_members_and_lag(flow: Flow) -> None:
 
 
 def test_status_only_reads(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0))
         writing._producer.flush(deadline())
         before = document(flow)
@@ -92,7 +92,7 @@ def test_status_only_reads(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_group_without_members_keeps_its_offsets(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 1, 0))
         writing.commit()
     found = document(flow)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from spark_eos.spark.stopping import told_briefly
+from spark_eos.spark.stopping import as_query_stopped_error
 
 # As Spark 4.2 looks for it in the error's text, with a simpler loop.
 _SPARK_LOOKS_FOR = re.compile(
@@ -33,7 +33,7 @@ class Py4JJavaError(Exception):
     ],
 )
 def test_an_interruption_is_found_in_what_is_left(text: str) -> None:
-    found = told_briefly(Py4JJavaError(_CALLING + text))
+    found = as_query_stopped_error(Py4JJavaError(_CALLING + text))
     assert found is not None
     assert _SPARK_LOOKS_FOR.search(str(found))
     assert len(str(found)) < 500
@@ -41,7 +41,7 @@ def test_an_interruption_is_found_in_what_is_left(text: str) -> None:
 
 def test_a_cancelled_job_group_is_found_in_what_is_left() -> None:
     why = "org.apache.spark.SparkException: Job 3 cancelled part of cancelled job group 6b2a"
-    found = told_briefly(Py4JJavaError(f"{_CALLING}{why}{_FRAMES}"))
+    found = as_query_stopped_error(Py4JJavaError(f"{_CALLING}{why}{_FRAMES}"))
     assert found is not None
     assert why in str(found)
     assert len(str(found)) < 500
@@ -55,4 +55,4 @@ def test_a_cancelled_job_group_is_found_in_what_is_left() -> None:
     ],
 )
 def test_other_errors_are_left_alone(error: Exception) -> None:
-    assert told_briefly(error) is None
+    assert as_query_stopped_error(error) is None

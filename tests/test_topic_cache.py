@@ -151,7 +151,7 @@ def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = sent_requests(monkeypatch)
-    with started(flow) as coordinator, transactions(flow, coordinator) as first:
+    with started(flow) as membership, transactions(flow, membership) as first:
         driver = _asking(requests, flow.source)
         producer, settings, plan = first._producer, first._settings, first._plan
         for offset in range(0, 16, 2):
@@ -176,9 +176,9 @@ def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch
     requests = sent_requests(monkeypatch)
     monkeypatch.setattr(task, "_producers", {})
     used: list[tuple[int, int]] = []
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
-        for number, afresh in enumerate((False, False, True)):
-            run = write_task(writing._settings, writing._plan, afresh=afresh)
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        for number, discard_producer in enumerate((False, False, True)):
+            run = write_task(writing._settings, writing._plan, discard_producer=discard_producer)
             (report,) = run(iter([row_batch(flow, 0, number)]))
             assert report.column("status").to_pylist() == ["written", "written"]
             (producer,) = task._producers.values()

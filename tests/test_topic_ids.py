@@ -37,7 +37,7 @@ def other(embedded_kafka: EmbeddedKafka) -> str:
 @contextmanager
 def _two_topics(flow: Flow, other: str) -> Iterator[Transactions]:
     """A transaction with rows of both topics, which one member has."""
-    with started(flow, 1, also=[other]) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow, 1, also=[other]) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 4, topic=other))
         yield writing
@@ -121,12 +121,12 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
     flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = {(flow.source, 0): 7, (flow.source, 1): 9}
-    with started(flow, 1) as coordinator, flow.wire() as wire:
-        (member,) = set(coordinator.identities().values())
+    with started(flow, 1) as membership, flow.wire() as wire:
+        (member,) = set(membership.identities().values())
         who = (member.member_id, member.epoch, member.instance_id)
         requests = sent_requests(monkeypatch)
         found: list[Any] = []
-        for ids in ({flow.source: missing}, {}, coordinator.topic_ids):
+        for ids in ({flow.source: missing}, {}, membership.topic_ids):
             codes = commit_offsets(wire, flow.group_id, who, wanted, ids, deadline())
             assert codes == dict.fromkeys(wanted, 0)
             found.append(committed_offsets(wire, flow.group_id, wanted, ids, deadline()))
@@ -136,15 +136,15 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
 
 
 def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
-    with started(flow, 1) as coordinator, transactions(flow, coordinator) as writing:
-        ids: dict[str, uuid.UUID | None] = {**coordinator.topic_ids}
+    with started(flow, 1) as membership, transactions(flow, membership) as writing:
+        ids: dict[str, uuid.UUID | None] = {**membership.topic_ids}
 
         class Changing(Wire):
             """The ids that are known change while the request is on its way."""
 
             def ask_coordinator(self, *arguments: Any, **options: Any) -> Any:
                 ids.update(
-                    {flow.source: uuid.uuid4(), "another": coordinator.topic_ids[flow.source]}
+                    {flow.source: uuid.uuid4(), "another": membership.topic_ids[flow.source]}
                 )
                 return super().ask_coordinator(*arguments, **options)
 

@@ -13,7 +13,7 @@ from support.writing import refused, rows, take_over, transactions
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator, version) as writing:
+    with started(flow) as membership, transactions(flow, membership, version) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 7))
         assert flow.committed() == {}
@@ -24,7 +24,7 @@ def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> No
 
 
 def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.abort()
         assert flow.values() == []
@@ -36,16 +36,16 @@ def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator, version) as writing:
+    with started(flow) as membership, transactions(flow, membership, version) as writing:
         writing.add(rows(flow, 0, 0, 1))
-        take_over(flow, coordinator)
+        take_over(flow, membership)
         assert refused(flow, writing, "25 UNKNOWN_MEMBER_ID").again
 
 
 def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as stale:
-        take_over(flow, coordinator)
-        fresh = coordinator.identities()
+    with started(flow) as membership, transactions(flow, membership) as stale:
+        take_over(flow, membership)
+        fresh = membership.identities()
         # Partition 0 as its member now is, partition 1 as it was.
         plan = {**stale._plan}
         old = plan[flow.source, 0]
@@ -57,7 +57,7 @@ def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
 
 
 def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         flow.broker.kill()
         flow.broker.start()
@@ -75,8 +75,8 @@ def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
 
 def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow: Flow) -> None:
     """A worker that serves another query next does not wait for brokers that are gone."""
-    with started(flow) as coordinator:
-        with transactions(flow, coordinator) as writing:
+    with started(flow) as membership:
+        with transactions(flow, membership) as writing:
             writing.add(rows(flow, 0, 0, 1))
             writing.commit()
             # Else the markers may be missing for good: KAFKA-20734.
@@ -85,18 +85,18 @@ def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow: F
             began = time.monotonic()
         elapsed = time.monotonic() - began
         flow.broker.start()
-        # Nor for connect_timeout, which is 20 s here.
+        # Nor for connect_timeout_ms, which is 20 s here.
         assert elapsed < 15
         # Whoever takes its place writes on.
-        with transactions(flow, coordinator) as writing:
+        with transactions(flow, membership) as writing:
             writing.add(rows(flow, 0, 2))
             writing.commit()
     assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]
 
 
 def test_a_producer_in_a_transaction_is_fenced_when_it_is_given_up(flow: Flow) -> None:
-    with started(flow) as coordinator:
-        with transactions(flow, coordinator) as writing:
+    with started(flow) as membership:
+        with transactions(flow, membership) as writing:
             writing.add(rows(flow, 0, 0, 1))
             writing._producer.flush(deadline())
             assert flow.open_transactions() != []

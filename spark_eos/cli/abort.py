@@ -15,7 +15,7 @@ from spark_eos.errors import SparkEosError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.groups import DescribedMember, describe_group
 from spark_eos.kafka.open_transactions import OpenTransaction, lingering
-from spark_eos.kafka.transactions import end_transaction
+from spark_eos.kafka.transactions import fence_producer
 
 
 @click.command()
@@ -99,7 +99,7 @@ def _end(wire: Wire, query: Query, found: Sequence[OpenTransaction]) -> None:
 def _ended(wire: Wire, query: Query, one: OpenTransaction) -> bool:
     try:
         # Its own timeout is one that the brokers allow.
-        end_transaction(wire, one.transactional_id, one.timeout_ms, query.deadline())
+        fence_producer(wire, one.transactional_id, one.timeout_ms, query.deadline())
     except SparkEosError as error:
         click.echo(f"{printable(one.transactional_id)}: {error}", err=True)
         return False

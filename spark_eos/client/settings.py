@@ -133,13 +133,14 @@ class ClientSettings:
             "delivery.report.only.error": True,
         }
 
-    def check_with_librdkafka(self) -> None:
-        """Lets librdkafka judge the settings it will be given on the workers.
+    def checked_by_librdkafka(self) -> "ClientSettings":
+        """These settings, once librdkafka has accepted what it will be given on the workers.
 
         Raises:
             ConfigurationError: in librdkafka's own words, with the setting's name.
         """
         _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
+        return self
 
     def for_consumer(self) -> dict[str, Any]:
         """Settings of librdkafka for a consumer or an administrator.

@@ -127,7 +127,7 @@ def tls(settings: Mapping[str, Any]) -> Tls:
     Raises:
         ConfigurationError: a setting can't be used.
     """
-    if not truth(settings, "enable.ssl.certificate.verification", default=True):
+    if not parse_bool(settings, "enable.ssl.certificate.verification", default=True):
         raise ConfigurationError(
             "kafka['enable.ssl.certificate.verification'] = false: Spark's Kafka source always "
             "verifies; set ssl.ca.location to the authority that signed the brokers' certificates"
@@ -213,7 +213,7 @@ def pem(settings: Mapping[str, Any], stem: str) -> str | None:
     return str(text)
 
 
-def truth(settings: Mapping[str, Any], name: str, *, default: bool) -> bool:
+def parse_bool(settings: Mapping[str, Any], name: str, *, default: bool) -> bool:
     """A setting that is true or false.
 
     Raises:

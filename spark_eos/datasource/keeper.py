@@ -61,7 +61,7 @@ _MESSAGE_SECONDS: Final = 10.0
 _ROUNDS: Final = 2
 
 
-class BatchInHand:
+class InFlightBatch:
     """A batch that is planned and whose job Spark runs meanwhile.
 
     Args:
@@ -146,18 +146,18 @@ class Keeper:
         self._driver = driver
         self._run: QueryRun | None = None
         self._of: tuple[Plan, str] | None = None
-        self._in_hand: BatchInHand | None = None
+        self._in_flight: InFlightBatch | None = None
         self._last: BatchReport | None = None
         self.leaving = False
 
     def works(self) -> bool:
         """Whether there are signs that the batch in hand is being written."""
-        if self._in_hand is None or self._run is None:
+        if self._in_flight is None or self._run is None:
             return False
         try:
             return self._run.writes()
         except SparkEosError as error:
-            logger.warning("whether batch %d is written: %s", self._in_hand.batch_id, error)
+            logger.warning("whether batch %d is written: %s", self._in_flight.batch_id, error)
             return True
 
     def answer(self, request: object) -> Planned | BatchReport | Ended:
@@ -180,13 +180,13 @@ class Keeper:
         query_id = _query_id(files, offset_log, request.checkpoint_location)
         batch_id = offset_log.latest()
         follows = self._last is not None and self._last.batch_id + 1 == batch_id
-        if not (self._in_hand is None and follows and self._of == (request, query_id)):
+        if not (self._in_flight is None and follows and self._of == (request, query_id)):
             self.close()
         if self._run is None:
             self._run = self._new_run(request, offset_log)
             self._of = (request, query_id)
-        self._in_hand = BatchInHand(self._run, batch_id)
-        return Planned(batch_id, query_id, self._in_hand.plan())
+        self._in_flight = InFlightBatch(self._run, batch_id)
+        return Planned(batch_id, query_id, self._in_flight.plan())
 
     def _new_run(self, request: Plan, offset_log: OffsetLog) -> QueryRun:
         return QueryRun(
@@ -194,32 +194,36 @@ class Keeper:
             Wire(request.settings.client),
             request.settings,
             offset_log,
-            most_members=request.members,
-            most_rounds=_ROUNDS,
-            group_timeout=request.group_timeout,
+            max_members=request.max_members,
+            max_rounds=_ROUNDS,
+            group_timeout_ms=request.group_timeout_ms,
             watch=lambda: self._driver.alive,
         )
 
     def _commit(self, request: Commit) -> BatchReport:
-        if self._in_hand is None and self._last and self._last.batch_id == request.batch_id:
+        if self._in_flight is None and self._last and self._last.batch_id == request.batch_id:
             # Spark may ask for a commit more than once.
             return self._last
-        if self._run is None or self._in_hand is None or self._in_hand.batch_id != request.batch_id:
-            planned = "none" if self._in_hand is None else self._in_hand.batch_id
+        if (
+            self._run is None
+            or self._in_flight is None
+            or self._in_flight.batch_id != request.batch_id
+        ):
+            planned = "none" if self._in_flight is None else self._in_flight.batch_id
             raise WriteError(
                 f"batch {request.batch_id} is to be committed, and {planned} is planned: start the "
                 "query again, and it goes on exactly once"
             )
         self._run.run_id = request.query_run
-        self._last = self._in_hand.settle(request.outcome)
-        self._in_hand = None
+        self._last = self._in_flight.settle(request.outcome)
+        self._in_flight = None
         return self._last
 
     def close(self) -> None:
         """Ends the run: its members leave the group, so whoever still writes is refused."""
         self.leaving = True
         run, self._run = self._run, None
-        in_hand, self._in_hand = self._in_hand, None
+        in_hand, self._in_flight = self._in_flight, None
         self._last = None
         try:
             if in_hand is not None:

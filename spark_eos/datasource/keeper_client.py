@@ -28,7 +28,7 @@ from spark_eos.datasource.keeper_socket import Peer, PeerError, connected
 from spark_eos.errors import ConfigurationError, SparkEosError, WriteError
 from spark_eos.host.driver_process import HostProcess, spark_driver
 from spark_eos.host.private_paths import default_directory, private_directory
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 
 _Answer = TypeVar("_Answer", Planned, BatchReport, Ended)
 
@@ -75,16 +75,16 @@ class KeeperClient:
         Raises:
             SparkEosError: the batch can't be written.
         """
-        deadline = Deadline(request.settings.connect_timeout, "connect_timeout")
+        deadline = Deadline(request.settings.connect_timeout_ms / 1000, "connect_timeout_ms")
 
         def attempt() -> Planned:
             try:
                 return self._ask(request, Planned)
             except _NO_KEEPER as error:
                 self._start(idle_seconds, deadline)
-                raise Again("it ends as soon as it is started") from error
+                raise RetriableError("it ends as soon as it is started") from error
             except _ENDED as error:
-                raise Again("it ended while it was asked") from error
+                raise RetriableError("it ended while it was asked") from error
 
         what = f"asking the process that keeps the members of group {self._group_id!r}"
         return deadline.attempts(what)(attempt)
@@ -112,7 +112,7 @@ class KeeperClient:
             return
 
     def _ask(self, request: Plan | Commit | Abort, kind: type[_Answer]) -> _Answer:
-        deadline = Deadline(self._answer_within, "group_timeout")
+        deadline = Deadline(self._answer_within, "group_timeout_ms")
         with self._connected(deadline) as peer:
             try:
                 peer.send(to_plain(request), deadline)

@@ -28,14 +28,14 @@ class Plan:
     Attributes:
         settings: the writer's settings.
         checkpoint_location: the query's checkpoint.
-        members: at most so many group members.
-        group_timeout: seconds that calls to the group may take.
+        max_members: maximum number of group members.
+        group_timeout_ms: milliseconds that each call to the group may take.
     """
 
     settings: WriterSettings
     checkpoint_location: str
-    members: int
-    group_timeout: float
+    max_members: int
+    group_timeout_ms: int
 
 
 @dataclass(frozen=True)

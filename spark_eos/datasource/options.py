@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_eos.batch.writer_settings import WriterSettings, writer_settings
+from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.checks import check_positive, check_text
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.spark.sink import ExactlyOnceSink
 
 _CLIENT: Final = "kafka."
-_IDLE_TIMEOUT: Final = "idle_timeout"
+_IDLE_TIMEOUT: Final = "idle_timeout_ms"
 _REQUIRED: Final = inspect.Parameter.empty
 # What Spark itself passes beside the options that the user has set.
 _SPARKS_OWN: Final = ("queryname",)
 # A data source has one job for a batch, and no process of the user's own on the driver.
-_OF_THE_SINK_ONLY: Final = ("kafka", "rounds", "on_batch")
+_OF_THE_SINK_ONLY: Final = ("kafka", "max_rounds", "on_batch")
 
 
 # Secrets among the client settings that Spark takes for none (spark.redaction.regex).
@@ -58,7 +59,7 @@ class _Option:
 
 
 def _known() -> dict[str, _Option]:
-    found = [_Option(_IDLE_TIMEOUT, 600.0, float)]
+    found = [_Option(_IDLE_TIMEOUT, 600_000, int)]
     for parameter in inspect.signature(ExactlyOnceSink).parameters.values():
         if parameter.name not in _OF_THE_SINK_ONLY:
             parse = _PARSERS.get(parameter.annotation, str)
@@ -76,16 +77,16 @@ class DataSourceOptions:
     Attributes:
         settings: the writer's settings.
         checkpoint_location: the query's checkpoint.
-        members: at most so many group members.
-        group_timeout: seconds that calls to the group may take.
-        idle_timeout: seconds without a batch after which the members leave.
+        max_members: maximum number of group members.
+        group_timeout_ms: milliseconds that each call to the group may take.
+        idle_timeout_ms: milliseconds without a batch after which the members leave.
     """
 
     settings: WriterSettings
     checkpoint_location: str
-    members: int
-    group_timeout: float
-    idle_timeout: float
+    max_members: int
+    group_timeout_ms: int
+    idle_timeout_ms: int
 
 
 def query_location(options: Mapping[str, str]) -> tuple[str, str]:
@@ -107,7 +108,7 @@ def query_location(options: Mapping[str, str]) -> tuple[str, str]:
 def answer_within(options: Mapping[str, str]) -> float:
     """Seconds in which a query's keeper has answered, or has given up, whatever it was asked.
 
-    It does several things to the group one after the other, each within ``groupTimeout``, and may
+    It does several things to the group one after the other, each within ``groupTimeoutMs``, and may
     wait for transactions to end.
 
     Raises:
@@ -115,10 +116,10 @@ def answer_within(options: Mapping[str, str]) -> float:
     """
     connect, group, transaction, block = (
         option.value(options[shown]) if shown in options else option.default
-        for shown in ("connecttimeout", "grouptimeout", "transactiontimeoutms", "maxblockms")
+        for shown in ("connecttimeoutms", "grouptimeoutms", "transactiontimeoutms", "maxblockms")
         for option in [KNOWN[shown]]
     )
-    return float(connect + 8 * group + 2 * transaction / 1000 + 2 * block / 1000)
+    return float(connect + 8 * group + 2 * transaction + 2 * block) / 1000
 
 
 def read_options(options: Mapping[str, str]) -> DataSourceOptions:
@@ -149,9 +150,13 @@ def read_options(options: Mapping[str, str]) -> DataSourceOptions:
     }
     query_location(options)
     checkpoint_location = chosen.pop("checkpoint_location")
-    numbers = {name: chosen.pop(name) for name in ("members", "group_timeout", _IDLE_TIMEOUT)}
+    numbers = {
+        name: chosen.pop(name) for name in ("max_members", "group_timeout_ms", _IDLE_TIMEOUT)
+    }
     check_positive(**numbers)
-    return DataSourceOptions(writer_settings(kafka=kafka, **chosen), checkpoint_location, **numbers)
+    client = ClientSettings(kafka).checked_by_librdkafka()
+    settings = WriterSettings(client=client, **chosen)
+    return DataSourceOptions(settings, checkpoint_location, **numbers)
 
 
 def _is_known(name: str) -> bool:

@@ -58,8 +58,8 @@ class KafkaEosDataSource(DataSource):
 
     Register it with ``spark.dataSource.register(KafkaEosDataSource)``, and write with
     `write_stream`. Columns and guarantee are those of `ExactlyOnceSink`; the options are its
-    arguments in Spark's spelling (``groupId``, ``chunkRecords``), with client settings after
-    ``kafka.``. Needs Spark 4.1.
+    arguments in Spark's spelling (``groupId``, ``maxTransactionRecords``), with client settings
+    after ``kafka.``. Needs Spark 4.1.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -96,11 +96,11 @@ class KafkaEosDataSource(DataSource):
             request = Plan(
                 options.settings,
                 options.checkpoint_location,
-                options.members,
-                options.group_timeout,
+                options.max_members,
+                options.group_timeout_ms,
             )
             location = _location(self.options)
-            planned = KeeperClient(*location).plan(request, options.idle_timeout)
+            planned = KeeperClient(*location).plan(request, options.idle_timeout_ms / 1000)
         return _Writer(location, options.settings, planned)
 
 

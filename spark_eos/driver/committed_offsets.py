@@ -12,7 +12,7 @@ from spark_eos.batch.plan import BatchRange, Positions
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import Code, Verdict, code_names, refusal, verdict
 from spark_eos.client.printable import printable
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.driver.missing_offsets import Evidence, origins
 from spark_eos.driver.offset_log import Note
 from spark_eos.errors import (
@@ -25,7 +25,7 @@ from spark_eos.errors import (
 from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.group_members import RENEWAL_INSTANCE
 from spark_eos.kafka.groups import describe_group
 from spark_eos.kafka.hanging_transactions import holder_of_offsets
@@ -34,7 +34,7 @@ from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartiti
 from spark_eos.kafka.offsets import all_group_offsets, commit_offsets, group_offsets
 from spark_eos.kafka.topic_cache import TopicCache, source_topics
 from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import MemberIdentity, end_transaction, open_transactions
+from spark_eos.kafka.transactions import MemberIdentity, fence_producer, open_transactions
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +50,14 @@ _ENDING: Final = 10.0
 _EPOCH_MOVED = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
 
 
-class Progress:
+class CommittedOffsets:
     """The group's offsets, and the order in which they may be trusted: fence, end, then read.
 
     Args:
         wire: the connections.
         settings: the writer's settings.
         coordinator: the group's members.
-        group_timeout: seconds that calls to the group may take.
+        group_timeout_ms: milliseconds that each call to the group may take.
 
     Attributes:
         committed: next offset by (topic, partition).
@@ -69,13 +69,13 @@ class Progress:
         self,
         wire: Wire,
         settings: WriterSettings,
-        coordinator: GroupCoordinator,
-        group_timeout: float,
+        membership: GroupMembership,
+        group_timeout_ms: int,
     ) -> None:
         self._wire = wire
         self._settings = settings
-        self._coordinator = coordinator
-        self._group_timeout = group_timeout
+        self._membership = membership
+        self._group_timeout_ms = group_timeout_ms
         self._topics = TopicCache(
             wire, max_block_ms=settings.max_block_ms, max_idle_ms=settings.metadata_max_idle_ms
         )
@@ -91,7 +91,7 @@ class Progress:
         self._settling = Deadline(_SETTLING, "")
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._group_timeout, "group_timeout")
+        return Deadline(self._group_timeout_ms / 1000, "group_timeout_ms")
 
     def source_topics(
         self,
@@ -109,7 +109,7 @@ class Progress:
             OffsetsLostError, TopicNotFoundError: they are not those whose offsets are committed.
         """
         names = {topic for topic, _partition in partitions}
-        known = self._coordinator.topic_ids if noted is None else noted
+        known = self._membership.topic_ids if noted is None else noted
         return source_topics(self._topics, names, known, self._settings.group_id)
 
     def end_and_fetch(self, batch: BatchRange) -> None:
@@ -128,7 +128,9 @@ class Progress:
         # none, and gets none any more: whoever has it open has lost its members, and commits no
         # transaction without offsets.
         left = self._settings.transaction_timeout_ms / 1000 + _ABORT_INTERVAL
-        deadline = Deadline(self._group_timeout + left, "group_timeout, transaction_timeout_ms")
+        deadline = Deadline(
+            self._group_timeout_ms / 1000 + left, "group_timeout_ms, transaction_timeout_ms"
+        )
         self._settling = Deadline(_SETTLING, "")
 
         def attempt() -> dict[tuple[str, int], CommittedOffset]:
@@ -137,20 +139,20 @@ class Progress:
                     self._wire,
                     self._settings.group_id,
                     batch.ends,
-                    self._coordinator.topic_ids,
+                    self._membership.topic_ids,
                     self._deadline(),
-                    member=self._coordinator.any_member(),
+                    member=self._membership.any_member(),
                     wait=False,
                 )
             except KafkaResponseError as error:
                 if error.code == Code.UNKNOWN_MEMBER_ID:
                     # Dropped by the broker; if a newer run holds the members, this raises.
-                    self._coordinator.take_over_own(self._coordinator.topics, batch.ends)
+                    self._membership.take_over_own(self._membership.topics, batch.ends)
                 elif error.code == Code.UNSTABLE_OFFSET_COMMIT:
                     self._look_again()
                 elif error.code not in _EPOCH_MOVED:
                     raise
-                raise Again(str(error)) from error
+                raise RetriableError(str(error)) from error
 
         try:
             answer = deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
@@ -189,7 +191,7 @@ class Progress:
         until = time.monotonic() + seconds
         try:
             while True:
-                deadline = Deadline(min(5.0, self._group_timeout), "group_timeout")
+                deadline = Deadline(min(5.0, self._group_timeout_ms / 1000), "group_timeout_ms")
                 # In this order: what was open before the group had no members is not a newer run's.
                 names = self.open_transactions(deadline)
                 if self._has_run(deadline):
@@ -251,7 +253,7 @@ class Progress:
             logger.info("ending the open transaction of %s", printable(name))
             each = Deadline(min(_ENDING, deadline.remaining()), deadline.setting)
             try:
-                end_transaction(self._wire, name, timeout_ms, each)
+                fence_producer(self._wire, name, timeout_ms, each)
             except AuthorizationError as error:
                 self._warn_of_hidden(str(error))
             except DeadlineExceededError as error:
@@ -281,7 +283,7 @@ class Progress:
 
     def take_over(self, batch: BatchRange) -> None:
         """Fences every task that knows the run's members so far, then reads what is committed."""
-        self._coordinator.take_over_own(self.source_topics(batch.ends), batch.ends)
+        self._membership.take_over_own(self.source_topics(batch.ends), batch.ends)
         self.end_and_fetch(batch)
 
     def adopt_changes(self, batch: BatchRange) -> None:
@@ -290,15 +292,15 @@ class Progress:
         Raises:
             OffsetsLostError: somebody else has committed offsets meanwhile.
         """
-        unassigned = batch.ends.keys() - self._coordinator.identities().keys()
+        unassigned = batch.ends.keys() - self._membership.identities().keys()
         if not (
             unassigned
             or batch.ends.keys() != self._batch_partitions
-            or self._coordinator.changed
+            or self._membership.changed
             or self._commit_in_doubt
         ):
             return
-        before, alone = self.committed, not self._coordinator.session_lost
+        before, alone = self.committed, not self._membership.session_lost
         self.take_over(batch)
         self._commit_in_doubt = False
         if not alone:
@@ -306,7 +308,7 @@ class Progress:
             self.learn()
             self.check_doubts(batch)
             own = batch.ends.keys() & self.committed.keys()
-            self.known = self.known.including(own, self._coordinator.topic_ids)
+            self.known = self.known.including(own, self._membership.topic_ids)
         for (topic, partition), offset in before.items():
             found = self.committed.get((topic, partition), offset)
             # Without a member a newer run may have written them; with all members, none has.
@@ -368,7 +370,7 @@ class Progress:
         missing = batch.ends.keys() - self.committed.keys()
         added = {topic for topic, partition in missing if (topic, partition) not in batch.starts}
         firsts = start_offsets(self._wire, added, self._deadline())
-        ids = self._coordinator.topic_ids
+        ids = self._membership.topic_ids
         evidence = Evidence(self._settings.group_id, self.known, ids, note, begun_now)
         anchors = origins(batch, self.committed, firsts, evidence)
         for (topic, partition), offset in anchors.items():
@@ -402,7 +404,7 @@ class Progress:
             SparkEosError: no answer.
         """
         if self.commits_by_name:
-            ids = self._coordinator.topic_ids
+            ids = self._membership.topic_ids
             now = cluster.topics(self._wire, {topic for topic, _ in batch.ends}, deadline)
             if any(name not in now or now[name].topic_id != ids[name] for name in ids):
                 return
@@ -411,12 +413,12 @@ class Progress:
             self._wire,
             self._settings.group_id,
             batch.ends,
-            self._coordinator.topic_ids,
+            self._membership.topic_ids,
             deadline,
-            member=self._coordinator.any_member(),
+            member=self._membership.any_member(),
             wait=False,
         )
-        members = self._coordinator.identities()
+        members = self._membership.identities()
         by_member: dict[MemberIdentity, Positions] = {}
         for place in batch.ends.keys() & members.keys() & found.keys():
             if found[place].offset == self.committed.get(place):
@@ -470,11 +472,11 @@ class Progress:
                 # Such brokers may take the offsets by name, whichever topic bears it by now.
                 self.source_topics(pending)
             by_member: dict[MemberIdentity, Positions] = {}
-            members = self._coordinator.identities()
+            members = self._membership.identities()
             for place, offset in pending.items():
                 if place not in members:
                     self.take_over(batch)
-                    raise Again(f"{place[0]}-{place[1]} is not assigned")
+                    raise RetriableError(f"{place[0]}-{place[1]} is not assigned")
                 by_member.setdefault(members[place], {})[place] = offset
             for member, offsets in by_member.items():
                 refused = self._commit_as(member, offsets, self._deadline())
@@ -502,7 +504,7 @@ class Progress:
             self._settings.group_id,
             (member.member_id, member.epoch, member.instance_id),
             offsets,
-            self._coordinator.topic_ids,
+            self._membership.topic_ids,
             deadline,
             metadata={
                 place: self.known.metadata(place[0], doubts[place])
@@ -520,10 +522,10 @@ class Progress:
     def _answer_refusal(self, batch: BatchRange, offsets: Positions, refused: set[int]) -> None:
         if refused == {Code.UNKNOWN_TOPIC_ID}:
             self.source_topics(offsets)
-            raise Again(code_names(refused))
+            raise RetriableError(code_names(refused))
         if verdict(refused) is Verdict.REJECTED:
             self.take_over(batch)
-            raise Again(code_names(refused))
+            raise RetriableError(code_names(refused))
         raise refusal(
             f"committing offsets of batch {batch.batch_id} of group {self._settings.group_id!r}",
             min(refused),

@@ -19,7 +19,7 @@ from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEos
 from spark_eos.kafka import groups
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.group_members import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos.kafka.transactions import MemberIdentity
 
@@ -30,14 +30,14 @@ _SESSION: Final = 45.0
 _SESSION_LOST = {Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH, Code.GROUP_ID_NOT_FOUND}
 
 
-class GroupCoordinator:
+class GroupMembership:
     """The group's members, all of which belong to this driver.
 
     Args:
         wire: the connections.
         group_id: the consumer group.
-        most_members: at most so many members, whatever the number of source partitions.
-        group_timeout: seconds that joining, and each call to the group, may take.
+        max_members: at most so many members, whatever the number of source partitions.
+        group_timeout_ms: milliseconds that joining, and each call to the group, may take.
         watch: called about once a second between heartbeats, to tell whether to go on.
         at_end: called when ``watch`` says no; expected to call `leave`.
         each_beat: called about once a second on the heartbeats' thread; must not raise.
@@ -49,8 +49,8 @@ class GroupCoordinator:
         wire: Wire,
         group_id: str,
         *,
-        most_members: int,
-        group_timeout: float,
+        max_members: int,
+        group_timeout_ms: int,
         watch: Callable[[], bool],
         at_end: Callable[[], None],
         each_beat: Callable[[], None] = lambda: None,
@@ -58,8 +58,8 @@ class GroupCoordinator:
     ) -> None:
         self._wire = wire
         self._group_id = group_id
-        self._most_members = most_members
-        self._timeout = group_timeout
+        self._max_members = max_members
+        self._timeout = group_timeout_ms / 1000
         self._watch = watch
         self._each_beat = each_beat
         self._renews_only = renews_only
@@ -81,7 +81,7 @@ class GroupCoordinator:
         self._thread: threading.Thread | None = None
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._timeout, "group_timeout")
+        return Deadline(self._timeout, "group_timeout_ms")
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:
@@ -187,7 +187,7 @@ class GroupCoordinator:
             deadline = self._deadline()
             self._topics = dict(topics)
             total = sum(topic.partitions for topic in topics.values())
-            wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._most_members, total))]
+            wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total))]
             if self._renews_only:
                 wanted = [RENEWAL_INSTANCE]
 
@@ -200,7 +200,7 @@ class GroupCoordinator:
                     self._join(instance_id, deadline)
                 self._await_assignment(needed, deadline)
                 if self._session_lost:
-                    raise Again("a member was dropped while it joined")
+                    raise RetriableError("a member was dropped while it joined")
                 self._changed = False
 
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
@@ -208,20 +208,24 @@ class GroupCoordinator:
     def _release_members(self, wanted: list[str], deadline: Deadline, *, first: bool) -> None:
         for found in own_group(self._wire, self._group_id, deadline).members:
             instance_id = found.instance_id or ""
-            if found.epoch == groups.LEAVE_FOR_A_WHILE_EPOCH and instance_id in wanted:
+            if found.epoch == groups.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:
                 continue
             if found.member_id not in self._own_ids:
                 if self._renews_only:
                     raise SparkEosError(f"a run has joined meanwhile: {found}")
                 if not first and instance_id != RENEWAL_INSTANCE:
                     raise self._fence(found)
-            epoch = groups.LEAVE_FOR_A_WHILE_EPOCH if instance_id in wanted else groups.LEAVE_EPOCH
+            epoch = (
+                groups.LEAVE_GROUP_STATIC_MEMBER_EPOCH
+                if instance_id in wanted
+                else groups.LEAVE_GROUP_MEMBER_EPOCH
+            )
             self._members.pop(instance_id, None)
             left = groups.heartbeat(
                 self._wire, self._group_id, found.member_id, epoch, instance_id, deadline
             )
             if left.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
-                raise Again(f"member {instance_id} changed hands: {code_name(left.code)}")
+                raise RetriableError(f"member {instance_id} changed hands: {code_name(left.code)}")
             self._refuse(left)
 
     def _join(self, instance_id: str, deadline: Deadline) -> None:
@@ -238,7 +242,7 @@ class GroupCoordinator:
             owned=frozenset(),
         )
         if answer.code == Code.UNRELEASED_INSTANCE_ID:
-            raise Again(f"member {instance_id} is held by another run")
+            raise RetriableError(f"member {instance_id} is held by another run")
         self._refuse(answer)
         self._interval = answer.interval or self._interval
         self._members[instance_id] = after_heartbeat(
@@ -265,14 +269,14 @@ class GroupCoordinator:
                 return
             if missing:
                 topic, partition = missing[0]
-                raise Again(
+                raise RetriableError(
                     f"{len(missing)} source partitions are not assigned yet, "
                     f"the first is {topic}-{partition}"
                 )
             # The first to join is given everything, and would lose most of it in the first batch.
             if not own_group(self._wire, self._group_id, deadline).stable:
                 self._beat_all(deadline)
-                raise Again("the group is not stable yet")
+                raise RetriableError("the group is not stable yet")
 
         deadline.attempts(f"joining group {self._group_id!r}", pause=0.01)(attempt)
 
@@ -334,7 +338,7 @@ class GroupCoordinator:
             try:
                 with self._lock:
                     if not self._stopped.is_set():
-                        deadline = Deadline(min(5.0, self._timeout), "group_timeout")
+                        deadline = Deadline(min(5.0, self._timeout), "group_timeout_ms")
                         self._beat_all(deadline)
                         if self._changed and self._foreign is None:
                             own_group(self._wire, self._group_id, deadline)
@@ -389,14 +393,14 @@ class GroupCoordinator:
             if self._stopped.is_set():
                 return
             self._stopped.set()
-            deadline = Deadline(min(5.0, self._timeout), "group_timeout")
+            deadline = Deadline(min(5.0, self._timeout), "group_timeout_ms")
             try:
                 for member in self._members.values():
                     groups.heartbeat(
                         self._wire,
                         self._group_id,
                         member.member_id,
-                        groups.LEAVE_EPOCH,
+                        groups.LEAVE_GROUP_MEMBER_EPOCH,
                         member.instance_id,
                         deadline,
                     )

@@ -12,7 +12,7 @@ from typing import Final
 
 from spark_eos.client.error_codes import code_names
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.errors import AuthorizationError
 from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import TopicInfo
@@ -78,29 +78,29 @@ def _renew(
 ) -> None:
     # As a member, so that a request that comes late is refused: it would take back what a run has
     # committed meanwhile.
-    coordinator = GroupCoordinator(
+    membership = GroupMembership(
         wire,
         group_id,
-        most_members=1,
-        group_timeout=max(1.0, deadline.remaining()),
+        max_members=1,
+        group_timeout_ms=max(1_000, int(deadline.remaining() * 1000)),
         watch=lambda: True,
         at_end=lambda: None,
         renews_only=True,
     )
     try:
-        coordinator.start(topics, offsets)
+        membership.start(topics, offsets)
         # An offset that an open transaction holds may move at any moment: then this fails.
         stable = group_offsets(
             wire,
             group_id,
             offsets,
-            coordinator.topic_ids,
+            membership.topic_ids,
             deadline,
-            member=coordinator.any_member(),
+            member=membership.any_member(),
             wait=False,
         )
         by_member: dict[MemberIdentity, dict[tuple[str, int], CommittedOffset]] = {}
-        for place, member in coordinator.identities().items():
+        for place, member in membership.identities().items():
             if place in stable:
                 by_member.setdefault(member, {})[place] = stable[place]
         for member, own in by_member.items():
@@ -109,7 +109,7 @@ def _renew(
                 group_id,
                 (member.member_id, member.epoch, member.instance_id),
                 {place: committed.offset for place, committed in own.items()},
-                coordinator.topic_ids,
+                membership.topic_ids,
                 deadline,
                 # As it was: an operator's word, or a mark that records may not be written.
                 metadata={place: committed.metadata for place, committed in own.items()},
@@ -118,20 +118,20 @@ def _renew(
                 names = code_names(codes.values())
                 logger.info("group %s: offsets not renewed: %s", group_id, names)
     finally:
-        coordinator.leave()
+        membership.leave()
 
 
 _renewed: dict[tuple[str, str], threading.Event] = {}
 _lock = threading.Lock()
 
 
-def renew_hourly(client: ClientSettings, group_id: str, connect_timeout: float) -> None:
+def renew_hourly(client: ClientSettings, group_id: str, seconds: float) -> None:
     """Renews a group's offsets every hour while it has no members, as long as this process lives.
 
     Args:
         client: the client settings.
         group_id: the consumer group.
-        connect_timeout: seconds that one renewal may take.
+        seconds: what one renewal may take.
     """
     key = (client.bootstrap_servers, group_id)
     with _lock:
@@ -142,7 +142,7 @@ def renew_hourly(client: ClientSettings, group_id: str, connect_timeout: float) 
     def repeat() -> None:
         while not ended.wait(SECONDS):
             with contextlib.closing(Wire(client)) as wire:
-                renew_unattended(wire, group_id, Deadline(connect_timeout, "connect_timeout"))
+                renew_unattended(wire, group_id, Deadline(seconds, "connect_timeout_ms"))
 
     threading.Thread(target=repeat, name=f"spark-eos-renewal-{group_id}", daemon=True).start()
 

@@ -18,7 +18,7 @@ from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.groups import check_membership
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos.kafka.transactional_ids import driver_id
-from spark_eos.kafka.transactions import BY_ID, BY_NAME, end_transaction
+from spark_eos.kafka.transactions import BY_ID, BY_NAME, fence_producer
 
 _LEAST_TRANSACTION_VERSION = 2
 
@@ -82,7 +82,7 @@ def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline)
     transaction_timeout_ms = settings.transaction_timeout_ms
     name = driver_id(settings.transactional_id_prefix, settings.group_id)
     try:
-        end_transaction(wire, name, transaction_timeout_ms, deadline)
+        fence_producer(wire, name, transaction_timeout_ms, deadline)
     except KafkaResponseError as error:
         if error.code != Code.INVALID_TRANSACTION_TIMEOUT:
             raise
@@ -106,7 +106,7 @@ def check_authorization(
     targets = () if settings.topic is None else (settings.topic,)
     needed = query_acls(settings.group_id, settings.id_prefix, sources, targets)
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
-    missing = cluster.forbidden(wire, on_topics, deadline)
+    missing = cluster.missing_acls(wire, on_topics, deadline)
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
     for code in (
         _denied(lambda: check_membership(wire, settings.group_id, deadline)),

@@ -14,8 +14,8 @@ from spark_eos.batch.plan import BatchPlan, BatchRange
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver import offset_renewal, preflight
-from spark_eos.driver.committed_offsets import Progress
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.committed_offsets import CommittedOffsets
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.driver.offset_log import Note, OffsetLog
 from spark_eos.driver.replication import warn_of_single_replicas
 from spark_eos.errors import RecordsLostError, SparkEosError, WriteError
@@ -67,9 +67,9 @@ class QueryRun:
         wire: connections, which the run closes at its end.
         settings: the writer's settings.
         offset_log: the query's checkpoint.
-        most_members: at most so many group members.
-        most_rounds: at most so many jobs for one batch.
-        group_timeout: seconds that calls to the group may take.
+        max_members: at most so many group members.
+        max_rounds: at most so many jobs for one batch.
+        group_timeout_ms: milliseconds that each call to the group may take.
         watch: whether the query is still active; asked about once a second.
         prepared_ms: when the query was last known to have no batch in hand, in milliseconds since
             1970 by the clock of Spark's driver: what was begun later, this run began. None where
@@ -86,9 +86,9 @@ class QueryRun:
         settings: WriterSettings,
         offset_log: OffsetLog,
         *,
-        most_members: int,
-        most_rounds: int,
-        group_timeout: float,
+        max_members: int,
+        max_rounds: int,
+        group_timeout_ms: int,
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
     ) -> None:
@@ -97,13 +97,13 @@ class QueryRun:
         self._settings = settings
         self._writer = settings
         self._offset_log = offset_log
-        self._most_rounds = most_rounds
-        self._group_timeout = group_timeout
-        self._coordinator = GroupCoordinator(
+        self._max_rounds = max_rounds
+        self._group_timeout_ms = group_timeout_ms
+        self._membership = GroupMembership(
             wire,
             settings.group_id,
-            most_members=most_members,
-            group_timeout=group_timeout,
+            max_members=max_members,
+            group_timeout_ms=group_timeout_ms,
             watch=watch,
             each_beat=self._renew_if_due,
             at_end=self.leave,
@@ -115,7 +115,7 @@ class QueryRun:
         self._finished: BatchRange | None = None
         self._renewed = 0.0
         self._leaders: dict[tuple[str, int], int] = {}
-        self._progress = Progress(wire, settings, self._coordinator, group_timeout)
+        self._offsets = CommittedOffsets(wire, settings, self._membership, group_timeout_ms)
         self._started = False
         self._cluster_version = 0
         self._ending = threading.Lock()
@@ -135,7 +135,7 @@ class QueryRun:
         try:
             # After a batch that has failed, tasks may still be committing.
             self._renew_between_batches()
-            self._coordinator.leave()
+            self._membership.leave()
             with self._ending:
                 sweeps = bool(tasks_outlive_stop) and not self._sweeping
                 self._sweeping = self._sweeping or sweeps
@@ -154,13 +154,13 @@ class QueryRun:
 
     def _sweep(self, seconds: float) -> None:
         try:
-            self._progress.end_after_stop(seconds)
+            self._offsets.end_after_stop(seconds)
         finally:
             self._wire.close()
 
     def abandon(self) -> None:
         """Ends the run without leaving, for a newer one that takes its members over."""
-        self._coordinator.abandon()
+        self._membership.abandon()
         self._wire.close()
 
     def writes(self) -> bool:
@@ -169,31 +169,31 @@ class QueryRun:
         Raises:
             SparkEosError: the brokers do not say.
         """
-        return bool(self._progress.open_transactions())
+        return bool(self._offsets.open_transactions())
 
     # The start --------------------------------------------------------------------------------
 
     def _start(self, batch: BatchRange) -> None:
         # 1. Does the cluster speak what is needed, and does it allow the settings?
         note = self._offset_log.note()
-        topics = self._progress.source_topics(batch.ends, note.topic_ids)
-        deadline = Deadline(self._group_timeout, "group_timeout")
+        topics = self._offsets.source_topics(batch.ends, note.topic_ids)
+        deadline = Deadline(self._group_timeout_ms / 1000, "group_timeout_ms")
         version = preflight.check_cluster(self._wire, self._settings, topics, deadline)
         self._cluster_version = version
-        self._progress.commits_by_name = version < BY_ID
+        self._offsets.commits_by_name = version < BY_ID
         warn_of_single_replicas(self._wire, self._settings.topic, deadline)
         # 2. and 3. Members taken over or joined, until all source partitions are theirs.
-        self._coordinator.start(topics, batch.ends)
+        self._membership.start(topics, batch.ends)
         # 4. and 5.
-        self._progress.end_and_fetch(batch)
+        self._offsets.end_and_fetch(batch)
         # 6. Offsets that were lost are told from those that never were; none is missing from here.
-        self._progress.learn()
-        self._progress.check_doubts(batch)
+        self._offsets.learn()
+        self._offsets.check_doubts(batch)
         began_now = (
             self._prepared_ms is not None
             and self._offset_log.began_ms(batch.batch_id) >= self._prepared_ms
         )
-        self._progress.anchor(batch, note, begun_now=began_now)
+        self._offsets.anchor(batch, note, begun_now=began_now)
         self._renewed = time.monotonic()
         self._started = True
         logger.info(
@@ -225,16 +225,16 @@ class QueryRun:
             if not self._started:
                 with clock.step("start"):
                     self._start(batch)
-            self._coordinator.check()
+            self._membership.check()
             # 2. Against what the group has committed.
-            self._progress.adopt_changes(batch)
-            if batch.ends.keys() - self._progress.committed.keys():
-                self._progress.anchor(batch, self._offset_log.note(), begun_now=True)
-            plan.check_progress(self._settings.group_id, batch, self._progress.committed)
-            ids = self._coordinator.topic_ids
+            self._offsets.adopt_changes(batch)
+            if batch.ends.keys() - self._offsets.committed.keys():
+                self._offsets.anchor(batch, self._offset_log.note(), begun_now=True)
+            plan.check_progress(self._settings.group_id, batch, self._offsets.committed)
+            ids = self._membership.topic_ids
             self._offset_log.set_note(Note(self._settings.group_id, dict(ids)))
             with clock.step("range"):
-                before = dict(self._progress.committed)
+                before = dict(self._offsets.committed)
                 lost = self._lost_records(batch, before)
                 self._tell_lost(batch_id, lost)
             # 3. to 5. Planned, run and, for what was not written, fenced and run again.
@@ -246,11 +246,11 @@ class QueryRun:
                     self._tell_lost(batch_id, more)
                     lost += more
                 if time.monotonic() - self._renewed >= offset_renewal.SECONDS:
-                    self._progress.expect_renewal(batch)
+                    self._offsets.expect_renewal(batch)
                     self._renewed = time.monotonic()
-                self._progress.settle(batch)
+                self._offsets.settle(batch)
             if not any(outcome.too_slow for outcome in outcomes):
-                self._writer = self._writer.in_larger_chunks(self._settings)
+                self._writer = self._writer.with_larger_transactions(self._settings)
             self._finished = batch
         # 7. What became of it.
         return batch_report(
@@ -276,7 +276,7 @@ class QueryRun:
         topics = {
             topic for (topic, index), end in batch.ends.items() if end > committed[topic, index]
         }
-        deadline = Deadline(self._group_timeout, "group_timeout")
+        deadline = Deadline(self._group_timeout_ms / 1000, "group_timeout_ms")
         if not {place for place in batch.ends if place[0] in topics} <= self._leaders.keys():
             # Partitions were added.
             self._leaders.clear()
@@ -317,20 +317,20 @@ class QueryRun:
         only: list[tuple[str, int]] | None = None
         while True:
             with clock.step("plan"):
-                members = self._coordinator.identities()
+                members = self._membership.identities()
                 batch_plan = plan.batch_plan(
                     batch,
-                    self._progress.committed,
+                    self._offsets.committed,
                     members,
-                    self._coordinator.topic_ids,
-                    self._progress.known,
+                    self._membership.topic_ids,
+                    self._offsets.known,
                 )
             with clock.step("job"):
                 outcome = self._run_job(job, batch, batch_plan, only)
             outcomes.append(outcome)
             for partition, part in outcome.partitions.items():
                 if part.next_offset is not None:
-                    self._progress.committed[partition] = part.next_offset
+                    self._offsets.committed[partition] = part.next_offset
             if outcome.failed:
                 raise WriteError(
                     f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
@@ -350,11 +350,11 @@ class QueryRun:
             with clock.step("fence"):
                 # The job is over, so whoever still writes is a zombie: it loses its members and
                 # its transaction before anybody reads the offsets or writes again.
-                self._progress.take_over(batch)
+                self._offsets.take_over(batch)
             if not only:
-                return outcomes, self._coordinator.identities()
+                return outcomes, self._membership.identities()
             if outcome.too_slow:
-                self._writer = self._writer.in_smaller_chunks()
+                self._writer = self._writer.with_smaller_transactions()
                 logger.warning(
                     "group %s: transactions took longer than transaction_timeout_ms=%d and are "
                     "smaller from here on: %d records, %d bytes, %d ms at most. They grow again "
@@ -362,11 +362,11 @@ class QueryRun:
                     "transaction_timeout_ms",
                     self._settings.group_id,
                     self._settings.transaction_timeout_ms,
-                    self._writer.chunk_records,
-                    self._writer.chunk_bytes,
-                    self._writer.chunk_ms,
+                    self._writer.max_transaction_records,
+                    self._writer.max_transaction_bytes,
+                    self._writer.max_transaction_ms,
                 )
-            if len(outcomes) >= self._most_rounds:
+            if len(outcomes) >= self._max_rounds:
                 raise WriteError(
                     f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
                     f"{len(only)} source partitions are not written after {len(outcomes)} rounds "
@@ -392,7 +392,7 @@ class QueryRun:
             # Spark tells of deleted records in thousands of words, and advises to ignore it.
             if self._settings.fail_on_data_loss and "failOnDataLoss" in str(error):
                 logger.debug("batch %d", batch.batch_id, exc_info=error)
-                self._lost_records(batch, self._progress.committed)
+                self._lost_records(batch, self._offsets.committed)
             raise
 
     def _mark(self, batch: BatchRange, outcome: JobOutcome) -> str:
@@ -400,7 +400,7 @@ class QueryRun:
         if not outcome.misplaced:
             return ""
         try:
-            doubts = self._progress.mark(batch, outcome.misplaced)
+            doubts = self._offsets.mark(batch, outcome.misplaced)
         except SparkEosError as error:
             places = ", ".join(f"{topic}-{index}" for topic, index in sorted(outcome.misplaced))
             return (
@@ -430,10 +430,12 @@ class QueryRun:
             return
         try:
             batch = self._finished
-            if batch is None or self._coordinator.ended:
+            if batch is None or self._membership.ended:
                 return
-            deadline = Deadline(min(_BETWEEN_BEATS, self._group_timeout), "group_timeout")
-            self._progress.renew(batch, deadline)
+            deadline = Deadline(
+                min(_BETWEEN_BEATS, self._group_timeout_ms / 1000), "group_timeout_ms"
+            )
+            self._offsets.renew(batch, deadline)
             self._renewed = time.monotonic()
         except Exception as error:  # noqa: BLE001 - heartbeats must go on
             logger.info("group %s: renewing offsets: %s", self._settings.group_id, error)

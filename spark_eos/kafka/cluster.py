@@ -11,7 +11,7 @@ from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.client.error_codes import Code, code_names, refusal
 from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 
 NO_ID: Final = uuid.UUID(int=0)
 """What stands for a topic id that is not known (KIP-516)."""
@@ -99,7 +99,7 @@ def topics(
             if topic.error_code in missing:
                 continue
             if topic.error_code == _LEADER_NOT_AVAILABLE:
-                raise Again(f"topic {topic.name!r}: {code_names([topic.error_code])}")
+                raise RetriableError(f"topic {topic.name!r}: {code_names([topic.error_code])}")
             code = topic.error_code
             if not code and operation not in _operations(topic, operation):
                 code = Code.TOPIC_AUTHORIZATION_FAILED
@@ -135,7 +135,7 @@ def topics_with_one_replica(wire: Wire, names: Collection[str], deadline: Deadli
     return wire.ask(_metadata_request(names), deadline, interpret=interpret)
 
 
-def forbidden(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
+def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
     """Those of the ACLs on topics that we lack; of topics that do not exist nothing is told.
 
     Args:

@@ -22,7 +22,7 @@ from spark_eos.client.connections import ConnectionManager
 from spark_eos.client.error_codes import Code, code_names, refusal
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.transactional_ids import id_prefix_of
 
 # Reconnecting is this module's business, and its outcome reaches the user as an error that says
@@ -170,7 +170,7 @@ class Wire:
         node: int | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Sends a request to a node, or to any; raises `Again` when no answer came.
+        """Sends a request to a node, or to any; raises `RetriableError` when no answer came.
 
         Args:
             request: a kafka-python message.
@@ -183,11 +183,11 @@ class Wire:
             return self._exchange(net, request, node, deadline)
         except _NOT_SENT as error:
             self._manager.cluster.request_update()
-            raise Again(f"{_called(request)} not sent: {error!r}") from error
+            raise RetriableError(f"{_called(request)} not sent: {error!r}") from error
         except _LOST as error:
             if on_lost is not None:
                 on_lost()
-            raise Again(f"{_called(request)} not answered: {error!r}") from error
+            raise RetriableError(f"{_called(request)} not answered: {error!r}") from error
         except (kafka_errors.KafkaError, RuntimeError) as error:
             refused = self._manager.refused()
             if refused is not None:
@@ -250,7 +250,7 @@ class Wire:
         interpret: Callable[[Any], Result],
         node: int | None = None,
     ) -> Result:
-        """Sends to a node, or any, until ``interpret`` accepts the answer (no `Again`)."""
+        """Sends to a node, or any, until ``interpret`` accepts the answer (no `RetriableError`)."""
 
         def attempt() -> Result:
             return interpret(self.send(request, deadline, node=node))
@@ -265,7 +265,9 @@ class Wire:
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=int(kind))
         answer = self.send(request, deadline).coordinators[0]
         if answer.error_code in _RETRY_HERE | _RETRY_ELSEWHERE:
-            raise Again(f"{kind.name.lower()} coordinator: {code_names([answer.error_code])}")
+            raise RetriableError(
+                f"{kind.name.lower()} coordinator: {code_names([answer.error_code])}"
+            )
         if answer.error_code:
             needed = (
                 acls.describe(ResourceType.GROUP, key)
@@ -330,7 +332,7 @@ class Wire:
             node = self.coordinator(kind, key, deadline)
             try:
                 response = self.send(request, deadline, node=node, on_lost=on_lost)
-            except Again:
+            except RetriableError:
                 self.forget_coordinator(kind, key)
                 raise
             found = set(codes(response))
@@ -338,7 +340,7 @@ class Wire:
                 self.forget_coordinator(kind, key)
             if found & retriable:
                 words = code_names(found) if in_words is None else in_words(response)
-                raise Again(f"{_called(request)}: {words}")
+                raise RetriableError(f"{_called(request)}: {words}")
             return response
 
         what = f"{_called(request)} for {kind.name.lower()} {key!r}"

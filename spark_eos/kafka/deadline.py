@@ -7,7 +7,7 @@ import tenacity
 from spark_eos.errors import DeadlineExceededError
 
 
-class Again(Exception):  # noqa: N818 - it steers a loop and never reaches a user
+class RetriableError(Exception):
     """The attempt failed in a way that a later one may cure; the text says how."""
 
 
@@ -40,7 +40,7 @@ class Deadline:
         )
 
     def attempts(self, what: str, *, pause: float = 0.005) -> tenacity.Retrying:
-        """Attempts until one does not raise `Again`, with growing, jittered pauses.
+        """Attempts until one does not raise `RetriableError`, with growing, jittered pauses.
 
         Args:
             what: the operation, for the error's text.
@@ -55,7 +55,7 @@ class Deadline:
             raise self.exceeded(what, cause) from cause
 
         return tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Again),
+            retry=tenacity.retry_if_exception_type(RetriableError),
             stop=lambda _state: self.expired,
             wait=tenacity.wait_random_exponential(multiplier=pause, max=0.5),
             retry_error_callback=give_up,

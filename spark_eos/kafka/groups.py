@@ -15,8 +15,8 @@ from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 JOIN_EPOCH = 0
-LEAVE_EPOCH = -1
-LEAVE_FOR_A_WHILE_EPOCH = -2
+LEAVE_GROUP_MEMBER_EPOCH = -1
+LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
 REBALANCE_TIMEOUT_MS = 60_000
 _TO_REPEAT = {
     Code.COORDINATOR_LOAD_IN_PROGRESS,
@@ -212,7 +212,7 @@ def check_membership(wire: Wire, group_id: str, deadline: Deadline) -> None:
         AuthorizationError: we may not.
     """
     nobody = str(uuid.uuid4())
-    answer = heartbeat(wire, group_id, nobody, LEAVE_EPOCH, nobody, deadline)
+    answer = heartbeat(wire, group_id, nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody, deadline)
     if answer.code == Code.GROUP_AUTHORIZATION_FAILED:
         raise refusal(
             f"membership of group {group_id!r}", answer.code, [read_group(group_id)], wire.grantee

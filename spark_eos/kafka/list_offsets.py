@@ -11,7 +11,7 @@ from spark_eos.acls import ResourceType, describe
 from spark_eos.client.error_codes import Code, code_names, refusal
 from spark_eos.kafka.cluster import by_topic
 from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -90,7 +90,7 @@ def start_offsets(
             known.update(_leaders(wire, topics, deadline))
         try:
             return listed()
-        except Again:
+        except RetriableError:
             known.clear()
             raise
 
@@ -118,7 +118,7 @@ def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> dict[tu
         if topic.error_code in _GONE:
             continue
         if topic.error_code in _MOVING:
-            raise Again(f"topic {topic.name!r}: {code_names([topic.error_code])}")
+            raise RetriableError(f"topic {topic.name!r}: {code_names([topic.error_code])}")
         if topic.error_code:
             needed = [describe(ResourceType.TOPIC, topic.name)]
             raise refusal(f"topic {topic.name!r}", topic.error_code, needed, wire.grantee)
@@ -159,7 +159,9 @@ def _listed(
     for topic in wire.send(request, deadline, node=node).topics:
         for p in topic.partitions:
             if p.error_code in _MOVING or p.error_code in _GONE:
-                raise Again(f"{topic.name}-{p.partition_index}: {code_names([p.error_code])}")
+                raise RetriableError(
+                    f"{topic.name}-{p.partition_index}: {code_names([p.error_code])}"
+                )
             if p.error_code:
                 raise refusal(
                     f"offsets of {topic.name}-{p.partition_index}",

@@ -15,7 +15,7 @@ from spark_eos.errors import DeadlineExceededError, OffsetsLostError, TopicNotFo
 from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import NO_ID, TopicInfo
 from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 
 
 class MissingTopicsError(TopicNotFoundError):
@@ -99,7 +99,7 @@ class TopicCache:
             missing.difference_update(found)
             answered = True
             if missing:
-                raise Again(f"topic {quoted(missing)} does not exist")
+                raise RetriableError(f"topic {quoted(missing)} does not exist")
 
         try:
             deadline.attempts("looking topics up")(attempt)
@@ -119,7 +119,7 @@ def source_topics(
     """Source topics as they are now; they must be the ones whose offsets the group commits.
 
     Args:
-        cache: where to look them up afresh.
+        cache: where to look them up discard_producer.
         names: their names.
         known: their ids so far, as far as they are known.
         group_id: the consumer group, for the error.

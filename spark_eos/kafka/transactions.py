@@ -23,7 +23,7 @@ from spark_eos.client.error_codes import (
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType, Wire
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.kafka.transactional_ids import id_prefix_of
 
@@ -41,7 +41,7 @@ _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 @dataclass(frozen=True)
-class ProducerIdentity:
+class ProducerIdAndEpoch:
     """What a broker knows a transactional producer by."""
 
     transactional_id: str
@@ -58,7 +58,7 @@ class MemberIdentity:
     instance_id: str
 
 
-def end_transaction(
+def fence_producer(
     wire: Wire, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
 ) -> None:
     """Fences the id's producer, whoever it is, and ends what it left open, by InitProducerId.
@@ -131,14 +131,14 @@ def open_transactions(
                 silent.append(wire.address(node))
                 continue
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
-                raise Again(f"ListTransactions: {code_names([response.error_code])}")
+                raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
                 raise refusal("listing open transactions", response.error_code, (), wire.grantee)
             found.update(state.transactional_id for state in response.transaction_states)
         if silent:
             what = f"ListTransactions: broker {', '.join(silent)} does not answer"
             if len(silent) == len(nodes) or not patience.expired:
-                raise Again(what)
+                raise RetriableError(what)
             on_silent(what)
         # Filtered here as well: brokers before Kafka 4.1 know no patterns.
         return sorted(name for name in found if re.fullmatch(pattern, name))
@@ -170,13 +170,15 @@ def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) 
     return state
 
 
-def producer_identity(wire: Wire, transactional_id: str, deadline: Deadline) -> ProducerIdentity:
+def producer_id_and_epoch(
+    wire: Wire, transactional_id: str, deadline: Deadline
+) -> ProducerIdAndEpoch:
     """The producer id and epoch that the coordinator holds for the id.
 
     Right after a producer's ``init_transactions`` they are that producer's own.
     """
     state = describe_transaction(wire, transactional_id, deadline)
-    return ProducerIdentity(transactional_id, state.producer_id, state.producer_epoch)
+    return ProducerIdAndEpoch(transactional_id, state.producer_id, state.producer_epoch)
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ class OffsetCommitAnswer:
 def txn_offset_commit(
     wire: Wire,
     group_id: str,
-    producer: ProducerIdentity,
+    producer: ProducerIdAndEpoch,
     member: MemberIdentity,
     offsets: Mapping[tuple[str, int], int],
     topic_ids: Mapping[str, uuid.UUID | None],

@@ -12,7 +12,7 @@ from spark_eos.batch.task_report import REPORT_DDL, JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.query_run import Partitions
 from spark_eos.spark.columns import check_columns, written
-from spark_eos.spark.runtime import Surroundings
+from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.worker.task import write_task
 
 
@@ -22,16 +22,14 @@ class BatchJobs:
     Args:
         frame: the first batch.
         default_topic: the sink's, if it has one.
-        surroundings: where the run takes place.
+        runtime: where the run takes place.
 
     Raises:
         UnsupportedPipelineError: a column stands in the way.
     """
 
-    def __init__(
-        self, frame: DataFrame, default_topic: str | None, surroundings: Surroundings
-    ) -> None:
-        self._surroundings = surroundings
+    def __init__(self, frame: DataFrame, default_topic: str | None, runtime: QueryRuntime) -> None:
+        self._runtime = runtime
         self._default_topic = default_topic
         self._adopt(frame.schema)
         # Parsed here, it need not be for every batch.
@@ -65,15 +63,15 @@ class BatchJobs:
         if only is not None:
             # A task for each of them: what was too much for one task may be too much again.
             rows = rows.where(_is_one_of(only))
-        elif (tasks := plan.task_count(batch, self._surroundings.cores())) < len(batch.ends):
+        elif (tasks := plan.task_count(batch, self._runtime.cores())) < len(batch.ends):
             rows = rows.coalesce(tasks)
-        task = write_task(settings, batch_plan, afresh=only is not None)
+        task = write_task(settings, batch_plan, discard_producer=only is not None)
         written = rows.mapInArrow(task, self._report)
-        self._surroundings.check_batch(frame, written, batch)
+        self._runtime.check_batch(frame, written, batch)
         # All rows are written by the first round only.
         self._round = 1 if only is None else self._round + 1
         name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"
-        reports = self._surroundings.collect(written, f"spark-eos: {name}")
+        reports = self._runtime.collect(written, f"spark-eos: {name}")
         return job_outcome(row.asDict() for row in reports)
 
 

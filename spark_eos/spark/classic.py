@@ -13,7 +13,7 @@ from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipe
 from spark_eos.spark.job_description import described
 from spark_eos.spark.narrow_lineage import check_lineage
 from spark_eos.spark.query_lifetime import activity, leave_at_exit
-from spark_eos.spark.stopping import told_briefly
+from spark_eos.spark.stopping import as_query_stopped_error
 from spark_eos.spark.stream_sources import check_sources, sources_of_plan
 
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -113,8 +113,8 @@ def _texts(progress: Any) -> list[str]:
     return found
 
 
-class ClassicSurroundings:
-    """See `spark_eos.spark.runtime.Surroundings`.
+class ClassicRuntime:
+    """See `spark_eos.spark.runtime.QueryRuntime`.
 
     Args:
         frame: the run's first batch.
@@ -222,4 +222,4 @@ class ClassicSurroundings:
             active = query is not None and query.isActive
         except Exception:  # noqa: BLE001 - however the JVM has gone, the query has with it
             active = False
-        return None if active else told_briefly(error)
+        return None if active else as_query_stopped_error(error)

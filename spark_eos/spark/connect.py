@@ -48,8 +48,8 @@ class _Terminated(BaseException):
     """SIGTERM has come while a job ran. No Exception, since Connect's client retries on those."""
 
 
-class ConnectSurroundings:
-    """See `spark_eos.spark.runtime.Surroundings`.
+class ConnectRuntime:
+    """See `spark_eos.spark.runtime.QueryRuntime`.
 
     Args:
         location: the checkpoint's location, as given to Spark.

@@ -11,8 +11,8 @@ from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import QueryStoppedError
 
 
-class Surroundings(Protocol):
-    """One run's surroundings: the query, its checkpoint, and Spark's way to run a job.
+class QueryRuntime(Protocol):
+    """One run's runtime: the query, its checkpoint, and Spark's way to run a job.
 
     Attributes:
         run_id: Spark's id of the query's run; "" if the sink was called outside of one.

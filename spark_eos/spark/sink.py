@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos.batch.writer_settings import writer_settings
+from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.checks import check_positive, check_text
+from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import preflight
 from spark_eos.driver.offset_renewal import end_renewal, renew_hourly
 from spark_eos.driver.query_run import QueryRun
@@ -22,11 +23,11 @@ from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import own_group
 from spark_eos.observability.on_batch import OnBatch, announce, as_observers
 from spark_eos.spark.batch_job import BatchJobs
-from spark_eos.spark.classic import ClassicSurroundings
+from spark_eos.spark.classic import ClassicRuntime
 from spark_eos.spark.columns import check_columns
-from spark_eos.spark.connect import ConnectSurroundings, is_connect
+from spark_eos.spark.connect import ConnectRuntime, is_connect
 from spark_eos.spark.narrow_plan import check_stream, remote_relations
-from spark_eos.spark.runtime import Surroundings
+from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.spark.source import named_topics, read_from_offsets, source_partitions
 
 logger = logging.getLogger(__name__)
@@ -50,26 +51,26 @@ class ExactlyOnceSink:
         topic: default target topic; a ``topic`` column overrides it row by row. None: every row
             has its own.
         checkpoint_location: the streaming query's checkpoint, on any file system Spark knows.
-        members: at most so many members of the group, among which the source partitions are
-            divided. One is enough for the guarantee, and quickest: a transaction commits offsets
-            once for each member that it holds partitions of.
+        max_members: maximum number of static group members, among which the source partitions
+            are divided. One is enough for the guarantee, and quickest: a transaction commits
+            offsets once for each member that it holds partitions of.
         transactional_id_prefix: what transactional ids begin with; for ACLs.
-        chunk_records: rows after which a task commits its transaction and begins another.
-        chunk_bytes: the same, in bytes of keys, values and headers.
-        chunk_ms: the same, in milliseconds; below transaction_timeout_ms.
+        max_transaction_records: rows after which a task commits its transaction and begins another.
+        max_transaction_bytes: the same, in bytes of keys, values and headers.
+        max_transaction_ms: the same, in milliseconds; below transaction_timeout_ms.
         transaction_timeout_ms: milliseconds after which the brokers abort a transaction; at most
             their transaction.max.timeout.ms.
-        connect_timeout: seconds allowed to reach the cluster and to start a producer.
+        connect_timeout_ms: milliseconds allowed to reach the cluster and to start a producer.
         max_block_ms: milliseconds to wait, while the query runs, for a topic that does not exist:
             one that a row names, or a source topic. Kafka's ``max.block.ms`` (KIP-1319).
         metadata_max_idle_ms: milliseconds after which a topic that was not written to is
             forgotten, to be looked up again before its next use. Kafka's
             ``metadata.max.idle.ms`` (KIP-1319).
-        group_timeout: seconds allowed for joining the group and for each call to it.
+        group_timeout_ms: milliseconds allowed for joining the group and for each call to it.
         fail_on_data_loss: whether the query ends when source records were deleted before they were
             read, by retention say. If not, each such gap is logged and reported
             (`BatchReport.lost`).
-        rounds: at most so many Spark jobs for one batch, the first one included; further ones
+        max_rounds: maximum number of Spark jobs for one batch, the first included; further ones
             write what a failed task left.
         worker_directory: directory, on each host, for the host's id and the locks of
             transactional ids; by default one below the temporary directory.
@@ -88,42 +89,44 @@ class ExactlyOnceSink:
         group_id: str,
         checkpoint_location: str,
         topic: str | None = None,
-        members: int = 1,
+        max_members: int = 1,
         transactional_id_prefix: str = "spark-eos",
-        chunk_records: int = 100_000,
-        chunk_bytes: int = 64 << 20,
-        chunk_ms: int = 10_000,
+        max_transaction_records: int = 100_000,
+        max_transaction_bytes: int = 64 << 20,
+        max_transaction_ms: int = 10_000,
         transaction_timeout_ms: int = 60_000,
-        connect_timeout: float = 30.0,
+        connect_timeout_ms: int = 30_000,
         max_block_ms: int = 60_000,
         metadata_max_idle_ms: int = 300_000,
-        group_timeout: float = 60.0,
-        rounds: int = 4,
+        group_timeout_ms: int = 60_000,
+        max_rounds: int = 4,
         fail_on_data_loss: bool = True,
         worker_directory: str | None = None,
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
         check_text("checkpoint_location", checkpoint_location)
-        check_positive(members=members, group_timeout=group_timeout, rounds=rounds)
-        self._settings = writer_settings(
-            kafka=kafka,
+        check_positive(
+            max_members=max_members, group_timeout_ms=group_timeout_ms, max_rounds=max_rounds
+        )
+        self._settings = WriterSettings(
+            client=ClientSettings(kafka).checked_by_librdkafka(),
             group_id=group_id,
             topic=topic,
             transactional_id_prefix=transactional_id_prefix,
-            chunk_records=chunk_records,
-            chunk_bytes=chunk_bytes,
-            chunk_ms=chunk_ms,
+            max_transaction_records=max_transaction_records,
+            max_transaction_bytes=max_transaction_bytes,
+            max_transaction_ms=max_transaction_ms,
             transaction_timeout_ms=transaction_timeout_ms,
-            connect_timeout=connect_timeout,
+            connect_timeout_ms=connect_timeout_ms,
             max_block_ms=max_block_ms,
             metadata_max_idle_ms=metadata_max_idle_ms,
             worker_directory=worker_directory,
             fail_on_data_loss=fail_on_data_loss,
         )
         self._checkpoint_location = checkpoint_location
-        self._members = members
-        self._rounds = rounds
-        self._group_timeout = group_timeout
+        self._max_members = max_members
+        self._max_rounds = max_rounds
+        self._group_timeout_ms = group_timeout_ms
         self._observers = as_observers(on_batch)
         self._selections: list[dict[str, str]] = []
         self._spark: SparkSession | None = None
@@ -131,7 +134,7 @@ class ExactlyOnceSink:
         self._query: StreamingQuery | None = None
         self._run: QueryRun | None = None
         self._jobs: BatchJobs | None = None
-        self._surroundings: Surroundings | None = None
+        self._runtime: QueryRuntime | None = None
         self._last_batch = -1
         self._prepared_ms = _now_ms()
         self._batch_relation: str | None = None
@@ -281,7 +284,7 @@ class ExactlyOnceSink:
             own_group(wire, settings.group_id, self._deadline())
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._settings.connect_timeout, "connect_timeout")
+        return Deadline(self._settings.connect_timeout_ms / 1000, "connect_timeout_ms")
 
     # One batch --------------------------------------------------------------------------------
 
@@ -292,9 +295,9 @@ class ExactlyOnceSink:
             SparkEosError: the batch is not written; Spark stops the query with this as reason.
         """
         called_ms = _now_ms()
-        run, jobs, surroundings = self._run, self._jobs, self._surroundings
-        if run is None or jobs is None or surroundings is None or not surroundings.hold(frame):
-            run, jobs, surroundings = self._start_run(frame)
+        run, jobs, runtime = self._run, self._jobs, self._runtime
+        if run is None or jobs is None or runtime is None or not runtime.hold(frame):
+            run, jobs, runtime = self._start_run(frame)
         elif batch_id <= self._last_batch:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call has "
@@ -302,18 +305,18 @@ class ExactlyOnceSink:
                 "several rows of one record are made in one select, by "
                 "explode(array(struct(...), struct(...)))"
             )
-        if isinstance(surroundings, ConnectSurroundings):
-            surroundings.batch_relation = self._batch_relation
+        if isinstance(runtime, ConnectRuntime):
+            runtime.batch_relation = self._batch_relation
         # A later run of this sink may find this batch begun.
         self._prepared_ms = called_ms
         try:
-            with surroundings.batch():
+            with runtime.batch():
                 report = run.process(batch_id, functools.partial(jobs.run, frame))
         except BaseException as error:
             # Spark ends the query; whoever writes next takes the members over or joins anew.
-            stopped = surroundings.stopped(error)
-            outliving = surroundings.tasks_outlive_stop if stopped is not None else 0.0
-            self._end_run(outliving, aside=surroundings.stop_waits)
+            stopped = runtime.stopped(error)
+            outliving = runtime.tasks_outlive_stop if stopped is not None else 0.0
+            self._end_run(outliving, aside=runtime.stop_waits)
             if stopped is not None:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
@@ -321,29 +324,29 @@ class ExactlyOnceSink:
         self._last_batch = batch_id
         announce(report, self._observers)
 
-    def _start_run(self, frame: DataFrame) -> tuple[QueryRun, BatchJobs, Surroundings]:
-        surroundings = self._surroundings_of(frame)
+    def _start_run(self, frame: DataFrame) -> tuple[QueryRun, BatchJobs, QueryRuntime]:
+        runtime = self._runtime_of(frame)
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        jobs = BatchJobs(frame, self._settings.topic, surroundings)
+        jobs = BatchJobs(frame, self._settings.topic, runtime)
         run = QueryRun(
-            surroundings.run_id,
+            runtime.run_id,
             Wire(self._settings.client),
             self._settings,
-            surroundings.offset_log,
-            most_members=self._members,
-            most_rounds=self._rounds,
-            group_timeout=self._group_timeout,
-            watch=surroundings.active,
+            runtime.offset_log,
+            max_members=self._max_members,
+            max_rounds=self._max_rounds,
+            group_timeout_ms=self._group_timeout_ms,
+            watch=runtime.active,
             prepared_ms=self._prepared_ms,
         )
-        surroundings.end_with(run)
-        self._run, self._jobs, self._surroundings = run, jobs, surroundings
+        runtime.end_with(run)
+        self._run, self._jobs, self._runtime = run, jobs, runtime
         self._last_batch = -1
-        return run, jobs, surroundings
+        return run, jobs, runtime
 
-    def _surroundings_of(self, frame: DataFrame) -> Surroundings:
+    def _runtime_of(self, frame: DataFrame) -> QueryRuntime:
         if not self._checked:
             raise UnsupportedPipelineError(
                 "start the query from sink.write(...), which checks its plan; a function of your "
@@ -351,9 +354,9 @@ class ExactlyOnceSink:
             )
         if is_connect(frame):
             spark = self._spark or frame.sparkSession
-            return ConnectSurroundings(self._checkpoint_location, spark)
+            return ConnectRuntime(self._checkpoint_location, spark)
         assert self._spark is not None  # noqa: S101 - since write was called in this process
-        return ClassicSurroundings(frame, self._checkpoint_location, self._spark)
+        return ClassicRuntime(frame, self._checkpoint_location, self._spark)
 
     def close(self) -> None:
         """Lets the group's members leave now; for use after the query has been stopped.
@@ -377,7 +380,7 @@ class ExactlyOnceSink:
             **self.__dict__,
             "_run": None,
             "_jobs": None,
-            "_surroundings": None,
+            "_runtime": None,
             "_query": None,
             "_last_batch": -1,
         }
@@ -386,7 +389,7 @@ class ExactlyOnceSink:
         # There, on the host of Spark's driver, the query has yet to begin a batch.
         self.__dict__.update(state, _prepared_ms=_now_ms())
         settings = self._settings
-        renew_hourly(settings.client, settings.group_id, settings.connect_timeout)
+        renew_hourly(settings.client, settings.group_id, settings.connect_timeout_ms / 1000)
 
 
 class _Noting:

@@ -217,7 +217,7 @@ def read_from_group(
     starting_offsets: str = "earliest",
     include_headers: bool = False,
     options: Mapping[str, str] | None = None,
-    connect_timeout: float = 30.0,
+    connect_timeout_ms: int = 30_000,
     fail_on_data_loss: bool = True,
 ) -> DataFrame:
     """Reads source topics as a streaming DataFrame, from a group's committed offsets on.
@@ -236,7 +236,7 @@ def read_from_group(
             offset: ``earliest`` or ``latest``. Spark asks only when a query has no checkpoint yet.
         include_headers: whether to read the records' headers too.
         options: further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
-        connect_timeout: seconds allowed to reach the cluster.
+        connect_timeout_ms: milliseconds allowed to reach the cluster.
         fail_on_data_loss: whether the query ends when records were deleted before they were read;
             `write_stream` tells the writer.
 
@@ -256,7 +256,7 @@ def read_from_group(
         ClientSettings(kafka),
         group_id,
         {name: text for name, text in given.items() if text is not None},
-        Deadline(connect_timeout, "connect_timeout"),
+        Deadline(connect_timeout_ms / 1000, "connect_timeout_ms"),
         starting_offsets=starting_offsets,
         include_headers=include_headers,
         options=options,

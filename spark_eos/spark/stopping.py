@@ -12,7 +12,7 @@ _INTERRUPTIONS: Final = re.compile(
 _FRAME: Final = "\n\tat "
 
 
-def told_briefly(error: BaseException) -> QueryStoppedError | None:
+def as_query_stopped_error(error: BaseException) -> QueryStoppedError | None:
     """An interrupted or cancelled job's error without Java's stack trace; None for any other.
 
     While a query is being stopped Spark looks for the interruption with a regular expression that

@@ -20,13 +20,13 @@ from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.errors import KafkaResponseError, SparkEosError
 from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Again, Deadline
+from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.topic_cache import TopicCache
 from spark_eos.kafka.transactions import (
     TRANSACTIONAL_ID_NOT_FOUND,
-    ProducerIdentity,
-    end_transaction,
-    producer_identity,
+    ProducerIdAndEpoch,
+    fence_producer,
+    producer_id_and_epoch,
 )
 from spark_eos.worker.librdkafka_errors import (
     REFUSALS,
@@ -63,7 +63,7 @@ class _FailedRecord:
     topic: str
 
 
-class SlotProducer:
+class TransactionalProducer:
     """The one transactional producer of a worker process and query.
 
     Args:
@@ -85,7 +85,7 @@ class SlotProducer:
         )
         self._slot: Slot | None = None
         self._producer: Any = None
-        self._identity: ProducerIdentity | None = None
+        self._identity: ProducerIdAndEpoch | None = None
         self._failed: _FailedRecord | None = None
         self._disturbance: str | None = None
         self._refusal: KafkaError | None = None
@@ -94,7 +94,7 @@ class SlotProducer:
         self._used = 0.0
 
     @property
-    def identity(self) -> ProducerIdentity:
+    def identity(self) -> ProducerIdAndEpoch:
         """Producer id and epoch; only while a producer is open."""
         if self._identity is None:
             raise TransactionError("the producer is not open", again=True)
@@ -121,9 +121,9 @@ class SlotProducer:
         if time.monotonic() - self._used < _IDLE:
             return False
         mine = self.identity
-        deadline = Deadline(self.settings.connect_timeout, "connect_timeout")
+        deadline = Deadline(self.settings.connect_timeout_ms / 1000, "connect_timeout_ms")
         try:
-            return producer_identity(self.wire, mine.transactional_id, deadline) != mine
+            return producer_id_and_epoch(self.wire, mine.transactional_id, deadline) != mine
         except KafkaResponseError as error:
             return error.code == TRANSACTIONAL_ID_NOT_FOUND
         except SparkEosError as error:
@@ -148,7 +148,7 @@ class SlotProducer:
 
     def _open(self) -> None:
         settings = self.settings
-        deadline = Deadline(settings.connect_timeout, "connect_timeout")
+        deadline = Deadline(settings.connect_timeout_ms / 1000, "connect_timeout_ms")
         try:
             # librdkafka would go on trying a listener that refuses it.
             self.wire.brokers(deadline)
@@ -172,7 +172,7 @@ class SlotProducer:
                 logger=ConnectionLog(self._on_lost_connection),
             )
             self._initialize(deadline)
-            self._identity = producer_identity(self.wire, transactional_id, deadline)
+            self._identity = producer_id_and_epoch(self.wire, transactional_id, deadline)
             self._producer.poll(0)
         except Exception as error:
             self._producer = None
@@ -199,7 +199,7 @@ class SlotProducer:
             except KafkaException as error:
                 self._raise_refusal()
                 if error.args[0].retriable():
-                    raise Again(f"{error.args[0]}; {self._disturbance}") from error
+                    raise RetriableError(f"{error.args[0]}; {self._disturbance}") from error
                 raise
 
         deadline.attempts("init_transactions")(attempt)
@@ -220,11 +220,11 @@ class SlotProducer:
             return
         try:
             # First fence: a delayed request of this producer must find a dead epoch.
-            end_transaction(
+            fence_producer(
                 self.wire,
                 identity.transactional_id,
                 self.settings.transaction_timeout_ms,
-                Deadline(self.settings.connect_timeout, "connect_timeout"),
+                Deadline(self.settings.connect_timeout_ms / 1000, "connect_timeout_ms"),
             )
         except SparkEosError as error:
             # The driver ends what is open before anybody else may write.
@@ -411,7 +411,7 @@ class SlotProducer:
             except KafkaException as error:
                 if error.args[0].retriable():
                     self.disturb(str(error.args[0]))
-                    raise Again(str(error.args[0])) from error
+                    raise RetriableError(str(error.args[0])) from error
                 raise
 
         def committing() -> None:

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
-# Slices are small against a chunk, so that chunks end near their limits: between two slices a
-# transaction may end.
+# Between two slices a transaction may end. They are small, so that it ends near its limits.
 _SLICE_ROWS = 1_000
 _SLICE_BYTES = 4 << 20
 

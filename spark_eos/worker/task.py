@@ -17,16 +17,16 @@ from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.worker.arrivals import arrivals
 from spark_eos.worker.arrow_columns import writable_batches
 from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import RowError, SourceRows, source_rows
 from spark_eos.worker.transaction import Transactions
-from spark_eos.worker.worker_tuning import hasten
+from spark_eos.worker.worker_tuning import reduce_task_overhead
 
 logger = logging.getLogger(__name__)
 
 # A worker process keeps its producers from task to task, of the few queries it served last. Keyed
 # by process too: a fork must not share its parent's connections.
-_producers: dict[tuple[int, str, str], SlotProducer] = {}
+_producers: dict[tuple[int, str, str], TransactionalProducer] = {}
 _MOST_PRODUCERS = 4
 # So often, in the time that a transaction may be open, it is asked whether it should end while more
 # rows are waited for.
@@ -34,28 +34,29 @@ _LOOKS = 10
 _LEAST_SECONDS = 0.02
 
 
-def _worker_producer(settings: WriterSettings) -> SlotProducer:
+def _worker_producer(settings: WriterSettings) -> TransactionalProducer:
     key = (os.getpid(), settings.transactional_id_prefix, settings.group_id)
     producer = _producers.pop(key, None)
     if producer is not None and producer.settings != settings:
         producer.close()
         producer = None
-    _producers[key] = producer or SlotProducer(settings)
+    _producers[key] = producer or TransactionalProducer(settings)
     while len(_producers) > _MOST_PRODUCERS:
         _producers.pop(next(iter(_producers))).close()
     return _producers[key]
 
 
 def write_task(
-    settings: WriterSettings, plan: BatchPlan, *, afresh: bool = False
+    settings: WriterSettings, plan: BatchPlan, *, discard_producer: bool = False
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that ``mapInArrow`` runs for every Spark partition.
 
     Args:
         settings: the writer's settings.
         plan: how to treat each source partition; one that is missing is not written.
-        afresh: whether nothing that the worker has kept may be used: neither its producer nor what
-            it knows of topics. For rounds after the first, since it may be what made that one fail.
+        discard_producer: whether nothing that the worker has kept may be used: neither its
+            producer nor what it knows of topics. For rounds after the first, since it may be what
+            made that one fail.
 
     Returns:
         A function from the rows, whose columns `spark_eos.spark.columns` has checked, to one batch
@@ -66,12 +67,12 @@ def write_task(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         if context is not None:
-            hasten()
+            reduce_task_overhead()
         if context is not None and context.attemptNumber() > 0:
             yield _deferred(batches)
         else:
             producer = _worker_producer(settings)
-            if afresh:
+            if discard_producer:
                 producer.drop()
             yield _TaskWriter(settings, plan, producer).write(writable_batches(batches))
 
@@ -93,7 +94,9 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class _TaskWriter:
-    def __init__(self, settings: WriterSettings, plan: BatchPlan, producer: SlotProducer) -> None:
+    def __init__(
+        self, settings: WriterSettings, plan: BatchPlan, producer: TransactionalProducer
+    ) -> None:
         self._settings = settings
         self._plan = plan
         self._transactions = Transactions(producer, settings, plan)
@@ -109,7 +112,7 @@ class _TaskWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
-            every = max(_LEAST_SECONDS, self._settings.chunk_ms / 1000 / _LOOKS)
+            every = max(_LEAST_SECONDS, self._settings.max_transaction_ms / 1000 / _LOOKS)
             for batch in arrivals(batches, self._is_due, self._commit, every):
                 for found in self._source_rows(batch):
                     self._write_source_rows(found)
@@ -171,7 +174,9 @@ class _TaskWriter:
 
     def _add_slices(self, found: SourceRows) -> None:
         partition = (found.topic, found.partition)
-        for part in found.slices(self._settings.chunk_records, self._settings.chunk_bytes):
+        for part in found.slices(
+            self._settings.max_transaction_records, self._settings.max_transaction_bytes
+        ):
             if self._status == task_report.WRITTEN:
                 self._add(partition, part)
         if self._status != task_report.WRITTEN:

@@ -26,7 +26,7 @@ from spark_eos.kafka.transactions import (
     txn_offset_commit,
 )
 from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import SourceRows, target_topics
 
 Offsets = dict[tuple[str, int], int]
@@ -65,7 +65,9 @@ class Transactions:
         plan: how to treat each source partition.
     """
 
-    def __init__(self, producer: SlotProducer, settings: WriterSettings, plan: BatchPlan) -> None:
+    def __init__(
+        self, producer: TransactionalProducer, settings: WriterSettings, plan: BatchPlan
+    ) -> None:
         self._producer = producer
         self._settings = settings
         self._plan = plan
@@ -97,12 +99,12 @@ class Transactions:
 
     @property
     def full(self) -> bool:
-        """Whether the open transaction has reached one of the chunk limits."""
+        """Whether the open transaction has reached one of its limits."""
         settings = self._settings
         return self.open and (
-            self._rows >= settings.chunk_records
-            or self._bytes >= settings.chunk_bytes
-            or self._age() * 1000 >= settings.chunk_ms
+            self._rows >= settings.max_transaction_records
+            or self._bytes >= settings.max_transaction_bytes
+            or self._age() * 1000 >= settings.max_transaction_ms
         )
 
     def _age(self) -> float:
@@ -271,14 +273,14 @@ class Transactions:
     def _has_backlog(self) -> bool:
         """Whether brokers take rows so slowly that no more should be handed over for now.
 
-        Else the rows of a chunk, all of which librdkafka's queue has room for, could take longer to
-        be acknowledged than the transaction may be open.
+        Otherwise librdkafka's queue may take more rows than brokers acknowledge while the
+        transaction may be open.
         """
         waiting = self._producer.unacknowledged
         if self.full or waiting * self._bytes <= _BACKLOG_BYTES * self._rows:
             return False
         acknowledged = self._rows - waiting
-        return waiting * self._age() * 1000 > acknowledged * self._settings.chunk_ms
+        return waiting * self._age() * 1000 > acknowledged * self._settings.max_transaction_ms
 
     def _too_old(self) -> bool:
         return self._age() * 1000 >= self._settings.transaction_timeout_ms
@@ -299,7 +301,10 @@ class Transactions:
         first, end = self._firsts[topic, partition], self._offsets[topic, partition]
         if len(self._offsets) > 1 or end - first > 1:
             what = f"{self._rows} rows, those of source {topic}-{partition} offset {first} first"
-            advice = "lower chunk_records, chunk_bytes or chunk_ms, or raise transaction_timeout_ms"
+            advice = (
+                "lower max_transaction_records, max_transaction_bytes or max_transaction_ms, or "
+                "raise transaction_timeout_ms"
+            )
         else:
             # Its rows can't be divided between transactions.
             what = f"the row of source {topic}-{partition} offset {first} alone"

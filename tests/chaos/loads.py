@@ -111,13 +111,20 @@ def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
 
 LOADS = {
     "relay": Load(
-        1, 1, 4, 60_000, 5_000, 250_000, {"chunk_records": 10_000}, _relay_record, _relay,
+        1, 1, 4, 60_000, 5_000, 250_000, {"max_transaction_records": 10_000}, _relay_record, _relay,
     ),
     "enrich": Load(
         2, 2, 3, 60_000, 5_000, 250_000, {"members": 64}, _enrich_record, _enrich,
     ),
     "skewed": Load(
-        1, 1, 3, 1_500, 200, 6_000, {"chunk_records": 300, "chunk_bytes": 4 << 20}, _skewed_record,
+        1,
+        1,
+        3,
+        1_500,
+        200,
+        6_000,
+        {"max_transaction_records": 300, "max_transaction_bytes": 4 << 20},
+        _skewed_record,
         _skewed,
     ),
 }  # fmt: skip

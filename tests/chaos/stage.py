@@ -175,7 +175,7 @@ class Stage:
                 # transactional ids that the last run has left.
                 "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
                 "transaction_timeout_ms": self.transaction_timeout_ms,
-                "chunk_ms": 3_000,
+                "max_transaction_ms": 3_000,
             },
         }
 

@@ -10,9 +10,9 @@ from spark_eos.kafka import cluster, groups
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.transactions import (
     MemberIdentity,
-    ProducerIdentity,
-    end_transaction,
-    producer_identity,
+    ProducerIdAndEpoch,
+    fence_producer,
+    producer_id_and_epoch,
     txn_offset_commit,
 )
 from support.flow import Flow
@@ -108,7 +108,7 @@ class Actors:
         return {partition: code for (_, partition), code in found.items()}
 
     def _txn_offset_commit(
-        self, producer: ProducerIdentity, member: MemberIdentity, topic: str, partition: int
+        self, producer: ProducerIdAndEpoch, member: MemberIdentity, topic: str, partition: int
     ) -> dict[tuple[str, int], int]:
         answer = txn_offset_commit(
             self.wire,
@@ -123,14 +123,16 @@ class Actors:
         return dict(answer.codes)
 
     @contextmanager
-    def _transaction(self) -> Iterator[ProducerIdentity]:
+    def _transaction(self) -> Iterator[ProducerIdAndEpoch]:
         # A producer without a client: the id is its own, and what it sends opens a transaction.
-        end_transaction(self.wire, self._transactional_id, 60_000, deadline())
-        yield producer_identity(self.wire, self._transactional_id, deadline())
-        end_transaction(self.wire, self._transactional_id, 60_000, deadline())
+        fence_producer(self.wire, self._transactional_id, 60_000, deadline())
+        yield producer_id_and_epoch(self.wire, self._transactional_id, deadline())
+        fence_producer(self.wire, self._transactional_id, 60_000, deadline())
 
 
 def leave(wire: Wire, group_id: str, member_id: str, instance_id: str) -> None:
     """Lets any member leave, as anybody who knows its ids can."""
-    left = groups.heartbeat(wire, group_id, member_id, groups.LEAVE_EPOCH, instance_id, deadline())
+    left = groups.heartbeat(
+        wire, group_id, member_id, groups.LEAVE_GROUP_MEMBER_EPOCH, instance_id, deadline()
+    )
     assert left.code == 0, left

@@ -12,10 +12,10 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from spark_eos.kafka.connection import CoordinatorType, Wire
 from spark_eos.kafka.list_offsets import end_offsets
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import ProducerIdentity, producer_identity
+from spark_eos.kafka.transactions import ProducerIdAndEpoch, producer_id_and_epoch
 from spark_eos.worker import transaction
 from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, started
@@ -48,7 +48,7 @@ class Bench:
     _seen: dict[int, int] = field(default_factory=dict)
 
     @property
-    def worker(self) -> SlotProducer:
+    def worker(self) -> TransactionalProducer:
         """The worker's producer."""
         return self.writing._producer
 
@@ -64,7 +64,7 @@ class Bench:
         values = sorted(f"{p}/{o + n}" for p, o in offsets.items() for n in (0, 1))
         return {p: o + 2 for p, o in offsets.items()}, values
 
-    def add_and_commit(self) -> ProducerIdentity:
+    def add_and_commit(self) -> ProducerIdAndEpoch:
         """A transaction that nothing disturbs; returns whose it was."""
         offsets, values = self.add()
         identity = self.worker.identity
@@ -137,16 +137,16 @@ class Bench:
         until(read, lambda: f"{target} up to {wanted}")
         return sorted(found)
 
-    def assert_nothing_left(self, before: dict[int, int], used: ProducerIdentity) -> None:
+    def assert_nothing_left(self, before: dict[int, int], used: ProducerIdAndEpoch) -> None:
         """No rows, no offsets, no open transaction, and the producer is fenced and gone."""
         assert self.committed() == before
         assert self.news() == []
         assert self.flow.open_transactions() == []
         assert self.worker._producer is None
-        now = producer_identity(self.wire, used.transactional_id, deadline())
+        now = producer_id_and_epoch(self.wire, used.transactional_id, deadline())
         assert (now.producer_id, now.epoch) > (used.producer_id, used.epoch)
 
-    def assert_as_before(self, used: ProducerIdentity) -> None:
+    def assert_as_before(self, used: ProducerIdAndEpoch) -> None:
         """The producer goes on with the epoch that it had."""
         self.worker.begin()
         assert self.worker.identity == used
@@ -174,8 +174,8 @@ def bench(flow: Flow, proxy: KafkaProxy) -> Iterator[Bench]:
         }
     )
     with (
-        started(flow, members=1) as coordinator,
-        transactions(flow, coordinator) as writing,
+        started(flow, max_members=1) as membership,
+        transactions(flow, membership) as writing,
         flow.wire() as wire,
         closing(consumer),
     ):

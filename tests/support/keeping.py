@@ -64,7 +64,7 @@ class Keeping:
     def request(self) -> Plan:
         """Asks for the plan of the batch begun last."""
         settings = replace(writer_settings(self.flow), **self.settings)
-        return Plan(settings, self.flow.checkpoint, 64, 20)
+        return Plan(settings, self.flow.checkpoint, 64, 20_000)
 
     def plan(self) -> Planned:
         """The plan of the batch begun last."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka import cluster
 from spark_eos.kafka.deadline import Deadline
 from support.flow import Flow
@@ -18,25 +18,25 @@ def deadline() -> Deadline:
 
 @contextmanager
 def started(
-    flow: Flow, members: int = 64, *, also: Collection[str] = ()
-) -> Iterator[GroupCoordinator]:
-    """A coordinator whose members have all partitions of the flow's source, and of others."""
+    flow: Flow, max_members: int = 64, *, also: Collection[str] = ()
+) -> Iterator[GroupMembership]:
+    """A membership whose members have all partitions of the flow's source, and of others."""
     sources = [flow.source, *also]
     with flow.wire() as wire:
-        coordinator = GroupCoordinator(
+        membership = GroupMembership(
             wire,
             flow.group_id,
-            most_members=members,
-            group_timeout=20,
+            max_members=max_members,
+            group_timeout_ms=20_000,
             watch=lambda: True,
             at_end=lambda: None,
         )
         topics = cluster.topics(wire, sources, deadline())
-        coordinator.start(topics, [(s, p) for s in sources for p in range(flow.partitions)])
+        membership.start(topics, [(s, p) for s in sources for p in range(flow.partitions)])
         try:
-            yield coordinator
+            yield membership
         finally:
-            coordinator.leave()
+            membership.leave()
 
 
 def writer_settings(flow: Flow) -> WriterSettings:
@@ -47,11 +47,11 @@ def writer_settings(flow: Flow) -> WriterSettings:
         topic=flow.target,
         transactional_id_prefix="spark-eos",
         transaction_timeout_ms=60_000,
-        chunk_records=1_000,
-        chunk_bytes=1 << 20,
-        chunk_ms=10_000,
+        max_transaction_records=1_000,
+        max_transaction_bytes=1 << 20,
+        max_transaction_ms=10_000,
         worker_directory=flow.worker_directory,
-        connect_timeout=20,
+        connect_timeout_ms=20_000,
         max_block_ms=20_000,
         metadata_max_idle_ms=300_000,
         fail_on_data_loss=True,

@@ -37,7 +37,7 @@ def document(flow: Flow) -> dict[str, Any]:
 def one_open(flow: Flow) -> Iterator[str]:
     """A group that committed offset 2 of partition 0, and has written another row since."""
     flow.produce(range(5), partition=0)
-    with started(flow) as coordinator, transactions(flow, coordinator) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
         writing.add(rows(flow, 0, 2))

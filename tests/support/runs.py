@@ -17,7 +17,7 @@ from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.query_run import Partitions, QueryRun
 from spark_eos.errors import OffsetsLostError
 from spark_eos.worker import task
-from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow
 from support.members import writer_settings
 from support.writing import row_batch
@@ -86,21 +86,21 @@ class Runs:
     @property
     def coordinator_changed(self) -> bool:
         """Whether the run has noticed that the group is not as it left it."""
-        return self.run._coordinator.changed
+        return self.run._membership.changed
 
     @property
     def foreign_member_seen(self) -> bool:
         """Whether a heartbeat has found somebody else's consumer in the group."""
-        return self.run._coordinator._foreign is not None
+        return self.run._membership._foreign is not None
 
     @property
     def refused(self) -> bool:
         """Whether a heartbeat was refused for good."""
-        return self.run._coordinator._refused is not None
+        return self.run._membership._refused is not None
 
     def hurry_heartbeats(self) -> None:
         """From now on one is due every tenth of a second, while none is answered."""
-        self.run._coordinator._interval = 0.1
+        self.run._membership._interval = 0.1
 
     def batch(
         self,
@@ -137,7 +137,7 @@ class Runs:
         ) -> JobOutcome:
             if next(rounds) == in_round:
                 while_planned()
-            work = task.write_task(settings, batch_plan, afresh=only is not None)
+            work = task.write_task(settings, batch_plan, discard_producer=only is not None)
             reports = []
             for held in tasks or ():
                 batches = [row_batch(self.flow, p, *offsets) for p, offsets in held]
@@ -160,7 +160,7 @@ class Runs:
         self.checkpoint.finish(batch_id)
         return report
 
-    def producers(self) -> list[SlotProducer]:
+    def producers(self) -> list[TransactionalProducer]:
         """Those that tasks have left in this process for the next ones."""
         return list(task._producers.values())
 
@@ -183,19 +183,19 @@ def positions(
 @contextmanager
 def running(
     flow: Flow,
-    members: int = 1,
+    max_members: int = 1,
     *,
     checkpoint: Checkpoint | None = None,
-    group_timeout: float = 20,
+    group_timeout_ms: int = 20_000,
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block.
 
     Args:
         flow: topics and group.
-        members: at most so many.
+        max_members: maximum number of group members.
         checkpoint: what an earlier run has left; None for an empty one.
-        group_timeout: seconds that calls to the group may take.
+        group_timeout_ms: milliseconds that calls to the group may take.
         options: replace fields of the writer's settings.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
@@ -205,9 +205,9 @@ def running(
             wire,
             replace(writer_settings(flow), **options),
             OffsetLog(files),
-            most_members=members,
-            most_rounds=4,
-            group_timeout=group_timeout,
+            max_members=max_members,
+            max_rounds=4,
+            group_timeout_ms=group_timeout_ms,
             watch=lambda: True,
             prepared_ms=_now_ms(),
         )

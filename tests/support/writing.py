@@ -12,12 +12,12 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.parser import KafkaProtocol
 
 from spark_eos.batch.plan import BatchRange, batch_plan
-from spark_eos.driver.membership import GroupCoordinator
+from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import NO_ID
 from spark_eos.worker.arrow_columns import writable_batches
 from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.producer import SlotProducer
+from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import SourceRows, source_rows
 from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
@@ -51,26 +51,26 @@ def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) ->
 
 @contextmanager
 def transactions(
-    flow: Flow, coordinator: GroupCoordinator, version: int = 6, **options: Any
+    flow: Flow, membership: GroupMembership, version: int = 6, **options: Any
 ) -> Iterator[Transactions]:
     """A worker's transactions, with all of the coordinator's partitions in their plan.
 
     With ``version`` 5 the plan tells no topic ids, so that offsets go by name. ``options``
     replace fields of the writer's settings.
     """
-    members = coordinator.identities()
-    ids = dict.fromkeys(coordinator.topic_ids, NO_ID) if version < 6 else coordinator.topic_ids
+    members = membership.identities()
+    ids = dict.fromkeys(membership.topic_ids, NO_ID) if version < 6 else membership.topic_ids
     plan = batch_plan(BatchRange(0, {}, dict.fromkeys(members, 100)), {}, members, ids)
     settings = replace(writer_settings(flow), **options)
-    with closing(SlotProducer(settings)) as producer:
+    with closing(TransactionalProducer(settings)) as producer:
         yield Transactions(producer, settings, plan)
 
 
-def take_over(flow: Flow, coordinator: GroupCoordinator) -> None:
+def take_over(flow: Flow, membership: GroupMembership) -> None:
     """Fences all members of the flow's source that a plan may name."""
     with flow.wire() as wire:
         topics = cluster.topics(wire, [flow.source], deadline())
-    coordinator.take_over_own(topics, [(flow.source, p) for p in range(flow.partitions)])
+    membership.take_over_own(topics, [(flow.source, p) for p in range(flow.partitions)])
 
 
 def refused(flow: Flow, writing: Transactions, reason: str) -> TransactionError:
