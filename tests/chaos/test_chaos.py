@@ -19,9 +19,10 @@ from chaos.schedule import (
     Kind,
     schedule,
 )
+from support.jobs import ROOT
 from support.versions import needs_data_sources
 
-_TESTS = Path(__file__).parent
+_TESTS = ROOT / "tests"
 
 
 def test_a_seed_tells_the_whole_schedule() -> None:
@@ -64,7 +65,7 @@ def test_every_mutation_has_its_place_in_the_code(name: str, tmp_path: Path) -> 
 
 
 def test_the_documentation_names_every_kind_and_every_mutation() -> None:
-    text = (_TESTS.parent / "docs" / "reliability.md").read_text()
+    text = (ROOT / "docs" / "reliability.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     named = {name.strip() for row in rows for name in row.split("|")[1].split(",")}
     assert {kind.value for kind in Kind} | set(MUTATIONS) <= named

@@ -4,16 +4,15 @@ import datetime
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-from spark_eos import KafkaEosDataSource, write_stream
+import spark_eos
 from spark_eos.errors import UnsupportedPipelineError
 from support.data_sources import (
     end_keepers,
@@ -26,9 +25,13 @@ from support.data_sources import (
 )
 from support.flow import Flow
 from support.queries import QueryProcess, relay, until
+from support.versions import needs_data_sources
 
-# The main cases are in test_fronts.py.
-pytestmark = pytest.mark.slow
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+# The main cases are in test_fronts.py. What Spark 4.0 does not have is imported by tests only.
+pytestmark = [pytest.mark.slow, needs_data_sources]
 
 
 @pytest.fixture
@@ -111,8 +114,8 @@ def test_a_batch_is_replayed_without_writing_twice(
 
 
 def test_a_commit_that_fails_after_its_effect(flow: Flow, spark_eos_session: SparkSession) -> None:
-    class Failing(KafkaEosDataSource):
-        def streamWriter(self, schema: Any, overwrite: Any) -> DataSourceStreamArrowWriter:  # noqa: N802
+    class Failing(spark_eos.KafkaEosDataSource):
+        def streamWriter(self, schema: Any, overwrite: Any) -> "DataSourceStreamArrowWriter":  # noqa: N802
             found = super().streamWriter(schema, overwrite)
             commit = found.commit
 
@@ -242,7 +245,7 @@ def test_pipelines_that_are_refused(
     words: str,
 ) -> None:
     with pytest.raises(UnsupportedPipelineError, match=words):
-        write_stream(transform(read(spark_eos_session, flow)))
+        spark_eos.write_stream(transform(read(spark_eos_session, flow)))
 
 
 def test_source_options_that_are_refused(flow: Flow, spark_eos_session: SparkSession) -> None:
@@ -250,7 +253,7 @@ def test_source_options_that_are_refused(flow: Flow, spark_eos_session: SparkSes
     frame = own.option("kafka.bootstrap.servers", flow.bootstrap_servers).load()
     frame = frame.withColumn("source", F.struct("topic", "partition", "offset"))
     with pytest.raises(UnsupportedPipelineError, match=r"'kafka\.isolation\.level' is missing"):
-        write_stream(relay(frame))
+        spark_eos.write_stream(relay(frame))
 
 
 def test_a_join_with_a_hint(flow: Flow, spark_eos_session: SparkSession) -> None:

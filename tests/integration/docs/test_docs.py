@@ -11,24 +11,26 @@ import pytest
 
 from spark_eos.client.error_codes import Code, verdict
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from support.jobs import ROOT
 from support.tables import table_of, tables
 from support.versions import needs_data_sources
 
-_ROOT = Path(__file__).parent.parent
 _REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
 
 
 @pytest.fixture(scope="module")
 def collected() -> set[str]:
-    """All tests there are, with the ids of their parameters."""
+    """All tests there are, by the names of their files, with the ids of their parameters."""
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"],
-        cwd=_ROOT,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    return {line.removeprefix("tests/") for line in found.stdout.splitlines() if "::" in line}
+    paths = {line.partition("::")[0] for line in found.stdout.splitlines() if "::" in line}
+    assert len({Path(path).name for path in paths}) == len(paths), "two files of one name"
+    return {re.sub(r"^[^:\[]*/", "", line) for line in found.stdout.splitlines() if "::" in line}
 
 
 @pytest.mark.parametrize(("page", "least"), [("protocol.md", 80), ("acls.md", 12)])

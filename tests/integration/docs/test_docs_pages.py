@@ -30,7 +30,7 @@ _BLOCK = re.compile(
     r"^(?:<!-- ([^\n]*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _OWN_PROCESS = "in a process of its own"
-_OTHER_TEST = re.compile(r"run by (tests/\w+\.py)")
+_OTHER_TEST = re.compile(r"run by (tests/[\w/]+\.py)")
 _COUNT = 40
 
 

@@ -14,6 +14,7 @@ from spark_eos.jars import cache, jar_sets
 from spark_eos.jars.ivy import DownloadError
 from spark_eos.jars.java import JavaError
 from spark_eos.jars.lockfile import lock_names, read_lock
+from support.jobs import ROOT
 
 SET = "spark-kafka-4.2.0"
 
@@ -137,7 +138,7 @@ def test_an_unknown_set_is_refused() -> None:
 
 
 def test_the_locks_name_no_spark_that_the_tests_are_not_run_on() -> None:
-    files = [*Path(__file__).parents[1].glob("constraints*.txt")]
+    files = [*ROOT.glob("constraints*.txt")]
     pins = {pin for f in files for pin in re.findall(r"(?m)^pyspark==(\d+\.\d+)", f.read_text())}
     locked = [minor for name in lock_names() for minor in read_lock(name).pyspark]
     assert sorted(locked) == sorted(pins)

@@ -17,6 +17,7 @@ from spark_eos import ExactlyOnceSink
 from spark_eos.client.settings import ClientSettings
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
+from support import secrets_main
 from support.certificates import encrypted
 from support.flow import Flow
 from support.secured import MARK, MARKED_PASSWORD, MARKED_USER, Secured
@@ -108,10 +109,9 @@ def written_down(
             },
         }
         (outside / "settings.json").write_text(json.dumps(settings))
-        main = Path(__file__).parent / "support" / "secrets_main.py"
         with (here / "output.txt").open("w") as output:
             subprocess.run(
-                [sys.executable, str(main), str(outside / "settings.json"), str(here)],
+                [sys.executable, secrets_main.__file__, str(outside / "settings.json"), str(here)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([str(outside), *sys.path])},
                 stdout=output,
                 stderr=subprocess.STDOUT,

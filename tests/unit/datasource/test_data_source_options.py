@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from spark_eos.datasource.options import (
     in_option_names,
     read_options,
 )
+from support.jobs import ROOT
 from support.versions import needs_data_sources
 
 _NEEDED = {
@@ -38,7 +38,7 @@ def test_options_are_the_sinks_with_its_defaults() -> None:
 
 
 def test_the_docs_table_has_them_all() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "data-source.md").read_text()
+    page = (ROOT / "docs" / "data-source.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", page, re.MULTILINE)
     told = {name: default.strip("` ") for name, default in rows}
     assert told.pop("workerDirectory") == "below the temporary directory"
