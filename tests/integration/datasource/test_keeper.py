@@ -21,9 +21,7 @@ import pytest
 
 from spark_eos import errors
 from spark_eos.batch.task_report import DEFERRED, WRITTEN, JobOutcome, PartitionOutcome
-from spark_eos.datasource import keeper_client
 from spark_eos.datasource.keeper_messages import Commit
-from spark_eos.host import driver_process
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.transaction import Transactions
@@ -341,25 +339,3 @@ def test_nobody_else_reaches_the_keeper_or_reads_its_settings(kept: Keeping) -> 
     assert marker not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert marker not in Path(f"/proc/{pid}/environ").read_bytes()
     assert not any(marker in f.read_bytes() for f in directory.glob("*.lock"))
-
-
-def test_a_long_temporary_directory_is_not_used_for_a_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / ("x" * 90)))
-    assert len(str(keeper_client._directory())) < 90
-
-
-def test_the_driver_is_the_nearest_ancestor_that_is_not_python() -> None:
-    found = driver_process.spark_driver()
-    assert found.alive
-    assert not driver_process.HostProcess(found.pid, "another time").alive
-
-
-def test_processes_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_process, "_PROC", Path("/nowhere"))
-    found = driver_process._look_up(os.getpid())
-    assert found is not None
-    assert found.parent == os.getppid()
-    assert "python" in found.command or "pytest" in found.command
-    assert driver_process._look_up(2**22 - 1) is None

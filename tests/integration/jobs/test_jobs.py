@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,7 +24,7 @@ from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions
 from spark_eos.testing.broker_properties import free_ports
 from support.flow import Flow
-from support.jobs import ROOT, job
+from support.jobs import ROOT
 from support.queries import relay, until
 
 # Through spark-submit -----------------------------------------------------------------------------
@@ -141,48 +140,6 @@ def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:
     assert out.endswith(
         "Error: kafka['no.such.setting']: No such configuration property: \"no.such.setting\"\n"
     )
-
-
-# Without Spark ------------------------------------------------------------------------------------
-
-GIVEN = [
-    *("--bootstrap-servers", "h:1"),
-    *("--group-id", "g"),
-    *("--source", "a"),
-    *("--target", "b"),
-    *("--checkpoint-location", "c"),
-]
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--available-now", "--trigger", "1 second"], "Give --available-now or --trigger, not"),
-        (["--trigger", "soon"], "'soon' is not an interval such as '1 second'"),
-        (["--kafka", "acks"], "'acks' is not of the form key=value"),
-        (["--starting-offsets", "7"], "'7' is not one of 'earliest', 'latest'"),
-        (["--max-offsets-per-trigger", "0"], "0 is not in the range x>=1"),
-        (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
-        (["--metrics-port", "0"], "0 is not in the range 1<=x<=65535"),
-    ],
-)
-@pytest.mark.parametrize("name", ["relay", "enrich_orders"])
-def test_bad_arguments(name: str, more: list[str], message: str) -> None:
-    result = CliRunner().invoke(job(name).main, [*GIVEN, *more])
-    assert result.exit_code == 2
-    assert message in result.output.splitlines()[-1]
-
-
-@pytest.mark.parametrize("name", ["relay", "enrich_orders"])
-def test_required_arguments_and_help(name: str) -> None:
-    command = job(name).main
-    result = CliRunner().invoke(command, [])
-    assert result.exit_code == 2
-    assert "Missing option '--bootstrap-servers'" in result.output
-    text = CliRunner().invoke(command, ["--help"]).output
-    for parameter in command.params:
-        assert parameter.opts[0] in text
-        assert parameter.help
 
 
 # Errors, in this process's session ----------------------------------------------------------------

@@ -13,7 +13,6 @@ from spark_eos.driver import committed_offsets
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType
-from spark_eos.kafka.hanging_transactions import java_hash, offsets_partition
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.kafka.transactions import describe_transaction, fence_producer
 from spark_eos.testing import EmbeddedKafka
@@ -150,16 +149,3 @@ def _abort(flow: Flow, *, partition: int, start_offset: int) -> None:
         )
         ended = wire.send(request, deadline())
     assert [p.error_code for m in ended.markers for t in m.topics for p in t.partitions] == [0]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("", 0), ("hello", 99_162_322), ("polygenelubricants", -(1 << 31)), ("\U0001f600", 1_772_899)],
-)
-def test_hashes_are_javas(text: str, expected: int) -> None:
-    assert java_hash(text) == expected
-
-
-def test_the_partition_of_a_groups_offsets_is_never_negative() -> None:
-    assert offsets_partition("polygenelubricants", 50) == 0
-    assert offsets_partition("hello", 50) == 22

@@ -1,7 +1,5 @@
 """Least privilege, on a broker with StandardAuthorizer; see docs/acls.md."""
 
-import copy
-import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from kafka.protocol.admin import ListTransactionsRequest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.acls import Grantee, Purpose, acls_for, read_group, read_topic
-from spark_eos.cli import main
-from spark_eos.client.error_codes import Code, code_name, refusal
+from spark_eos.client.error_codes import Code, code_name
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import committed_offsets
 from spark_eos.errors import AuthorizationError
@@ -32,7 +28,7 @@ from support.operating import run
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import relay, run_available, until
-from support.tables import table_of, tables
+from support.tables import tables
 from support.writing import rows, transactions
 
 
@@ -370,75 +366,4 @@ def _documented(flow: Guarded, column: str, missing: str) -> str:
     return text
 
 
-def test_the_table_of_acls_is_what_is_granted() -> None:
-    table = table_of("acls.md", "What is needed")
-    told = [tuple(row.values())[:-1] for row in table.rows]
-    assert told == [
-        (purpose.value, acl.operation.value, acl.resource.value, acl.pattern_type, acl.name)
-        for purpose in Purpose
-        for acl in acls_for(purpose, "GROUP", "spark-eos/GROUP/", ["SOURCE"], ["TARGET"])
-    ]
-
-
 # The command itself -------------------------------------------------------------------------------
-
-_ARGUMENTS = (
-    *("acls", "--bootstrap-servers", "kafka:9092", "--principal", "User:it's", "--group-id", "a b"),
-    *("--source", "in", "--source", "other", "--target", "out"),
-)
-
-
-def _printed(*more: str) -> str:
-    result = CliRunner().invoke(main, [*_ARGUMENTS, *more])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def test_lines_are_quoted_for_a_shell() -> None:
-    lines = _printed("--prefix", "eu", "--command-config", "my admin.properties").splitlines()
-    start = (
-        "kafka-acls.sh --bootstrap-server kafka:9092 --command-config 'my admin.properties' --add "
-        """--allow-principal 'User:it'"'"'s' --operation """
-    )
-    assert [line.removeprefix(start) for line in lines] == [
-        "Read --topic in",
-        "Read --topic other",
-        "Write --topic out",
-        "Read --group 'a b'",
-        "Write --resource-pattern-type prefixed --transactional-id eu/a%20b/",
-    ]
-
-
-def test_what_one_acl_implies_is_not_printed_again() -> None:
-    assert _printed("--for", "query", "--for", "status", "--for", "abort") == _printed()
-
-
-def test_acls_as_json() -> None:
-    found = json.loads(_printed("--json", "--for", "deprecated-offset-fetching"))
-    assert found == [
-        {
-            "principal": "User:it's",
-            "operation": "Read",
-            "resource_type": "group",
-            "pattern_type": "prefixed",
-            "name": "spark-kafka-source",
-        }
-    ]
-
-
-def test_a_principal_without_its_type_is_refused() -> None:
-    result = CliRunner().invoke(main, [*_ARGUMENTS, "--principal", "alice"])
-    assert result.exit_code == 2
-    assert "'alice' has no type, as User:alice has" in result.stderr
-
-
-def test_errors_have_the_acls_that_they_name() -> None:
-    acl = read_group("orders")
-    error = refusal("x", 30, [acl, read_topic("in")], Grantee(None, "kafka:9092"))
-    assert isinstance(error, AuthorizationError)
-    assert copy.copy(error).missing == (acl,)
-    assert str(error).startswith(
-        "x: 30 GROUP_AUTHORIZATION_FAILED: the principal of the kafka settings lacks Read on group "
-        "'orders'. To grant: kafka-acls.sh "
-    )
-    assert "--allow-principal User:PRINCIPAL " in str(error)

@@ -1,12 +1,9 @@
 """What a batch must not cost: requests, tasks and waits that Spark has in store for it."""
 
 import gc
-import os
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,9 +11,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.batch.plan import BatchRange, task_count
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.worker import worker_tuning
 from support.flow import Flow
 from support.proxy import KafkaProxy
 from support.queries import relay, run_available
@@ -90,28 +85,6 @@ def test_a_transaction_commits_offsets_once_for_each_member(
     assert set(flow.committed().values()) == {4}
 
 
-@pytest.mark.parametrize(
-    ("records", "cores", "tasks"),
-    [
-        (0, 2, 2),
-        (100, 2, 2),
-        (50_000, 2, 2),
-        (50_001, 2, 3),
-        (75_001, 3, 4),
-        (50_001, 8, 8),
-        (10**9, 2, 10),
-        (100, 64, 10),
-    ],
-)
-def test_task_count(records: int, cores: int, tasks: int) -> None:
-    starts = {("a", index): 5 for index in range(10)}
-    ends = {**starts, ("a", 3): 5 + records}
-    assert task_count(BatchRange(1, starts, ends), cores) == tasks
-    assert task_count(BatchRange(1, {("a", 0): 0}, ends), cores) == 10
-    many = {("a", index): 5 for index in range(500)}
-    assert task_count(BatchRange(1, many, many), cores) == max(cores, 8)
-
-
 def test_what_workers_have_loaded_is_not_searched_for_garbage_after_every_task(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -125,61 +98,6 @@ def test_what_workers_have_loaded_is_not_searched_for_garbage_after_every_task(
     cores = spark_eos_session.sparkContext.defaultParallelism
     frame = spark_eos_session.range(cores, numPartitions=cores).mapInArrow(frozen, "frozen long")
     assert max(row.frozen for row in frame.collect()) > 10_000
-
-
-@pytest.fixture
-def connection() -> Iterator[socket.socket]:
-    """The end of a TCP connection that delays its acknowledgements."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as here,
-        server.accept()[0] as there,
-    ):
-        for _ in range(20):
-            there.sendall(b"x")
-            here.recv(1)
-            here.sendall(b"x")
-            there.recv(1)
-        yield here
-
-
-@pytest.fixture
-def first_task() -> Iterator[None]:
-    """As in a worker that has yet to run its first task."""
-    worker_tuning._at_first_task.cache_clear()
-    yield
-    worker_tuning._at_first_task.cache_clear()
-
-
-@pytest.mark.usefixtures("first_task")
-def test_workers_acknowledge_what_spark_sends_at_once(connection: socket.socket) -> None:
-    assert _acknowledges_at_once(connection) == 0
-    worker_tuning.reduce_task_overhead()
-    assert _acknowledges_at_once(connection) == 1
-
-
-@pytest.mark.usefixtures("first_task")
-def test_a_number_that_names_another_file_by_now_is_left_alone(
-    connection: socket.socket, tmp_path: Path
-) -> None:
-    worker_tuning.reduce_task_overhead()
-    number = connection.detach()
-    with (tmp_path / "another").open("w") as another:
-        os.dup2(another.fileno(), number)
-        before = _open_files()
-        worker_tuning.reduce_task_overhead()
-        assert _open_files() == before
-    os.close(number)
-
-
-@pytest.mark.usefixtures("first_task")
-def test_a_default_timeout_does_not_reach_sparks_connection(connection: socket.socket) -> None:
-    socket.setdefaulttimeout(5)
-    try:
-        worker_tuning.reduce_task_overhead()
-    finally:
-        socket.setdefaulttimeout(None)
-    assert os.get_blocking(connection.fileno())
 
 
 def test_columns_may_change_from_batch_to_batch(
@@ -199,11 +117,3 @@ def test_columns_may_change_from_batch_to_batch(
     sink.close()
     keys = [m.key() for m in flow.written()]
     assert sorted(key or b"" for key in keys) == [b"", b"", b"key", b"key"]
-
-
-def _open_files() -> set[str]:
-    return {file.name for file in Path("/proc/self/fd").iterdir()}
-
-
-def _acknowledges_at_once(connection: socket.socket) -> int:
-    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)

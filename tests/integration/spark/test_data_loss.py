@@ -8,8 +8,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, LostRecords
-from spark_eos.batch.data_loss import lost_records
-from spark_eos.batch.plan import BatchRange
 from spark_eos.observability.prometheus import PrometheusMetrics
 from support import groups
 from support.flow import Flow
@@ -76,20 +74,3 @@ def test_the_option_of_sparks_source_is_the_sinks(
 ) -> None:
     with pytest.raises(ValueError, match="use fail_on_data_loss"):
         run_available(spark_eos_session, flow, read={"options": {"failOnDataLoss": "false"}})
-
-
-@pytest.mark.parametrize(
-    ("committed", "first", "lost"),
-    [
-        (5, 5, None),
-        (5, 7, (5, 7)),
-        # What an earlier attempt has written is not lost.
-        (8, 7, None),
-        (6, 20, (6, 9)),
-        (9, 20, None),
-    ],
-)
-def test_lost_records(committed: int, first: int, lost: tuple[int, int] | None) -> None:
-    place = ("orders", 0)
-    found = lost_records(BatchRange(1, {place: 5}, {place: 9}), {place: committed}, {place: first})
-    assert found == (() if lost is None else (LostRecords("orders", 0, *lost),))

@@ -1,7 +1,5 @@
 """Client settings of security: what is taken, what is refused, and what stays hidden."""
 
-import copy
-import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ import click
 import pytest
 import trustme
 from click.testing import CliRunner
-from cryptography.hazmat.primitives.serialization import PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +16,9 @@ from spark_eos.client.oauth import MskIam, TokenProvider, msk_region
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.jobs.options import JobOptions, job_options
-from support.certificates import issued, pem, rewritten
+from support.certificates import issued, pem
 from support.pages import code_blocks, run_block
-from support.secured import PASSWORD, Secured
+from support.secured import PASSWORD
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 SCRAM = {
@@ -179,61 +176,6 @@ def test_jaas_lines_that_can_not_be_translated_are_refused(line: str, words: str
     with pytest.raises(ConfigurationError, match=words) as caught:
         ClientSettings({**settings, "sasl.jaas.config": line})
     assert "marker" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda key: rewritten(key, PrivateFormat.TraditionalOpenSSL), "PKCS#8.*openssl pkcs8"),
-        (lambda key: rewritten(key, password="marker-secret"), "set ssl.key.password"),
-        (lambda _: rewritten(trustme.CA().issue_cert("x").private_key_pem.bytes()), "KEY_VALUES"),
-        (lambda _: "-----BEGIN PRIVATE KEY-----\nnot\n-----END PRIVATE KEY-----", "ssl.key.loc"),
-    ],
-    ids=["another form", "encrypted", "of another certificate", "broken"],
-)
-def test_keys_that_can_not_be_used_are_refused(secured: Secured, change: Any, words: str) -> None:
-    certificate = {"ssl.certificate.pem": secured.client.chain}
-    with pytest.raises(ConfigurationError, match=words) as caught:
-        ClientSettings({**secured.tls(), **certificate, "ssl.key.pem": change(secured.client.key)})
-    assert "marker" not in str(caught.value)
-
-
-def test_a_key_that_java_can_not_decrypt_is_refused(secured: Secured) -> None:
-    settings = {
-        **secured.tls(),
-        "ssl.certificate.pem": secured.client.chain,
-        "ssl.key.pem": rewritten(secured.client.key, password="marker-secret"),
-        "ssl.key.password": "marker-secret",
-    }
-    with pytest.raises(ConfigurationError, match=r"PBES2.*ssl\.key\.pem") as caught:
-        ClientSettings(settings)
-    assert "marker" not in str(caught.value)
-
-
-def test_files_are_read_once_and_travel(secured: Secured, tmp_path: Path) -> None:
-    file = tmp_path / "authority.pem"
-    file.write_text(secured.authority_file.read_text())
-    client = ClientSettings({**secured.tls(), "ssl.ca.location": str(file)})
-    file.unlink()
-    travelled = pickle.loads(pickle.dumps(client))  # noqa: S301 - made here
-    assert travelled == client
-    assert travelled.for_producer("id", 1)["ssl.ca.pem"] == secured.authority_file.read_text()
-    travelled.checked_by_librdkafka()
-    travelled.for_wire()
-
-
-def test_nothing_secret_is_shown(secured: Secured) -> None:
-    key = {"ssl.certificate.pem": secured.client.chain, "ssl.key.pem": secured.client.key}
-    shown = [
-        ClientSettings(SCRAM),
-        ClientSettings(OIDC),
-        ClientSettings({**secured.tls(), **key}),
-    ]
-    for client in [*shown, *(copy.copy(c.security) for c in shown)]:
-        for text in (repr(client), str(client)):
-            assert "marker" not in text
-            assert "PRIVATE" not in text
-    assert "SASL_SSL SCRAM-SHA-512 as alice" in repr(shown[0])
 
 
 def test_a_token_is_used_until_most_of_its_life_is_over() -> None:

@@ -4,20 +4,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer
 from rich.console import Console
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.cli import main
 from spark_eos.cli.status_tables import transactions
-from spark_eos.kafka import groups
 from spark_eos.kafka.groups import DescribedMember
 from spark_eos.kafka.open_transactions import OpenTransaction
 from spark_eos.kafka.transactional_ids import id_prefix
-from support.flow import Flow
-from support.members import deadline
-from support.operating import run
-from support.queries import until
 
 OPTIONS: dict[str, Any] = {
     "kafka": {"bootstrap.servers": "localhost:9092"},
@@ -58,29 +52,6 @@ def test_no_acl_for_all_names_is_printed(name: str) -> None:
 # Terminals -----------------------------------------------------------------------------------
 
 EVIL = "evil\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202e[red]"
-
-
-def test_a_clients_id_moves_no_cursor(flow: Flow) -> None:
-    """Any client chooses its own id; a broker tells it to everyone who asks."""
-    settings = {"bootstrap.servers": flow.bootstrap_servers, "group.id": flow.group_id}
-    consumer = Consumer({**settings, "client.id": EVIL, "group.protocol": "consumer"})
-    try:
-        consumer.subscribe([flow.source])
-        with flow.wire() as wire:
-
-            def members() -> tuple[DescribedMember, ...]:
-                consumer.poll(0.1)
-                return groups.describe_group(wire, flow.group_id, deadline()).members
-
-            until(lambda: bool(members()), lambda: "the member")
-            (member,) = members()
-        assert member.client_id == EVIL
-        assert str(member).isprintable()
-        shown = run("status", flow).output
-    finally:
-        consumer.close()
-    assert "evil" in shown
-    assert [line for line in shown.splitlines() if not line.isprintable()] == []
 
 
 def test_a_transactional_id_and_a_host_move_no_cursor() -> None:

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from spark_eos.batch import data_loss
 from spark_eos.kafka import offset_metadata, offsets
 from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartitions
-from support.flow import Flow
-from support.runs import running
 
 _PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
 
@@ -52,13 +50,6 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
     known = KnownPartitions().including(partitions, ids)
     # offset.metadata.max.bytes, unless set.
     assert len(known.metadata("topic-1", Doubt(2**62, 2**62))) < 4_096
-
-
-def test_many_offsets_go_in_several_requests(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets, "_REQUEST_BYTES", 300)
-    with running(flow) as runs:
-        runs.batch(5, 5, without_output=5)
-        assert flow.committed() == {0: 5, 1: 5}
 
 
 def test_requests_hold_everything_once() -> None:

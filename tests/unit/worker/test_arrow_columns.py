@@ -1,19 +1,12 @@
 """The columns that Spark hands to a task, as the task needs them."""
 
-import datetime
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from spark_eos.testing import consume_committed
 from spark_eos.worker.arrow_columns import writable_batches
 from spark_eos.worker.records import source_rows
-from support.flow import Flow
-from support.queries import run_available
 
 _SOURCE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
@@ -76,29 +69,3 @@ def test_timestamps_become_milliseconds_in_any_time_zone(zone: str | None) -> No
     assert found.column("timestamp").to_pylist() == [
         1_729_987_200_000, 1_729_989_000_000, 1_729_992_600_000, -1, None,
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "GMT+8"])
-def test_a_query_in_another_time_zone(
-    zone: str, flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    # In the hour that comes twice.
-    moment = datetime.datetime(2024, 10, 27, 1, 30, tzinfo=datetime.timezone.utc)
-    target = f"kept-{flow.name}"
-    flow.broker.create_topic(target, config={"retention.ms": "-1"})
-    flow.produce(["a", "b"])
-    before = spark_eos_session.conf.get("spark.sql.session.timeZone")
-    assert before is not None
-    spark_eos_session.conf.set("spark.sql.session.timeZone", zone)
-    try:
-
-        def stamped(frame: Any) -> Any:
-            stamp = F.timestamp_seconds(F.lit(moment.timestamp()))
-            return frame.select("source", "value", stamp.alias("timestamp"))
-
-        run_available(spark_eos_session, flow, stamped, topic=target)
-    finally:
-        spark_eos_session.conf.set("spark.sql.session.timeZone", before)
-    rows = consume_committed(spark_eos_session, flow.broker, target).collect()
-    assert len(rows) == 2
-    assert {row.timestamp.timestamp() for row in rows} == {moment.timestamp()}

@@ -128,3 +128,18 @@ def test_a_lock_that_is_held_is_named(workers: Path, monkeypatch: pytest.MonkeyP
             _refused(workers, re.escape(str(lock)))
         finally:
             process.kill()
+
+
+def test_slots_are_the_lowest_free_ones(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    slots = [Slot("p", "g", directory) for _ in range(3)]
+    assert [s.transactional_id.rsplit("/", 1)[1] for s in slots] == ["0", "1", "2"]
+    assert len({s.transactional_id.rsplit("/", 1)[0] for s in slots}) == 1
+    assert Slot("p", "other", directory).transactional_id.endswith("/0")
+    slots[1].release()
+    assert Slot("p", "g", directory).transactional_id == slots[1].transactional_id
+
+
+def test_a_directory_that_can_not_be_used() -> None:
+    with pytest.raises(errors.ConfigurationError, match="worker_directory"):
+        Slot("p", "g", "/proc/nowhere")
