@@ -301,7 +301,7 @@ def test_a_query_ends_and_the_next_writes_every_row(
     proxied_flow.produce(range(20))
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)), times=None)
     # A code that is retried, to the end of two rounds.
-    options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "rounds": 2}
+    options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "max_rounds": 2}
     with pytest.raises(StreamingQueryException) as failure:
         _run(spark_eos_session, proxied_flow, **options)
     reason = str(failure.value)
