@@ -28,6 +28,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[COLLECTED] = {item.nodeid for item in items} if config.args == whole else None
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how to have the same order of tests again."""
+    seed = terminalreporter.config.getoption("randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"The order of the tests is that of --randomly-seed={seed}")
+
+
 @pytest.fixture
 def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flow]:
     """Makes topics, a group and a checkpoint of the test's own."""
