@@ -59,11 +59,19 @@ def commands(code: str) -> list[list[str]]:
 
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
+
+
+def _marks(page: str) -> list[pytest.MarkDecorator]:
+    """A page's queries take long; those of README.md are the shortest of their kind."""
+    slow = page != "README.md" and any(".start()" in block.code for block in blocks(page))
+    return [
+        *([pytest.mark.slow] if slow else []),
+        *([needs_data_sources] if page == "docs/data-source.md" else []),
+    ]
+
+
 WITH_CODE = [
-    pytest.param(
-        page,
-        marks=[needs_data_sources, pytest.mark.slow] if page == "docs/data-source.md" else (),
-    )
+    pytest.param(page, marks=_marks(page))
     for page in PAGES
     if any(block.runs_here for block in blocks(page))
 ]

@@ -12,7 +12,7 @@ from support.notebook import Shown, run_notebook
 Run = Callable[[str, Mapping[str, str]], Shown]
 
 
-@pytest.fixture(params=["classic", pytest.param("connect", marks=pytest.mark.slow)])
+@pytest.fixture(params=["classic", "connect"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a notebook in a session of one kind of Spark."""
     if request.param == "connect":
@@ -21,6 +21,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     return partial(run_notebook, request.getfixturevalue("spark_eos_session"))
 
 
+@pytest.mark.slow
 def test_the_notebook_writes_and_shows_each_batch(flow: Flow, run: Run) -> None:
     parameters = {
         "bootstrap_servers": flow.bootstrap_servers,

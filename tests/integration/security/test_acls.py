@@ -53,6 +53,7 @@ def _start(spark: SparkSession, flow: Guarded, **options: Any) -> None:
 # With exactly what the command prints ------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_just_the_acls_printed_a_query_runs_restarts_and_replays(
     flow: Guarded, spark_eos_session: SparkSession
 ) -> None:
@@ -168,7 +169,9 @@ def test_a_topic_that_only_a_row_names(
     assert flow.open_transactions() == []
 
 
-@pytest.mark.parametrize("missing", _QUERY)
+@pytest.mark.parametrize(
+    "missing", ["source", *(pytest.param(what, marks=pytest.mark.slow) for what in [*_QUERY][1:])]
+)
 def test_an_acl_that_is_taken_away_from_a_running_query(
     missing: str, flow: Guarded, spark_eos_session: SparkSession
 ) -> None:

@@ -103,6 +103,7 @@ def _written_by(
         sink.close()
 
 
+@pytest.mark.slow
 def test_wide_batches_after_a_narrow_one(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(16))
     seen = []

@@ -278,7 +278,13 @@ def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
 
 
 @pytest.mark.parametrize(
-    ("row", "rounds"), [(_RETRIED[3], 1), (_MOVED[1], 1), (_REJECTED[1], 2), (_FENCED[0], 2)]
+    ("row", "rounds"),
+    [
+        (_RETRIED[3], 1),
+        pytest.param(_MOVED[1], 1, marks=pytest.mark.slow),
+        (_REJECTED[1], 2),
+        pytest.param(_FENCED[0], 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_query_goes_on(
     row: str, rounds: int, proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
@@ -294,7 +300,10 @@ def test_a_query_goes_on(
     assert proxied_flow.open_transactions() == []
 
 
-@pytest.mark.parametrize("row", ["29 TOPIC_AUTHORIZATION_FAILED", _RETRIED[1]])
+@pytest.mark.parametrize(
+    "row",
+    ["29 TOPIC_AUTHORIZATION_FAILED", pytest.param(_RETRIED[1], marks=pytest.mark.slow)],
+)
 def test_a_query_ends_and_the_next_writes_every_row(
     row: str, proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:

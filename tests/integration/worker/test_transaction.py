@@ -73,6 +73,7 @@ def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
         assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow: Flow) -> None:
     """A worker that serves another query next does not wait for brokers that are gone."""
     with started(flow) as membership:
