@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from spark_eos.testing import EmbeddedKafka
 from support.bench import Bench, bench
@@ -19,6 +20,12 @@ pytest_plugins = ["pytester"]
 # Spark's workers find there what tests define.
 _PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
+
+# How long an example takes tells how busy the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 @pytest.hookimpl(tryfirst=True)
