@@ -14,7 +14,7 @@ from kafka.protocol.producer import EndTxnRequest
 from spark_eos import errors
 from spark_eos.client.error_codes import Code
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver import membership
+from spark_eos.driver import heartbeat_thread
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import CoordinatorType, Wire
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
@@ -174,7 +174,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def warnings() -> list[str]:
-        records = [r for r in caplog.records if r.name == "spark_eos.driver.membership"]
+        records = [r for r in caplog.records if r.name == "spark_eos.driver.heartbeat_thread"]
         return [r.getMessage() for r in records if r.levelno >= logging.WARNING]
 
     def failed() -> bool:
@@ -186,7 +186,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
         _beats_answer(proxy, -1)
         until(failed, lambda: "a heartbeat that fails", timeout=30)
         assert warnings() == []
-        monkeypatch.setattr(membership, "_SESSION", 0.0)
+        monkeypatch.setattr(heartbeat_thread, "_SESSION_TIMEOUT", 0.0)
         until(warnings, lambda: "a warning", timeout=30)
         proxy.reset()
         until(lambda: "are answered again" in caplog.text, lambda: "heartbeats that go on")

@@ -90,7 +90,7 @@ def _codes(answer: Any) -> list[int]:
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committed_offsets, "_ABORT_INTERVAL", 0)
+    monkeypatch.setattr(committed_offsets, "ABORT_INTERVAL", 0)
     unverified = {
         "transaction.partition.verification.enable": "false",
         "offsets.topic.num.partitions": "7",

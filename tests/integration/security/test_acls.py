@@ -253,7 +253,7 @@ def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     written = {"aborted": ["0", "1", "2", "3"], "committed": ["0/0", "1", "2", "3"]}
     assert sorted(flow.values()) == written[end]
     (warning,) = warnings()
-    assert f"group {flow.group_id}: an open transaction that is not seen" in warning
+    assert f"group {flow.group_id}: an open transaction that the query can't see" in warning
     assert f"Write on transactional ids that begin with 'spark-eos/{flow.group_id}/'" in warning
 
 

@@ -1,14 +1,12 @@
 """What is kept with committed offsets: the partitions the group has known, what is in doubt."""
 
-import doctest
 import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.batch import data_loss
-from spark_eos.kafka import offset_metadata, offsets
+from spark_eos.kafka import offsets
 from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartitions
 
 _PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
@@ -58,8 +56,3 @@ def test_requests_hold_everything_once() -> None:
     assert len(parts) > 2
     assert {place: offset for part in parts for place, offset in part.items()} == ends
     assert sum(map(len, parts)) == len(ends)
-
-
-@pytest.mark.parametrize("module", [data_loss, offset_metadata])
-def test_examples(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
