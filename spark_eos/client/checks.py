@@ -13,7 +13,7 @@ def check_text(name: str, text: object) -> None:
     """Refuses what is no text, is empty, or is too long for a Kafka name.
 
     Raises:
-        ConfigurationError: as said.
+        ConfigurationError: As said.
     """
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{name} must be a text that is not empty, not {text!r}")
@@ -37,7 +37,7 @@ def check_positive(**options: object) -> None:
     """Refuses what is no number above 0.
 
     Raises:
-        ConfigurationError: as said.
+        ConfigurationError: As said.
     """
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
@@ -48,7 +48,7 @@ def check_flag(name: str, value: object) -> None:
     """Refuses what is neither True nor False.
 
     Raises:
-        ConfigurationError: as said.
+        ConfigurationError: As said.
     """
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, not {value!r}")

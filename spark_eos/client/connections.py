@@ -56,12 +56,12 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     reached, a few seconds after a listener that only closes connections was first met.
 
     Args:
-        net: the event loop.
-        settings: the client settings.
-        configuration: kafka-python's settings, made of them.
+        net: The event loop.
+        settings: The client settings.
+        configuration: Kafka-python's settings, made of them.
 
     Attributes:
-        last_failure: the last broker that could not be connected to, and why.
+        last_failure: The last broker that could not be connected to, and why.
     """
 
     def __init__(self, net: Any, settings: ClientSettings, configuration: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         """The connection to a broker, which may be about to be made.
 
         Raises:
-            AuthenticationError: the last one was refused for good.
+            AuthenticationError: The last one was refused for good.
         """
         refused = self.refused()
         if refused is not None:
@@ -163,8 +163,8 @@ def refusal(error: BaseException, security: Security) -> str | None:
     """Why a connection can't come about, and the setting to change; None if it still may.
 
     Args:
-        error: what ended the connection.
-        security: how it was to be made.
+        error: What ended the connection.
+        security: How it was to be made.
     """
     for one in _causes(error):
         if isinstance(one, ssl.SSLCertVerificationError):

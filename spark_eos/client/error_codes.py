@@ -39,6 +39,7 @@ class Code(enum.IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
+    TRANSACTIONAL_ID_NOT_FOUND = 105
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
     STALE_MEMBER_EPOCH = 113
@@ -125,8 +126,8 @@ def remedy(code: int, needed: Iterable[Acl], grantee: Grantee) -> str:
 
     Args:
         code: Kafka's error code.
-        needed: the ACLs that were needed for what was asked.
-        grantee: who asked.
+        needed: The ACLs that were needed for what was asked.
+        grantee: Who asked.
     """
     missing = _missing(code, needed)
     return grantee.lacks(missing) if missing else _REMEDIES.get(code, "")
@@ -136,10 +137,10 @@ def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> Ka
     """The error for a code that retrying does not cure; an `AuthorizationError` if ACLs would.
 
     Args:
-        what: what was asked, for the text.
+        what: What was asked, for the text.
         code: Kafka's error code.
-        needed: the ACLs that were needed for it.
-        grantee: who asked.
+        needed: The ACLs that were needed for it.
+        grantee: Who asked.
     """
     missing = _missing(code, needed)
     text = f"{what}: {code_name(code)}"

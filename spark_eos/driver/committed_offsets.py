@@ -32,9 +32,10 @@ from spark_eos.kafka.hanging_transactions import holder_of_offsets
 from spark_eos.kafka.list_offsets import start_offsets
 from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartitions
 from spark_eos.kafka.offsets import all_group_offsets, commit_offsets, group_offsets
+from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.kafka.topic_cache import TopicCache, source_topics
 from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import MemberIdentity, fence_producer, open_transactions
+from spark_eos.kafka.transactions import MemberIdentity, fence_producer
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ class BrokerFeatures:
     """What a broker speaks (KIP-35) and what its cluster has finalized (KIP-584).
 
     Attributes:
-        versions: api key to greatest version.
-        features: feature name to finalized level.
+        versions: Api key to greatest version.
+        features: Feature name to finalized level.
     """
 
     versions: dict[int, int]
@@ -40,9 +40,9 @@ class TopicInfo:
     """A topic as its cluster knows it now.
 
     Attributes:
-        name: the topic's name.
-        topic_id: its id; another one if the topic is deleted and created anew.
-        partitions: how many partitions it has.
+        name: The topic's name.
+        topic_id: Its id; another one if the topic is deleted and created anew.
+        partitions: How many partitions it has.
     """
 
     name: str
@@ -81,13 +81,13 @@ def topics(
     """Looks topics up, never creating one; topics that do not exist are left out.
 
     Args:
-        wire: the connections.
-        names: topic names, or None for all topics that are not internal and may be described.
-        deadline: over all attempts.
-        operation: what they are looked up for.
+        wire: The connections.
+        names: Topic names, or None for all topics that are not internal and may be described.
+        deadline: Over all attempts.
+        operation: What they are looked up for.
 
     Raises:
-        AuthorizationError: that is not allowed for a topic of the names.
+        AuthorizationError: That is not allowed for a topic of the names.
     """
     request = _metadata_request(names, operations=operation is not Operation.DESCRIBE)
     # A topic can't exist under a name that is not valid.
@@ -120,9 +120,9 @@ def topics_with_one_replica(wire: Wire, names: Collection[str], deadline: Deadli
     Those that do not exist, or that we may not describe, are left out.
 
     Args:
-        wire: the connections.
-        names: topic names.
-        deadline: over all attempts.
+        wire: The connections.
+        names: Topic names.
+        deadline: Over all attempts.
     """
 
     def interpret(response: Any) -> list[str]:
@@ -139,9 +139,9 @@ def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> lis
     """Those of the ACLs on topics that we lack; of topics that do not exist nothing is told.
 
     Args:
-        wire: the connections.
+        wire: The connections.
         wanted: ACLs on topics.
-        deadline: over all attempts.
+        deadline: Over all attempts.
     """
     request = _metadata_request({acl.name for acl in wanted}, operations=True)
 
@@ -192,11 +192,11 @@ def topics_with_offsets(
     """The topics of a request that commits offsets, made of that request's own classes.
 
     Args:
-        topic_class: of one topic.
-        partition_class: of one partition of it.
-        offsets: next offset to read, by (topic, partition).
-        ids: each topic's id, or `NO_ID`.
-        metadata: a text to store with the offset, by (topic, partition).
+        topic_class: Of one topic.
+        partition_class: Of one partition of it.
+        offsets: Next offset to read, by (topic, partition).
+        ids: Each topic's id, or `NO_ID`.
+        metadata: A text to store with the offset, by (topic, partition).
     """
     return [
         topic_class(

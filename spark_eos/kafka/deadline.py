@@ -15,8 +15,8 @@ class Deadline:
     """A point in time after which an operation gives up.
 
     Args:
-        seconds: time allowed from now on.
-        setting: the option that raises the limit, named in the error.
+        seconds: Time allowed from now on.
+        setting: The option that raises the limit, named in the error.
     """
 
     def __init__(self, seconds: float, setting: str) -> None:
@@ -43,11 +43,11 @@ class Deadline:
         """Attempts until one does not raise `RetriableError`, with growing, jittered pauses.
 
         Args:
-            what: the operation, for the error's text.
-            pause: first pause in seconds; later ones grow, at random, up to half a second.
+            what: The operation, for the error's text.
+            pause: First pause in seconds; later ones grow, at random, up to half a second.
 
         Raises:
-            DeadlineExceededError: when the time is up; it names the last cause.
+            DeadlineExceededError: When the time is up; it names the last cause.
         """
 
         def give_up(state: tenacity.RetryCallState) -> None:

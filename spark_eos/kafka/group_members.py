@@ -14,7 +14,7 @@ def own_group(wire: Wire, group_id: str, deadline: Deadline) -> groups.Described
     """The group as it is now; all its live members must be spark-eos'.
 
     Raises:
-        ForeignMemberError: one is not; the error names its client id and host.
+        ForeignMemberError: One is not; the error names its client id and host.
     """
     group = groups.describe_group(wire, group_id, deadline)
     for found in group.members:

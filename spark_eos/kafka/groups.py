@@ -42,10 +42,10 @@ class HeartbeatAnswer:
 
     Attributes:
         code: Kafka's error code; the rest counts only where it is 0.
-        message: the broker's own words about the error, or "".
-        member_epoch: the member's epoch from now on.
-        interval: seconds until the next heartbeat is due.
-        assigned: the partitions assigned, by topic id; None if they did not change.
+        message: The broker's own words about the error, or "".
+        member_epoch: The member's epoch from now on.
+        interval: Seconds until the next heartbeat is due.
+        assigned: The partitions assigned, by topic id; None if they did not change.
     """
 
     code: int
@@ -82,11 +82,11 @@ class DescribedGroup:
     """A group as its coordinator describes it.
 
     Attributes:
-        stable: every member has the partitions that the latest target gives it.
-        members: the live members, whichever protocol they speak.
-        state: the broker's word for the group's state; None if there is no such group.
-        epoch: the group epoch; None for a group of the classic protocol.
-        assignment_epoch: the group epoch that the target assignment was made for; likewise.
+        stable: Every member has the partitions that the latest target gives it.
+        members: The live members, whichever protocol they speak.
+        state: The broker's word for the group's state; None if there is no such group.
+        epoch: The group epoch; None for a group of the classic protocol.
+        assignment_epoch: The group epoch that the target assignment was made for; likewise.
     """
 
     stable: bool
@@ -110,14 +110,14 @@ def heartbeat(
     """Sends one ConsumerGroupHeartbeat: join, beat, leave, as ``epoch`` says.
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
-        member_id: a client-made id (KIP-1082).
-        epoch: the member's epoch, or one of this module's ``*_EPOCH`` constants.
-        instance_id: group.instance.id of the static member.
-        deadline: over all attempts.
-        subscription: topic names. With it, the answer always tells the assignment.
-        owned: partitions owned, by topic id; needed with a subscription.
+        wire: The connections.
+        group_id: The consumer group.
+        member_id: A client-made id (KIP-1082).
+        epoch: The member's epoch, or one of this module's ``*_EPOCH`` constants.
+        instance_id: Group.instance.id of the static member.
+        deadline: Over all attempts.
+        subscription: Topic names. With it, the answer always tells the assignment.
+        owned: Partitions owned, by topic id; needed with a subscription.
     """
     request = _heartbeat_request(group_id, Beat(member_id, epoch, instance_id, owned), subscription)
     return _heartbeat_answer(
@@ -137,11 +137,11 @@ def heartbeats(
     """Sends a full heartbeat for each of many members, without waiting in between.
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
-        beats: what each member has to say.
-        subscription: topic names, the same for all.
-        deadline: over all attempts.
+        wire: The connections.
+        group_id: The consumer group.
+        beats: What each member has to say.
+        subscription: Topic names, the same for all.
+        deadline: Over all attempts.
 
     Returns:
         The answers, in the members' order; those that did not come at once are asked for again.
@@ -209,7 +209,7 @@ def check_membership(wire: Wire, group_id: str, deadline: Deadline) -> None:
     Lets a member leave that never was: authorization is what the broker checks first.
 
     Raises:
-        AuthorizationError: we may not.
+        AuthorizationError: We may not.
     """
     nobody = str(uuid.uuid4())
     answer = heartbeat(wire, group_id, nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody, deadline)
@@ -223,7 +223,7 @@ def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGr
     """Describes a group, of whichever protocol; one that does not exist has no members.
 
     Raises:
-        KafkaResponseError: the group can't be described, for lack of authorization say.
+        KafkaResponseError: The group can't be described, for lack of authorization say.
     """
     request = ConsumerGroupDescribeRequest(
         group_ids=[group_id], include_authorized_operations=False

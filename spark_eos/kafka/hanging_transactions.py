@@ -32,9 +32,9 @@ def holder_of_offsets(wire: Wire, group_id: str, deadline: Deadline) -> str:
     """What an operator can do about offsets that stay unstable, in words; changes nothing.
 
     Args:
-        wire: the connections.
-        group_id: the group, whose offsets an open transaction holds.
-        deadline: over all calls.
+        wire: The connections.
+        group_id: The group, whose offsets an open transaction holds.
+        deadline: Over all calls.
     """
     place = f"--topic {_OFFSETS} --partition <abs(hashCode of the group id) % partitions>"
     starts: list[tuple[int, int]] = []

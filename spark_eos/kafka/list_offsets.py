@@ -26,8 +26,8 @@ class EndOffsets:
     """Where a partition ends.
 
     Attributes:
-        last_stable: the first offset that a read_committed consumer can't reach yet.
-        high_watermark: the next offset to be written, transactions still open included.
+        last_stable: The first offset that a read_committed consumer can't reach yet.
+        high_watermark: The next offset to be written, transactions still open included.
     """
 
     last_stable: int
@@ -42,8 +42,8 @@ def end_offsets(
     Topics that do not exist are left out, and none is created.
 
     Raises:
-        DeadlineExceededError: a leader gave no answer in time.
-        KafkaResponseError: a topic can't be described, or its offsets can't be read.
+        DeadlineExceededError: A leader gave no answer in time.
+        KafkaResponseError: A topic can't be described, or its offsets can't be read.
     """
 
     def attempt() -> dict[tuple[str, int], EndOffsets | None]:
@@ -74,10 +74,10 @@ def start_offsets(
     """The first offsets of all partitions of the topics; without those that have no leader now.
 
     Args:
-        wire: the connections.
-        topics: their names.
-        deadline: over all attempts.
-        leaders: node ids that were found before, for whoever asks again and again; brought up to
+        wire: The connections.
+        topics: Their names.
+        deadline: Over all attempts.
+        leaders: Node ids that were found before, for whoever asks again and again; brought up to
             date here.
 
     Raises:

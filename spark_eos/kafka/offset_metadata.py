@@ -86,9 +86,9 @@ class KnownPartitions:
 
     Attributes:
         partitions: (topic, partition) pairs.
-        topics: short ids of their topics, the latest first; a topic that is deleted and created
+        topics: Short ids of their topics, the latest first; a topic that is deleted and created
             anew has another.
-        doubts: offsets that may not be written, by (topic, partition).
+        doubts: Offsets that may not be written, by (topic, partition).
 
     Example:
         >>> known = KnownPartitions().including([("orders", 0), ("orders", 1)], {})

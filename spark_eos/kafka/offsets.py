@@ -49,21 +49,21 @@ def group_offsets(
     """The group's committed offsets, once no transaction on them is pending (KIP-447).
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
+        wire: The connections.
+        group_id: The consumer group.
         partitions: (topic, partition) pairs.
-        topic_ids: ids of their topics.
-        deadline: also bounds the wait for pending transactions.
-        member: member id and epoch of a current member, which the broker then checks.
-        stable: whether pending transactions matter; if not, what they hold does not count.
-        wait: whether to wait for them, or to raise 88 UNSTABLE_OFFSET_COMMIT.
+        topic_ids: Ids of their topics.
+        deadline: Also bounds the wait for pending transactions.
+        member: Member id and epoch of a current member, which the broker then checks.
+        stable: Whether pending transactions matter; if not, what they hold does not count.
+        wait: Whether to wait for them, or to raise 88 UNSTABLE_OFFSET_COMMIT.
 
     Returns:
         Offsets by (topic, partition); partitions without one are left out.
 
     Raises:
-        KafkaResponseError: the member is not current, or the offsets can't be read.
-        AuthorizationError: they may not be read.
+        KafkaResponseError: The member is not current, or the offsets can't be read.
+        AuthorizationError: They may not be read.
     """
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     member_id, epoch = member or (None, -1)
@@ -137,7 +137,7 @@ def all_group_offsets(
     What open transactions hold does not count. A group that does not exist has none.
 
     Raises:
-        KafkaResponseError: the offsets can't be read.
+        KafkaResponseError: The offsets can't be read.
     """
     request = OffsetFetchRequest(
         groups=[
@@ -205,15 +205,15 @@ def commit_offsets(
     """Commits offsets outside a transaction, as one member, with its epoch.
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
-        member: member id, member epoch, instance id; no id and epoch -1 for somebody who is not
+        wire: The connections.
+        group_id: The consumer group.
+        member: Member id, member epoch, instance id; no id and epoch -1 for somebody who is not
             a member, which only a group without members takes offsets from.
-        offsets: next offset to read, by (topic, partition); many go in several requests.
-        topic_ids: ids of their topics.
-        deadline: over all attempts.
-        metadata: a text to store with the offset, by (topic, partition).
-        on_lost: called for each request whose answer was lost; it may yet be carried out.
+        offsets: Next offset to read, by (topic, partition); many go in several requests.
+        topic_ids: Ids of their topics.
+        deadline: Over all attempts.
+        metadata: A text to store with the offset, by (topic, partition).
+        on_lost: Called for each request whose answer was lost; it may yet be carried out.
 
     Returns:
         Kafka's error code by (topic, partition); 0 where the offset is committed.

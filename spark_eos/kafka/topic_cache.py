@@ -22,7 +22,7 @@ class MissingTopicsError(TopicNotFoundError):
     """Topics do not exist, and did not come to be in the time allowed.
 
     Attributes:
-        names: the topics.
+        names: The topics.
     """
 
     def __init__(self, names: Iterable[str], reason: str) -> None:
@@ -35,9 +35,9 @@ class TopicCache:
     """What a cluster knows of topics; not for use by several threads at once.
 
     Args:
-        wire: the connections.
-        max_block_ms: milliseconds to wait for topics that are missing (Kafka's ``max.block.ms``).
-        max_idle_ms: milliseconds after which a topic that nobody asked for leaves the cache
+        wire: The connections.
+        max_block_ms: Milliseconds to wait for topics that are missing (Kafka's ``max.block.ms``).
+        max_idle_ms: Milliseconds after which a topic that nobody asked for leaves the cache
             (Kafka's ``metadata.max.idle.ms``).
     """
 
@@ -54,13 +54,13 @@ class TopicCache:
         Those that are not in the cache are asked for in one request, and again until they exist.
 
         Args:
-            names: their names.
-            operation: what they are looked up for.
+            names: Their names.
+            operation: What they are looked up for.
 
         Raises:
-            MissingTopicsError: some do not exist after max_block_ms, or never can.
-            DeadlineExceededError: the cluster did not answer within max_block_ms.
-            AuthorizationError: a topic may not be described.
+            MissingTopicsError: Some do not exist after max_block_ms, or never can.
+            DeadlineExceededError: The cluster did not answer within max_block_ms.
+            AuthorizationError: A topic may not be described.
         """
         found = {}
         for name in names:
@@ -119,14 +119,14 @@ def source_topics(
     """Source topics as they are now; they must be the ones whose offsets the group commits.
 
     Args:
-        cache: where to look them up discard_producer.
-        names: their names.
-        known: their ids so far, as far as they are known.
-        group_id: the consumer group, for the error.
+        cache: Where to look them up discard_producer.
+        names: Their names.
+        known: Their ids so far, as far as they are known.
+        group_id: The consumer group, for the error.
 
     Raises:
-        OffsetsLostError: a topic was deleted and created anew: it has another id.
-        TopicNotFoundError: a topic does not exist any more, after max_block_ms.
+        OffsetsLostError: A topic was deleted and created anew: it has another id.
+        TopicNotFoundError: A topic does not exist any more, after max_block_ms.
     """
     try:
         found = cache.refresh(names, Operation.READ)
