@@ -12,7 +12,7 @@ PEM_SETTINGS: Final = {
     "ssl.certificate": "CERTIFICATE",
     "ssl.key": "PRIVATE KEY",
 }
-"""PEM label by setting. Append ``.location`` for the name of a file, ``.pem`` for the text itself."""
+"""PEM label by setting. Add ``.location`` for the name of a file, ``.pem`` for the text itself."""
 
 _TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW converts it"
 # Object identifier of PBES2 (RFC 8018), which Kafka's Java client can't decrypt on Java 17.
