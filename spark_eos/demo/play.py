@@ -23,7 +23,7 @@ from spark_eos.demo.target import TargetReader, end_offsets
 from spark_eos.demo.verdict import Tally, tally
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.transactions import open_transactions
+from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.testing import EmbeddedKafka
 
 PARTITIONS: Final = 4

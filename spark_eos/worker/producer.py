@@ -18,12 +18,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.error_codes import Code
 from spark_eos.errors import KafkaResponseError, SparkEosError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.topic_cache import TopicCache
 from spark_eos.kafka.transactions import (
-    TRANSACTIONAL_ID_NOT_FOUND,
     ProducerIdAndEpoch,
     fence_producer,
     producer_id_and_epoch,
@@ -125,7 +125,7 @@ class TransactionalProducer:
         try:
             return producer_id_and_epoch(self.wire, mine.transactional_id, deadline) != mine
         except KafkaResponseError as error:
-            return error.code == TRANSACTIONAL_ID_NOT_FOUND
+            return error.code == Code.TRANSACTIONAL_ID_NOT_FOUND
         except SparkEosError as error:
             raise TransactionError(
                 f"beginning a transaction: {self._advice(error)}", again=is_transient(error)

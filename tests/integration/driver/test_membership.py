@@ -17,9 +17,10 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import heartbeat_thread
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import CoordinatorType, Wire
+from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import fence_producer, open_transactions
+from spark_eos.kafka.transactions import fence_producer
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow

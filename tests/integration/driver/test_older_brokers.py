@@ -12,9 +12,9 @@ from spark_eos.driver import preflight
 from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.groups import describe_group
 from spark_eos.kafka.offsets import commit_offsets, committed_offsets
+from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
 from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import open_transactions
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.worker.librdkafka_errors import TransactionError
 from support.flow import Flow

@@ -13,8 +13,9 @@ from spark_eos.driver import committed_offsets
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType
+from spark_eos.kafka.open_transactions import describe_transaction
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import describe_transaction, fence_producer
+from spark_eos.kafka.transactions import fence_producer
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.members import deadline, started

@@ -87,7 +87,7 @@ def test_options_of_each_kind() -> None:
         ({"kafka.acks": "1"}, "kafka.acks can't be set"),
         ({"kafka.no.such": "1"}, "kafka.no.such"),
         ({"groupid": "", "grupid": "g"}, "did you mean groupId?"),
-        ({"groupid": ""}, "groupId must be a text that is not empty"),
+        ({"groupid": ""}, "groupId must be a non-empty string"),
         ({"checkpointlocation": ""}, "checkpointLocation is missing"),
     ],
     ids=str,
