@@ -73,7 +73,7 @@ def test_a_group_with_members_and_lag(flow: Flow) -> None:
 def test_status_only_reads(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         before = document(flow)
         assert len(before["open_transactions"]) == 1
         assert document(flow)["members"] == before["members"]
