@@ -58,7 +58,7 @@ def enrich(records: DataFrame, errors_topic: str | None = None) -> DataFrame:
 
     Args:
         records: ``source``, ``key``, ``value``, ``headers`` and ``timestamp``.
-        errors_topic: where records go that are no orders; None: the query fails at the first.
+        errors_topic: Where records go that are no orders; None: the query fails at the first.
 
     Returns:
         ``source``, ``key``, ``value``, ``headers``, ``timestamp`` and ``topic``.

@@ -29,7 +29,7 @@ def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
     """Refuses a checkpoint whose last batch was begun and not finished.
 
     Raises:
-        CheckpointError: naming the batch.
+        CheckpointError: Naming the batch.
     """
     if found.unfinished is None or repeat_unfinished:
         return
@@ -47,17 +47,17 @@ def check_unused(
     """Whether the group's offsets are still to be set; it must be in nobody's use.
 
     Args:
-        wire: the connections.
-        group_id: the group that is to go on.
-        prefix: its query's ``transactional_id_prefix``.
-        wanted: next offset by (topic, partition).
-        deadline: over all calls.
+        wire: The connections.
+        group_id: The group that is to go on.
+        prefix: Its query's ``transactional_id_prefix``.
+        wanted: Next offset by (topic, partition).
+        deadline: Over all calls.
 
     Returns:
         False if the group has these offsets already, and no others.
 
     Raises:
-        ConfigurationError: the group has live members, open transactions or other offsets.
+        ConfigurationError: The group has live members, open transactions or other offsets.
     """
     group = describe_group(wire, group_id, deadline)
     if group.members:
@@ -88,8 +88,8 @@ def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str,
     """The source topics; the checkpoint's offsets must lie within them.
 
     Raises:
-        TopicNotFoundError: a topic or a partition does not exist.
-        CheckpointError: an offset lies outside of its partition.
+        TopicNotFoundError: A topic or a partition does not exist.
+        CheckpointError: An offset lies outside of its partition.
     """
     names = {topic for topic, _ in wanted}
     found = cluster.topics(wire, names, deadline)
@@ -130,7 +130,7 @@ def set_offsets(
     """Commits offsets to a group that has no members; the broker sees to it that it has none.
 
     Raises:
-        KafkaResponseError: an offset is not committed.
+        KafkaResponseError: An offset is not committed.
     """
     ids = {name: topic.topic_id for name, topic in topics.items()}
     codes = commit_offsets(wire, group_id, _NOBODY, wanted, ids, deadline)

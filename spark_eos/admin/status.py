@@ -24,13 +24,13 @@ class PartitionStatus:
     """How far the group is in one source partition; None where something is not known.
 
     Attributes:
-        topic: the source topic.
-        partition: its number.
-        committed: the group's committed offset, the next to be processed.
-        last_stable: the first offset that a read_committed consumer can't reach yet.
-        high_watermark: the next offset to be written.
-        member: member id of the member that the partition is assigned to.
-        assignment_epoch: the member epoch at which it was assigned. Only the member itself
+        topic: The source topic.
+        partition: Its number.
+        committed: The group's committed offset, the next to be processed.
+        last_stable: The first offset that a read_committed consumer can't reach yet.
+        high_watermark: The next offset to be written.
+        member: Member id of the member that the partition is assigned to.
+        assignment_epoch: The member epoch at which it was assigned. Only the member itself
             knows it, so always None here: ConsumerGroupDescribe does not tell it.
     """
 
@@ -55,7 +55,7 @@ class BrokerStatus:
     """The greatest protocol versions of one broker that matter here; None: not spoken.
 
     Attributes:
-        node_id: the broker's id.
+        node_id: The broker's id.
         txn_offset_commit: TxnOffsetCommit; 6 commits by topic id (KIP-1319).
         consumer_group_heartbeat: ConsumerGroupHeartbeat (KIP-848).
     """
@@ -70,11 +70,11 @@ class ClusterStatus:
     """What the brokers offer to spark-eos.
 
     Attributes:
-        brokers: each of them.
-        transaction_version: the finalized level of the feature ``transaction.version``.
-        offset_commit_version: the version of TxnOffsetCommit that a query uses here, 5 or 6;
+        brokers: Each of them.
+        transaction_version: The finalized level of the feature ``transaction.version``.
+        offset_commit_version: The version of TxnOffsetCommit that a query uses here, 5 or 6;
             None if it can't run here.
-        problem: why it can't, and what would help; None if it can.
+        problem: Why it can't, and what would help; None if it can.
     """
 
     brokers: tuple[BrokerStatus, ...]
@@ -88,13 +88,13 @@ class Status:
     """A query as its cluster sees it.
 
     Attributes:
-        group_id: the consumer group.
-        prefix: the transactional id prefix.
-        taken_at: when this was asked, in seconds since 1970.
-        group: state, epochs and members.
-        partitions: all partitions of the topics that the group has offsets of or is assigned.
-        transactions: open transactions, the oldest first.
-        cluster: the brokers' versions.
+        group_id: The consumer group.
+        prefix: The transactional id prefix.
+        taken_at: When this was asked, in seconds since 1970.
+        group: State, epochs and members.
+        partitions: All partitions of the topics that the group has offsets of or is assigned.
+        transactions: Open transactions, the oldest first.
+        cluster: The brokers' versions.
     """
 
     group_id: str
@@ -119,16 +119,16 @@ def query_status(
     The calls follow each other, so a running query moves on between them.
 
     Args:
-        wire: the connections.
-        bootstrap_servers: for the words of errors.
-        group_id: the query's group.
-        prefix: its ``transactional_id_prefix``.
-        deadline: over all calls.
+        wire: The connections.
+        bootstrap_servers: For the words of errors.
+        group_id: The query's group.
+        prefix: Its ``transactional_id_prefix``.
+        deadline: Over all calls.
 
     Raises:
-        UnknownGroupError: there is no such group; the text tells open transactions of its name.
-        DeadlineExceededError: no answer in time.
-        KafkaResponseError: something can't be described, for lack of authorization say.
+        UnknownGroupError: There is no such group; the text tells open transactions of its name.
+        DeadlineExceededError: No answer in time.
+        KafkaResponseError: Something can't be described, for lack of authorization say.
     """
     group = groups.describe_group(wire, group_id, deadline)
     # By instance id, which ends in a number.
@@ -192,7 +192,7 @@ def cluster_status(wire: Wire, bootstrap_servers: str, deadline: Deadline) -> Cl
     """Asks every broker for its versions.
 
     Raises:
-        DeadlineExceededError: a broker of the cluster gave no answer in time.
+        DeadlineExceededError: A broker of the cluster gave no answer in time.
     """
     features = {
         node: cluster.broker_features(wire, deadline, node=node) for node in wire.brokers(deadline)

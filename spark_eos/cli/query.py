@@ -26,10 +26,10 @@ class Query:
     """A query, by what its sink was given.
 
     Attributes:
-        client: client settings.
-        group_id: its consumer group.
-        prefix: its ``transactional_id_prefix``.
-        timeout: seconds that the cluster may take for everything.
+        client: Client settings.
+        group_id: Its consumer group.
+        prefix: Its ``transactional_id_prefix``.
+        timeout: Seconds that the cluster may take for everything.
     """
 
     client: ClientSettings

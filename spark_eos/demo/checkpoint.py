@@ -10,9 +10,9 @@ class RunningBatch:
     """A batch that Spark has begun and not yet entered in its commit log.
 
     Attributes:
-        batch_id: its number.
-        start: source records of all batches before it.
-        end: source records of all batches, this one included.
+        batch_id: Its number.
+        start: Source records of all batches before it.
+        end: Source records of all batches, this one included.
     """
 
     batch_id: int
@@ -24,7 +24,7 @@ class Checkpoint:
     """A query's checkpoint in a local directory.
 
     Args:
-        directory: the checkpoint location.
+        directory: The checkpoint location.
     """
 
     def __init__(self, directory: Path) -> None:

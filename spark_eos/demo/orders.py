@@ -74,14 +74,14 @@ def produce_orders(
     """Writes orders to a topic; the customer decides on the partition.
 
     Args:
-        bootstrap_servers: the cluster.
-        topic: where to.
-        count: how many.
-        seed: of the chance in them.
-        advance: called now and then with the number of further orders written.
+        bootstrap_servers: The cluster.
+        topic: Where to.
+        count: How many.
+        seed: Of the chance in them.
+        advance: Called now and then with the number of further orders written.
 
     Raises:
-        RuntimeError: the cluster did not take them all.
+        RuntimeError: The cluster did not take them all.
     """
     producer = Producer(
         {

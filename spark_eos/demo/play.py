@@ -49,9 +49,9 @@ class Contender:
     """A sink in the play.
 
     Attributes:
-        sink: its name for `spark_eos.demo.query`, and in names of topics and files.
-        title: its name for the audience.
-        has_group: whether its query commits the offsets of a consumer group.
+        sink: Its name for `spark_eos.demo.query`, and in names of topics and files.
+        title: Its name for the audience.
+        has_group: Whether its query commits the offsets of a consumer group.
     """
 
     sink: str
@@ -68,8 +68,8 @@ class Outcome:
     """How it ended for a contender.
 
     Attributes:
-        tally: what its target holds.
-        before_loss: duplicates there before the checkpoint was deleted.
+        tally: What its target holds.
+        before_loss: Duplicates there before the checkpoint was deleted.
     """
 
     tally: Tally
@@ -80,12 +80,12 @@ class Play:
     """One contender's play.
 
     Args:
-        contender: whose.
-        kafka: a running broker that has the orders in `SOURCE`.
-        orders: their number.
-        directory: for the checkpoint and temporary files.
-        logs: where the query's logs go.
-        stage: shows it.
+        contender: Whose.
+        kafka: A running broker that has the orders in `SOURCE`.
+        orders: Their number.
+        directory: For the checkpoint and temporary files.
+        logs: Where the query's logs go.
+        stage: Shows it.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class Play:
         """Plays all acts and counts what came of it.
 
         Raises:
-            DemoError: the query fails, or does not get on.
-            LingeringTransactionError: a transaction stays open after the end.
+            DemoError: The query fails, or does not get on.
+            LingeringTransactionError: A transaction stays open after the end.
         """
         title = self._contender.title
         with (

@@ -20,10 +20,10 @@ class KillableProcess:
     A context manager: started by its beginning and killed at its end.
 
     Args:
-        command: the program and its arguments.
-        log: file to which all output is appended.
-        directory: its working and temporary directory.
-        environment: variables on top of this process's.
+        command: The program and its arguments.
+        log: File to which all output is appended.
+        directory: Its working and temporary directory.
+        environment: Variables on top of this process's.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class Stage:
     """Shows how far things are.
 
     Args:
-        console: where to; whether it is a terminal decides between bars and lines.
+        console: Where to; whether it is a terminal decides between bars and lines.
     """
 
     def __init__(self, console: Console) -> None:

@@ -22,9 +22,9 @@ class TargetReader:
     """Reads a topic with read_committed, again and again, and counts each order id.
 
     Args:
-        bootstrap_servers: the cluster.
-        topic: the topic.
-        partitions: its number of partitions.
+        bootstrap_servers: The cluster.
+        topic: The topic.
+        partitions: Its number of partitions.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
@@ -74,10 +74,10 @@ class TargetReader:
         """Counts everything there is.
 
         Args:
-            patience: seconds within which the last stable offset must reach the end offset.
+            patience: Seconds within which the last stable offset must reach the end offset.
 
         Raises:
-            LingeringTransactionError: it does not.
+            LingeringTransactionError: It does not.
         """
         until = time.monotonic() + patience
         while (ends := self._ends(IsolationLevel.READ_UNCOMMITTED)) != (

@@ -11,13 +11,13 @@ class Tally:
     """What a read_committed consumer finds in a target topic at the end.
 
     Attributes:
-        orders_in: orders produced.
-        orders_out: records in the target.
-        duplicates: records whose order was there already.
-        missing: orders without a record.
-        unknown: distinct orders in the target that nobody has ordered.
-        open_transactions: transactions of the query that are still open.
-        group_lag: orders that the query's consumer group has not committed; None without group.
+        orders_in: Orders produced.
+        orders_out: Records in the target.
+        duplicates: Records whose order was there already.
+        missing: Orders without a record.
+        unknown: Distinct orders in the target that nobody has ordered.
+        open_transactions: Transactions of the query that are still open.
+        group_lag: Orders that the query's consumer group has not committed; None without group.
     """
 
     orders_in: int
@@ -52,10 +52,10 @@ def tally(
     """Compares what came out with what went in.
 
     Args:
-        orders_in: number of orders produced, with the ids of 0 to this - 1.
-        counts: how often each order id is in the target.
-        open_transactions: transactions of the query that are still open.
-        group_lag: orders that the query's group has not committed.
+        orders_in: Number of orders produced, with the ids of 0 to this - 1.
+        counts: How often each order id is in the target.
+        open_transactions: Transactions of the query that are still open.
+        group_lag: Orders that the query's group has not committed.
     """
     ordered = {order_id(number) for number in range(orders_in)}
     orders_out = sum(counts.values())

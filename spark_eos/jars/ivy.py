@@ -30,7 +30,7 @@ def find_ivy() -> Path:
     """Return the Ivy jar of the installed pyspark.
 
     Raises:
-        DownloadError: pyspark is not installed, or has no Ivy.
+        DownloadError: The package pyspark is not installed, or has no Ivy.
     """
     # Found without importing pyspark, which would take a second.
     spec = PathFinder.find_spec("pyspark", sys.path)

@@ -85,7 +85,7 @@ def installed_pyspark() -> str:
     """The version of the pyspark that is installed.
 
     Raises:
-        JarError: there is none.
+        JarError: There is none.
     """
     try:
         return metadata.version("pyspark")

@@ -85,16 +85,16 @@ def run_job(
     """Runs a query until it has ended or is stopped by SIGINT or SIGTERM; logs each batch.
 
     Args:
-        options: what the job was told.
-        transform: from the columns of `ExactlyOnceSink.read` to those that
+        options: What the job was told.
+        transform: From the columns of `ExactlyOnceSink.read` to those that
             `ExactlyOnceSink.write` takes; with narrow operators only.
-        include_headers: whether to read the records' headers too.
-        session: starts Spark.
+        include_headers: Whether to read the records' headers too.
+        session: Starts Spark.
 
     Raises:
-        click.UsageError: an option can't be used; raised before Spark starts.
-        click.ClickException: the query failed for a reason that its message explains.
-        SystemExit: with 128 + the signal's number, after a signal.
+        click.UsageError: An option can't be used; raised before Spark starts.
+        click.ClickException: The query failed for a reason that its message explains.
+        SystemExit: With 128 + the signal's number, after a signal.
     """
     _log_to_stderr(options.log_format)
     on_batch = (

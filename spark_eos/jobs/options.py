@@ -17,17 +17,17 @@ class JobOptions:
     """What a job was told on its command line.
 
     Attributes:
-        kafka: client settings for the sink, ``bootstrap.servers`` among them.
-        group_id: the consumer group that keeps the query's progress.
-        source: topics to read, joined by commas.
-        target: topic to write to.
-        checkpoint_location: the query's checkpoint.
-        trigger: keyword arguments of ``DataStreamWriter.trigger``.
+        kafka: Client settings for the sink, ``bootstrap.servers`` among them.
+        group_id: The consumer group that keeps the query's progress.
+        source: Topics to read, joined by commas.
+        target: Topic to write to.
+        checkpoint_location: The query's checkpoint.
+        trigger: Keyword arguments of ``DataStreamWriter.trigger``.
         starting_offsets: ``earliest`` or ``latest``.
-        source_options: further options of Spark's Kafka source.
+        source_options: Further options of Spark's Kafka source.
         log_format: ``text`` or ``json``.
-        metrics_port: where Prometheus metrics are served; None: nowhere.
-        metrics_address: and on which interface.
+        metrics_port: Where Prometheus metrics are served; None: nowhere.
+        metrics_address: And on which interface.
     """
 
     kafka: Mapping[str, str] = field(repr=False)

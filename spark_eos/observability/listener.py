@@ -28,7 +28,7 @@ def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
     """How far a batch has stayed behind the ends of its source partitions, as Spark saw them.
 
     Args:
-        progress: of a query whose sources are Kafka's, as a `StreamingQueryListener` gets it or
+        progress: Of a query whose sources are Kafka's, as a `StreamingQueryListener` gets it or
             ``query.recentProgress`` holds it.
 
     Returns:
@@ -57,7 +57,7 @@ class BatchProgress:
     """One batch as both know it.
 
     Attributes:
-        report: the sink's.
+        report: The sink's.
         progress: Spark's.
     """
 
@@ -79,7 +79,7 @@ class BatchListener(StreamingQueryListener):
     be joined by ``query_id`` and ``batch_id`` where they are kept.
 
     Args:
-        on_progress: called with each `BatchProgress`, on a thread of Spark's; what it raises Spark
+        on_progress: Called with each `BatchProgress`, on a thread of Spark's; what it raises Spark
             logs.
     """
 

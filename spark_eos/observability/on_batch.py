@@ -15,7 +15,7 @@ def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch,
     """The functions that an ``on_batch`` names: none, one or several.
 
     Raises:
-        ConfigurationError: something among them can't be called.
+        ConfigurationError: Something among them can't be called.
     """
     if on_batch is None:
         return ()

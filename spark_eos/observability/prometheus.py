@@ -163,11 +163,11 @@ class PrometheusMetrics:
     Spark Connect that is a process of the server's, one for each query.
 
     Args:
-        registry: where the metrics are; by default prometheus_client's own. One of your own can't
+        registry: Where the metrics are; by default prometheus_client's own. One of your own can't
             be used with Spark Connect.
-        port: the metrics are served there, over HTTP at ``/metrics``; 0 takes a free port. None:
+        port: The metrics are served there, over HTTP at ``/metrics``; 0 takes a free port. None:
             they are not, since the registry is exposed in another way.
-        address: the interface to serve on; by default only this host can reach them, since they
+        address: The interface to serve on; by default only this host can reach them, since they
             name groups and topics to whoever asks. ``0.0.0.0`` for all.
 
     Raises:
@@ -197,7 +197,7 @@ class PrometheusMetrics:
         """Counts a batch, and starts to serve if need be.
 
         Raises:
-            ConfigurationError: the port can't be had.
+            ConfigurationError: The port can't be had.
         """
         self._families().count(report)
         self._serve()

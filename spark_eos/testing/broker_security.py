@@ -44,9 +44,9 @@ class SecuredListener:
 
     Attributes:
         protocol: ``SSL``, ``SASL_SSL`` or ``SASL_PLAINTEXT``.
-        mechanisms: of SASL: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``OAUTHBEARER``.
-        certificate: what the broker shows, if the protocol has TLS.
-        client_auth: whether clients show a certificate: ``none``, ``requested`` or ``required``.
+        mechanisms: Of SASL: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``OAUTHBEARER``.
+        certificate: What the broker shows, if the protocol has TLS.
+        client_auth: Whether clients show a certificate: ``none``, ``requested`` or ``required``.
     """
 
     protocol: str
@@ -60,13 +60,13 @@ class BrokerSecurity:
     """Who may connect to a broker, how, and what is allowed then.
 
     Attributes:
-        listeners: by name, in capitals; none may be called CLIENT, INTERNAL or CONTROLLER.
-        users: passwords by name, for PLAIN and SCRAM.
+        listeners: By name, in capitals; none may be called CLIENT, INTERNAL or CONTROLLER.
+        users: Passwords by name, for PLAIN and SCRAM.
         trusted: PEM of the authorities of clients' certificates.
-        jwks_url: where OAUTHBEARER finds the keys that sign tokens; ``file:`` is possible.
-        issuer: what a token's ``iss`` must be; None for any.
-        audience: what a token's ``aud`` must be; None for any.
-        super_users: principals such as ``User:admin`` that may do everything, beside the plain
+        jwks_url: Where OAUTHBEARER finds the keys that sign tokens; ``file:`` is possible.
+        issuer: What a token's ``iss`` must be; None for any.
+        audience: What a token's ``aud`` must be; None for any.
+        super_users: Principals such as ``User:admin`` that may do everything, beside the plain
             listeners' (``User:ANONYMOUS``). None: there is no authorizer; else
             StandardAuthorizer allows others only what ACLs say.
     """

@@ -62,11 +62,11 @@ def spark_settings(
     """What `spark_session` sets, for a Spark that is started in another way.
 
     Args:
-        config: as for `spark_session`.
-        quick_start: as for `spark_session`.
+        config: As for `spark_session`.
+        quick_start: As for `spark_session`.
 
     Raises:
-        JarError, DownloadError, JavaError: as `spark_session`.
+        JarError, DownloadError, JavaError: As `spark_session`.
     """
     given = dict(config or {})
     settings = {

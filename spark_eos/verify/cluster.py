@@ -37,9 +37,9 @@ class OpenTransaction:
     """A transaction that is not ended; equal only to itself at another time.
 
     Attributes:
-        transactional_id: its producer's.
-        producer_id: its producer's.
-        started_ms: its start, in milliseconds since 1970.
+        transactional_id: Its producer's.
+        producer_id: Its producer's.
+        started_ms: Its start, in milliseconds since 1970.
     """
 
     transactional_id: str
@@ -51,8 +51,8 @@ class Cluster:
     """Questions to one cluster; none changes anything.
 
     Args:
-        settings: the client settings.
-        timeout: seconds that each answer may take.
+        settings: The client settings.
+        timeout: Seconds that each answer may take.
     """
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
@@ -64,8 +64,8 @@ class Cluster:
         """Numbers of partitions, by topic.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
-            DeadlineExceededError: no broker answers.
+            TopicNotFoundError: There is no such topic.
+            DeadlineExceededError: No broker answers.
         """
         return {topic: len(found.partitions) for topic, found in self._described(topics).items()}
 
@@ -144,7 +144,7 @@ def open_transactions(connections: Connections, prefix: str) -> set[OpenTransact
     """Transactions that are not ended, of transactional ids that begin with a prefix.
 
     Raises:
-        VerificationError: they may not be described; brokers leave such ones out without a word.
+        VerificationError: They may not be described; brokers leave such ones out without a word.
     """
     found: set[OpenTransaction] = set()
     _check_may_describe(connections, prefix)
@@ -186,9 +186,9 @@ class Settled:
     """How far the outputs are decided.
 
     Attributes:
-        ends: by place, the ends that were waited for.
-        short: places whose last stable offset stayed below their end, with that offset.
-        hanging: transactions of the prefix that were open at first and still are.
+        ends: By place, the ends that were waited for.
+        short: Places whose last stable offset stayed below their end, with that offset.
+        hanging: Transactions of the prefix that were open at first and still are.
     """
 
     ends: Mapping[int, int]
@@ -205,10 +205,10 @@ def settle(
     """Waits until whatever lies below the outputs' ends of now is committed or aborted.
 
     Args:
-        cluster: the cluster.
-        places: the partitions.
-        transactions: finds the open transactions of the prefix.
-        timeout: seconds to wait at most.
+        cluster: The cluster.
+        places: The partitions.
+        transactions: Finds the open transactions of the prefix.
+        timeout: Seconds to wait at most.
     """
     ends = cluster.ends(places, places.outputs, UNCOMMITTED)
     hanging = transactions()

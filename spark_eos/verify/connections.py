@@ -29,12 +29,12 @@ class Connections:
     """Connections to one cluster.
 
     Args:
-        settings: the client settings.
-        timeout: seconds that one answer may take, retries included.
+        settings: The client settings.
+        timeout: Seconds that one answer may take, retries included.
 
     Raises:
-        AuthenticationError: the broker and this client do not accept one another.
-        DeadlineExceededError: no broker can be reached.
+        AuthenticationError: The broker and this client do not accept one another.
+        DeadlineExceededError: No broker can be reached.
     """
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
@@ -73,13 +73,13 @@ class Connections:
         """Sends a request that only reads to a broker, again if its answer is lost.
 
         Args:
-            request: the request.
-            node: the broker's id.
-            timeout: seconds, retries included, if other than what all answers may take.
+            request: The request.
+            node: The broker's id.
+            timeout: Seconds, retries included, if other than what all answers may take.
 
         Raises:
-            DeadlineExceededError: no answer in time.
-            VerificationError: the broker does not know such a request.
+            DeadlineExceededError: No answer in time.
+            VerificationError: The broker does not know such a request.
         """
         seconds = self._timeout if timeout is None else timeout
 

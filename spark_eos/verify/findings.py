@@ -35,10 +35,10 @@ class Example:
     """One case of an anomaly.
 
     Attributes:
-        source: the input record; None if there is none, or if it is not known.
-        name: the value by which records are matched, where that is not their position.
-        outputs: output records that are concerned.
-        detail: more, in words; may be empty.
+        source: The input record; None if there is none, or if it is not known.
+        name: The value by which records are matched, where that is not their position.
+        outputs: Output records that are concerned.
+        detail: More, in words; may be empty.
     """
 
     source: Position | None = None
@@ -52,9 +52,9 @@ class Finding:
     """How often one kind of anomaly was found.
 
     Attributes:
-        count: missing or surplus records; partitions and transactions for those kinds.
-        examples: some of them, the lowest positions first.
-        parts: the count by causes, where they are known: lost writes by what became of their
+        count: Missing or surplus records; partitions and transactions for those kinds.
+        examples: Some of them, the lowest positions first.
+        parts: The count by causes, where they are known: lost writes by what became of their
             attempts (``aborted``, ``open``, ``none``).
     """
 
@@ -68,8 +68,8 @@ class GroupOffset:
     """Where the group stands in an input partition.
 
     Attributes:
-        committed: offset committed after the outputs were read; None: none.
-        end: the last stable offset, read after that.
+        committed: Offset committed after the outputs were read; None: none.
+        end: The last stable offset, read after that.
     """
 
     topic: str
@@ -83,15 +83,15 @@ class Findings:
     """What `verify` found.
 
     Attributes:
-        records_in: input records read.
-        records_out: output records that a reader of the isolation level saw.
+        records_in: Input records read.
+        records_out: Output records that a reader of the isolation level saw.
         isolation_level: ``read_committed`` or ``read_uncommitted``.
-        found: a finding for each kind that was checked; of count 0 if it is sound.
-        complete: whether input that is not yet processed is an anomaly.
-        input_gone: outputs of input that retention has removed: neither sound nor phantom.
-        unjudged: numbers of records that can't be judged, by the reason.
-        notes: what else a reader of the findings should know.
-        group: the group's offsets, if there is a group.
+        found: A finding for each kind that was checked; of count 0 if it is sound.
+        complete: Whether input that is not yet processed is an anomaly.
+        input_gone: Outputs of input that retention has removed: neither sound nor phantom.
+        unjudged: Numbers of records that can't be judged, by the reason.
+        notes: What else a reader of the findings should know.
+        group: The group's offsets, if there is a group.
     """
 
     records_in: int

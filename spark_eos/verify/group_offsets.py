@@ -31,10 +31,10 @@ class GroupOffsets:
     """What one group has committed.
 
     Args:
-        connections: the way to the cluster.
-        places: the partitions.
-        group_id: the group.
-        timeout: seconds that an answer may take.
+        connections: The way to the cluster.
+        places: The partitions.
+        group_id: The group.
+        timeout: Seconds that an answer may take.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class GroupOffsets:
         """The group's committed offsets.
 
         Args:
-            numbers: the places to ask for.
-            stable: waits until no transaction is about to change an offset, for each partition
+            numbers: The places to ask for.
+            stable: Waits until no transaction is about to change an offset, for each partition
                 by itself and for the timeout at most: a running query always has some pending.
 
         Returns:
             Offsets by place, of places that have one; and the places whose offset is not stable.
 
         Raises:
-            DeadlineExceededError: the coordinator does not answer in time.
-            VerificationError: the offsets can't be read.
+            DeadlineExceededError: The coordinator does not answer in time.
+            VerificationError: The offsets can't be read.
         """
         missing = set(numbers)
         found: dict[int, int] = {}

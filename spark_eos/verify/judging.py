@@ -19,14 +19,14 @@ class Evidence:
     """What is known beside the ledger.
 
     Attributes:
-        by_position: whether the ledger's ids are positions.
-        isolation_level: of the outputs' reader.
-        group_id: the group, if there is one.
-        committed: its offsets after the outputs were read, by input place.
-        unstable: places whose offset an open transaction was about to change, all the time.
-        input_lows: first offsets of the inputs, by place.
-        input_ends: last stable offsets of the inputs, by place.
-        settled: how far the outputs were decided.
+        by_position: Whether the ledger's ids are positions.
+        isolation_level: Of the outputs' reader.
+        group_id: The group, if there is one.
+        committed: Its offsets after the outputs were read, by input place.
+        unstable: Places whose offset an open transaction was about to change, all the time.
+        input_lows: First offsets of the inputs, by place.
+        input_ends: Last stable offsets of the inputs, by place.
+        settled: How far the outputs were decided.
     """
 
     by_position: bool
@@ -45,11 +45,11 @@ def judge(
     """Counts each anomaly, and picks examples.
 
     Args:
-        evidence: what is known beside the ledger.
-        ledger: the records, matched.
-        places: the partitions.
-        examples: how many examples of each anomaly.
-        complete: whether unprocessed input is an anomaly.
+        evidence: What is known beside the ledger.
+        ledger: The records, matched.
+        places: The partitions.
+        examples: How many examples of each anomaly.
+        complete: Whether unprocessed input is an anomaly.
     """
     return _Judge(evidence, ledger, places, examples).findings(complete=complete)
 

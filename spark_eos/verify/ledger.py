@@ -170,8 +170,8 @@ class Ledger:
         """Matches all records, after which there is something to `count`.
 
         Args:
-            lows: first offset that there is, by input place.
-            unsure: by input place, the offset below which outputs may have been removed.
+            lows: First offset that there is, by input place.
+            unsure: By input place, the offset below which outputs may have been removed.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.

@@ -49,10 +49,10 @@ class Uncommitted:
     """A run of records of one transaction that was not committed.
 
     Attributes:
-        first: the first record, as an integer of `places`.
-        last: the last record.
-        fate: whether its marker says ABORT, or there is none.
-        producer_id: whose transaction.
+        first: The first record, as an integer of `places`.
+        last: The last record.
+        fate: Whether its marker says ABORT, or there is none.
+        producer_id: Whose transaction.
     """
 
     first: int
@@ -65,10 +65,10 @@ class Markers:
     """Reads the markers of partitions.
 
     Args:
-        connections: the route to the brokers.
-        places: the partitions.
-        leaders: finds the partitions' leaders; asked again after a failure.
-        timeout: seconds without any progress after which it gives up.
+        connections: The route to the brokers.
+        places: The partitions.
+        leaders: Finds the partitions' leaders; asked again after a failure.
+        timeout: Seconds without any progress after which it gives up.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Markers:
         """Runs of a partition's records whose transactions were not committed below an end.
 
         Args:
-            place: the partition.
-            low: the first offset.
-            end: markers at or beyond it are not looked at.
-            advance: told how many offsets have been read.
+            place: The partition.
+            low: The first offset.
+            end: Markers at or beyond it are not looked at.
+            advance: Told how many offsets have been read.
 
         Raises:
-            VerificationError: the broker refuses to be read from.
+            VerificationError: The broker refuses to be read from.
         """
         base = place << SHIFT
         pending: dict[int, list[list[int]]] = {}

@@ -16,13 +16,13 @@ class Matching:
     """By what records are matched: exactly one of the first three.
 
     Attributes:
-        position_header: the output's header that holds its source's ``topic:partition:offset``.
-        header: a header of the same value in input and output.
-        key: the same key in input and output.
-        expect_header: the input's header with the number of outputs to expect of the record.
+        position_header: The output's header that holds its source's ``topic:partition:offset``.
+        header: A header of the same value in input and output.
+        key: The same key in input and output.
+        expect_header: The input's header with the number of outputs to expect of the record.
 
     Raises:
-        ConfigurationError: not exactly one is given, or a name is empty.
+        ConfigurationError: Not exactly one is given, or a name is empty.
     """
 
     position_header: str | None = None
@@ -60,9 +60,9 @@ class Progress:
     """How input positions stand to the group's offsets before and after the outputs were read.
 
     Args:
-        places: the partitions.
-        before: offsets by input place; a place without one counts as 0.
-        after: likewise; None for both: there is no group, and all input is due.
+        places: The partitions.
+        before: Offsets by input place; a place without one counts as 0.
+        after: Likewise; None for both: there is no group, and all input is due.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ def input_rows(
     """Rows of input records.
 
     Raises:
-        VerificationError: a record has nothing to be matched by, or its header of expected
+        VerificationError: A record has nothing to be matched by, or its header of expected
             outputs holds no number.
     """
     header = matching.expect_header
@@ -127,8 +127,8 @@ class Outputs:
     """Turns output records into rows.
 
     Args:
-        matching: by what they are matched.
-        places: the partitions.
+        matching: By what they are matched.
+        places: The partitions.
     """
 
     def __init__(self, matching: Matching, places: Places) -> None:

@@ -28,11 +28,11 @@ class Places:
     """The partitions of all topics in question, numbered.
 
     Args:
-        inputs: numbers of partitions, by input topic.
-        outputs: numbers of partitions, by output topic.
+        inputs: Numbers of partitions, by input topic.
+        outputs: Numbers of partitions, by output topic.
 
     Raises:
-        ConfigurationError: there are more than 32,768.
+        ConfigurationError: There are more than 32,768.
     """
 
     def __init__(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:

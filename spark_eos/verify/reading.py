@@ -26,10 +26,10 @@ class Reader:
     """Reads with one isolation level.
 
     Args:
-        settings: the client settings.
-        places: the partitions.
+        settings: The client settings.
+        places: The partitions.
         isolation_level: ``read_committed`` or ``read_uncommitted``.
-        timeout: seconds without any progress after which it gives up.
+        timeout: Seconds without any progress after which it gives up.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Reader:
         A span ends early where the consumer gets no further: at the last stable offset.
 
         Args:
-            spans: first offset and end, by place.
-            advance: told how many offsets have been read.
+            spans: First offset and end, by place.
+            advance: Told how many offsets have been read.
 
         Returns:
             Batches of records, each with its position as an integer of `places`.
 
         Raises:
-            DeadlineExceededError: nothing comes any more.
-            VerificationError: a partition can't be read.
+            DeadlineExceededError: Nothing comes any more.
+            VerificationError: A partition can't be read.
         """
         offsets = {place: low for place, (low, end) in spans.items() if low < end}
         ends = {place: spans[place][1] for place in offsets}

@@ -49,33 +49,33 @@ def verify(
     ``position_header``, ``header`` and ``key``. Compacted topics can't be judged.
 
     Args:
-        kafka: client settings in librdkafka's names; ``bootstrap.servers`` is required.
-        inputs: input topics.
-        outputs: output topics.
-        position_header: the output's header that holds the position of its source record, as
+        kafka: Client settings in librdkafka's names; ``bootstrap.servers`` is required.
+        inputs: Input topics.
+        outputs: Output topics.
+        position_header: The output's header that holds the position of its source record, as
             ``topic:partition:offset``. Only with it order is checked.
-        header: a header of the same value in input and output.
-        key: match by the same key in input and output.
-        expect_header: the input's header that holds the number of outputs to expect of it, for
+        header: A header of the same value in input and output.
+        key: Match by the same key in input and output.
+        expect_header: The input's header that holds the number of outputs to expect of it, for
             queries that filter (0) or explode (n); without it, one.
-        group_id: the consumer group that the query commits its offsets to. Without it all of the
+        group_id: The consumer group that the query commits its offsets to. Without it all of the
             input is expected to be processed.
-        prefix: also report open transactions of transactional ids that begin so.
-        isolation_level: of the reader of the outputs; ``read_uncommitted`` shows what such a
+        prefix: Also report open transactions of transactional ids that begin so.
+        isolation_level: Of the reader of the outputs; ``read_uncommitted`` shows what such a
             reader is exposed to. Inputs are always read as ``read_committed``.
-        complete: whether input that the group has not yet processed is an anomaly.
-        timeout: seconds to wait for open transactions to end, and for each answer.
-        examples: how many examples to give of each anomaly.
-        watch: called often, with what is being done, how much is done and how much there is.
+        complete: Whether input that the group has not yet processed is an anomaly.
+        timeout: Seconds to wait for open transactions to end, and for each answer.
+        examples: How many examples to give of each anomaly.
+        watch: Called often, with what is being done, how much is done and how much there is.
 
     Returns:
         The findings; see `Findings.verdict`.
 
     Raises:
-        ConfigurationError: an argument can't be used as given.
-        TopicNotFoundError: a topic does not exist.
-        DeadlineExceededError: the cluster does not answer in time.
-        VerificationError: the topics can't be read, or their records not be matched.
+        ConfigurationError: An argument can't be used as given.
+        TopicNotFoundError: A topic does not exist.
+        DeadlineExceededError: The cluster does not answer in time.
+        VerificationError: The topics can't be read, or their records not be matched.
     """
     settings = ClientSettings(kafka)
     matching = Matching(position_header, header, key, expect_header)
