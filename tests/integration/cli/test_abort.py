@@ -107,7 +107,7 @@ def test_abort_leaves_alone_what_began_after_the_question(
 
         monkeypatch.setattr("spark_eos.cli.abort._agreed", next_transaction)
         result = run("abort", flow)
-        assert result.stdout.endswith("They have ended by themselves in the meantime.\n")
+        assert result.stdout.endswith("They have ended in the meantime.\n")
         writing.commit()
     assert sorted(flow.values()) == ["0/0", "0/1"]
 

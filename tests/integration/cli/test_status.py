@@ -127,7 +127,7 @@ def test_a_group_of_the_classic_protocol(flow: Flow) -> None:
     assert (member["client_id"], member["assigned"]) == ("old [b]one[/b]", None)
     assert found["lag"] == 2
     assert "old [b]one[/b]" in table
-    assert "of the classic protocol: no query of spark-eos runs in it" in table
+    assert "classic protocol: no spark-eos query uses this group" in table
 
 
 def test_a_group_that_does_not_exist_is_one_line(flow: Flow) -> None:

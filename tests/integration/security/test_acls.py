@@ -364,6 +364,3 @@ def _documented(flow: Guarded, column: str, missing: str) -> str:
         # Words, not the names of codes.
         text = re.sub(rf"(?<![A-Z_]){name}(?![A-Z_])", value, text)
     return text
-
-
-# The command itself -------------------------------------------------------------------------------
