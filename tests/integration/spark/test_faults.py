@@ -10,12 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from support.flow import Flow
 from support.holding import produce_with_hold
 from support.members import started
 from support.queries import QueryProcess, run_available, slot_holders, until
+
+# A Spark for each test.
+pytestmark = pytest.mark.slow
 
 # Rows reach the sink before the held one does.
 _SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
