@@ -4,6 +4,7 @@ import contextlib
 import copy
 import os
 import pickle
+import shutil
 import signal
 import stat
 import subprocess
@@ -337,10 +338,12 @@ def test_nobody_else_reaches_the_keeper_or_reads_its_settings(kept: Keeping) -> 
     kept.plan()
     (pid,) = keepers(kept.flow)
     directory = kept.client._path.parent
+    files = [file for file in directory.iterdir() if file.is_file()]
+    assert directory / "lock" in files
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert marker not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert marker not in Path(f"/proc/{pid}/environ").read_bytes()
-    assert not any(marker in f.read_bytes() for f in directory.glob("*.lock"))
+    assert not [file for file in files if marker in file.read_bytes()]
 
 
 def test_a_long_temporary_directory_is_not_used_for_a_socket(
@@ -351,6 +354,15 @@ def test_a_long_temporary_directory_is_not_used_for_a_socket(
 
 
 def test_the_driver_is_the_nearest_ancestor_that_is_not_python() -> None:
+    asking = "from spark_eos.host.driver_process import spark_driver; print(spark_driver().pid)"
+    daemon = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {asking!r}])"
+    # Two commands, so that the shell does not become the first of them.
+    line = [shutil.which("sh") or "", "-c", 'echo $$; "$0" -c "$1"; true', sys.executable, daemon]
+    shell, driver = subprocess.check_output(line, text=True, timeout=60).split()
+    assert driver == shell
+
+
+def test_a_driver_lives_as_long_as_it_is_the_same_process() -> None:
     found = driver_process.spark_driver()
     assert found.alive
     assert not driver_process.HostProcess(found.pid, "another time").alive

@@ -6,12 +6,14 @@ import uuid
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.consumer import OffsetCommitRequest
 
 from spark_eos.batch import data_loss
 from spark_eos.kafka import offset_metadata, offsets
 from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartitions
 from support.flow import Flow
 from support.runs import running
+from support.writing import sent_requests
 
 _PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
 
@@ -54,11 +56,26 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
     assert len(known.metadata("topic-1", Doubt(2**62, 2**62))) < 4_096
 
 
+def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
+    known = KnownPartitions().including([("a", index) for index in range(0, 9_000, 2)], {})
+    text = known.metadata("a", Doubt(2**62, 2**62))
+    assert len(text) < 4_096
+    # Rather too many are taken for known than too few.
+    assert KnownPartitions.of({("a", 0): CommittedOffset(1, text)}).partitions >= known.partitions
+
+
 def test_many_offsets_go_in_several_requests(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets, "_REQUEST_BYTES", 300)
     with running(flow) as runs:
-        runs.batch(5, 5, without_output=5)
-        assert flow.committed() == {0: 5, 1: 5}
+        runs.batch(5, 5)
+        monkeypatch.setattr(offsets, "_REQUEST_BYTES", 300)
+        requests = sent_requests(monkeypatch)
+        runs.batch(9, 9, without_output=4)
+        commits = [r.message() for r in requests if r.api_key == OffsetCommitRequest.API_KEY]
+        assert [[p.partition_index for t in c.topics for p in t.partitions] for c in commits] == [
+            [0],
+            [1],
+        ]
+        assert flow.committed() == {0: 9, 1: 9}
 
 
 def test_requests_hold_everything_once() -> None:
@@ -71,4 +88,6 @@ def test_requests_hold_everything_once() -> None:
 
 @pytest.mark.parametrize("module", [data_loss, offset_metadata])
 def test_examples(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
+    found = doctest.testmod(module)  # type: ignore[arg-type]
+    assert found.attempted > 0
+    assert found.failed == 0
