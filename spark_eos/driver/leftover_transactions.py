@@ -14,8 +14,9 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import RENEWAL_INSTANCE
 from spark_eos.kafka.groups import describe_group
+from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import fence_producer, open_transactions
+from spark_eos.kafka.transactions import fence_producer
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,115 @@
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from spark_eos.jars.jar_sets import spark_kafka_jars
+
+COMMAND = str(Path(sys.executable).with_name("spark-eos"))
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_help_names_every_command() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    told = re.findall(r"^  (\w+) +\S", result.stdout.partition("\nCommands:\n")[2], re.MULTILINE)
+    assert told == ["abort", "acls", "adopt", "broker", "demo", "jars", "status", "verify"]
+
+
+def test_version() -> None:
+    assert run("--version").stdout == "spark-eos 0.1.0\n"
+
+
+def test_an_unknown_command_is_refused() -> None:
+    result = run("brokr")
+    assert result.returncode == 2
+    assert "No such command 'brokr'" in result.stderr
+
+
+def test_jars_prints_the_jars_and_nothing_else() -> None:
+    expected = ",".join(map(str, spark_kafka_jars()))
+    result = run("jars")
+    assert (result.returncode, result.stdout) == (0, f"{expected}\n")
+    # Unless they are of another version, which it says.
+    assert re.fullmatch(r"(For pyspark \S+ this is the Kafka source of Spark .*\n)?", result.stderr)
+
+
+def test_jars_for_an_unsupported_pyspark_is_one_line_without_traceback() -> None:
+    result = run("jars", "--pyspark", "3.5.0")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: No Kafka source is known for pyspark 3.5.0; ")
+    assert "Traceback" not in result.stderr
+
+
+def test_jars_starts_without_pyspark_and_kafka_clients() -> None:
+    script = (
+        "import sys; from spark_eos.cli import main; main(['jars'], standalone_mode=False); "
+        "print('MODULES', *sys.modules, file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    modules = set(result.stderr.partition("MODULES")[2].split())
+    assert "spark_eos.jars.jar_sets" in modules
+    assert not {"pyspark", "confluent_kafka", "kafka", "pyarrow"} & modules
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_broker_runs_until_it_is_interrupted(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [COMMAND, "broker"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As started by a shell in the background: with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509
+    ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address.startswith("127.0.0.1:")
+        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers
+        children = child_processes(process.pid)
+        directories = {Path(f"/proc/{pid}/cwd").readlink() for pid in children} - {Path("/")}
+        assert len(directories) == 1
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out == ""
+    assert err.endswith("Stopped.\n")
+    assert "Traceback" not in err
+    assert not directories.pop().exists()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_broker_says_that_its_port_is_taken() -> None:
+    with subprocess.Popen([COMMAND, "broker"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = process.stdout.readline().strip().rpartition(":")[2]
+        result = run("broker", "--port", port)
+        process.send_signal(signal.SIGINT)
+    assert result.returncode == 1
+    assert "Address already in use" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def child_processes(pid: int) -> list[int]:
+    children = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                stat = (process / "stat").read_text(encoding="utf-8")
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == pid:
+                children.append(int(process.name))
+    return children

@@ -1,0 +1,203 @@
+"""Kafka 4.3, which knows no topic ids in TxnOffsetCommit, and what Kafka 4.0 does not know."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_eos.client.error_codes import Code
+from spark_eos.driver import preflight
+from spark_eos.errors import KafkaResponseError
+from spark_eos.kafka.groups import describe_group
+from spark_eos.kafka.offsets import commit_offsets, committed_offsets
+from spark_eos.kafka.open_transactions import open_transactions
+from spark_eos.kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
+from spark_eos.kafka.transactional_ids import id_pattern
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.worker.librdkafka_errors import TransactionError
+from support.flow import Flow
+from support.members import deadline, started, writer_settings
+from support.proxy_faults import Request
+from support.queries import run_available, until
+from support.runs import settles_nothing_of_a_recreated_source
+from support.writing import refused, rows, sent_requests, speak_at_most, take_over, transactions
+
+_OFFSET_COMMIT, _OFFSET_FETCH, _LIST_TRANSACTIONS = 8, 9, 66
+# Offsets by topic id and patterns of transactional ids came with Kafka 4.1.
+_KAFKA_4_3 = {_OFFSET_COMMIT: 10, _OFFSET_FETCH: 10, _LIST_TRANSACTIONS: 2}
+_KAFKA_4_0 = {_OFFSET_COMMIT: 9, _OFFSET_FETCH: 9, _LIST_TRANSACTIONS: 1}
+
+both = pytest.mark.parametrize("spoken", [_KAFKA_4_3, _KAFKA_4_0], ids=["4.3", "as 4.0"])
+
+
+@pytest.fixture(scope="module")
+def embedded_kafka() -> Iterator[EmbeddedKafka]:
+    """The flows of this module are on a broker of Kafka 4.3.1."""
+    with EmbeddedKafka(jar_set="kafka-4.3.1") as broker:
+        yield broker
+
+
+def _versions(requests: list[Request], key: int) -> set[int]:
+    return {request.version for request in requests if request.api_key == key}
+
+
+def _chosen(flow: Flow) -> int:
+    with flow.wire() as wire:
+        return preflight.check_cluster(wire, writer_settings(flow), [flow.source], deadline())
+
+
+def test_offsets_go_by_name_and_commit_with_their_transaction(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = sent_requests(monkeypatch)
+    assert _chosen(flow) == 5
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        writing.add(rows(flow, 1, 7))
+        assert flow.committed() == {}
+        writing.commit()
+        assert sorted(flow.values()) == ["0/0", "0/1", "1/7"]
+        assert flow.committed() == {0: 2, 1: 8}
+        writing.add(rows(flow, 0, 2))
+        writing.abort()
+        assert flow.committed() == {0: 2, 1: 8}
+    sent = [request for request in requests if request.api_key == TxnOffsetCommitRequest.API_KEY]
+    assert {request.version for request in sent} == {5}
+    assert all(flow.source.encode() in request.content for request in sent)
+
+
+def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        take_over(flow, membership)
+        assert refused(flow, writing, "-0: 25 UNKNOWN_MEMBER_ID").again
+
+
+@pytest.mark.parametrize("past", [True, False], ids=["past", "future"])
+def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) -> None:
+    with started(flow, max_members=1) as membership, transactions(flow, membership) as writing:
+        member = writing._plan[flow.source, 0].member
+        # A member is given its first partitions at epoch 2.
+        wrong = dataclasses.replace(member, epoch=1 if past else member.epoch + 1)
+        writing._plan = {
+            place: dataclasses.replace(plan, member=wrong if place[1] == 0 else member)
+            for place, plan in writing._plan.items()
+        }
+        writing.add(rows(flow, 0, 0, 1))
+        writing.add(rows(flow, 1, 0))
+        # Before v6 there is one code for all that is wrong with an epoch.
+        assert refused(flow, writing, "-0: 22 ILLEGAL_GENERATION").again
+
+
+def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None:
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        flow.recreate(flow.source)
+        flow.produce(range(20))
+        # The broker takes the offsets, for it knows the topic by name alone.
+        assert not refused(flow, writing, "was deleted and created anew").again
+        # The members' assignment tells the driver within a heartbeat.
+        until(lambda: not membership.identities(), lambda: "the assignment to change", 20)
+
+
+@both
+@pytest.mark.parametrize("when", ["during the job", "between batches"])
+def test_the_driver_does_not_settle_offsets_of_a_topic_created_anew(
+    flow: Flow, spoken: dict[int, int], when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak_at_most(monkeypatch, spoken)
+    settles_nothing_of_a_recreated_source(flow, when)
+
+
+@both
+def test_open_transactions_of_the_group_alone_are_found(
+    flow: Flow, spoken: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak_at_most(monkeypatch, spoken)
+    stranger = Flow(flow.broker, flow.checkpoint, flow.worker_directory)
+    with ExitStack() as stack:
+        for each in (flow, stranger):
+            membership = stack.enter_context(started(each))
+            writing = stack.enter_context(transactions(each, membership))
+            writing.add(rows(each, 0, 0))
+            writing._producer.records.flush(deadline())
+        requests = sent_requests(monkeypatch)
+        with flow.wire() as wire:
+            found = open_transactions(wire, id_pattern("spark-eos", flow.group_id), deadline())
+        assert len(found) == 1
+        assert flow.group_id in found[0]
+        assert _versions(requests, _LIST_TRANSACTIONS) == {spoken[_LIST_TRANSACTIONS]}
+
+
+@both
+def test_a_query_ends_what_was_left_open_and_writes_every_row_once(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    spoken: dict[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speak_at_most(monkeypatch, spoken)
+    flow.produce(range(20))
+    with started(flow) as lost, transactions(flow, lost) as writing:
+        # A worker that hangs between its offsets and its commit.
+        writing.add(rows(flow, 0, 0, 1))
+        writing._producer.records.flush(deadline())
+        writing._send_offsets(deadline())
+        lost.abandon()
+        assert len(flow.open_transactions()) == 1
+        reports = run_available(spark_eos_session, flow)
+        assert flow.open_transactions() == []
+        with pytest.raises(TransactionError) as refusal:
+            writing.commit()
+        assert refusal.value.again
+    assert [report.offset_commit_version for report in reports] == [5]
+    assert sorted(flow.values(), key=int) == [str(n) for n in range(20)]
+    assert flow.committed() == {0: 10, 1: 10}
+    flow.produce(range(20, 24))
+    (again,) = run_available(spark_eos_session, flow)
+    assert (again.rows_written, again.rows_skipped) == (4, 0)
+    assert flow.committed() == {0: 12, 1: 12}
+
+
+@both
+def test_the_groups_offsets_and_members(
+    flow: Flow, spoken: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak_at_most(monkeypatch, spoken)
+    requests = sent_requests(monkeypatch)
+    partitions = [(flow.source, p) for p in range(flow.partitions)]
+    with started(flow, max_members=1) as membership, flow.wire() as wire:
+        ids = membership.topic_ids
+        member = next(iter(membership.identities().values()))
+
+        def commit(epoch: int) -> dict[tuple[str, int], int]:
+            who = (member.member_id, epoch, member.instance_id)
+            wanted = dict.fromkeys(partitions, 7)
+            return commit_offsets(wire, flow.group_id, who, wanted, ids, deadline())
+
+        def committed(member_id: str, epoch: int) -> dict[tuple[str, int], int]:
+            return committed_offsets(
+                wire, flow.group_id, partitions, ids, deadline(), member=(member_id, epoch)
+            )
+
+        assert set(commit(member.epoch + 1).values()) == {Code.STALE_MEMBER_EPOCH}
+        assert committed(member.member_id, member.epoch) == {}
+        assert set(commit(member.epoch).values()) == {Code.NONE}
+        assert committed(member.member_id, member.epoch) == dict.fromkeys(partitions, 7)
+        with pytest.raises(KafkaResponseError, match="113 STALE_MEMBER_EPOCH"):
+            committed(member.member_id, member.epoch + 1)
+        with pytest.raises(KafkaResponseError, match="25 UNKNOWN_MEMBER_ID"):
+            committed("nobody", member.epoch)
+        group = describe_group(wire, flow.group_id, deadline())
+        assert group.stable
+        (described,) = group.members
+        assert (described.member_id, described.instance_id, described.epoch) == (
+            member.member_id,
+            member.instance_id,
+            member.epoch,
+        )
+    for key in (_OFFSET_COMMIT, _OFFSET_FETCH):
+        assert _versions(requests, key) == {spoken[key]}
+    assert _versions(requests, ConsumerGroupDescribeRequest.API_KEY) == {1}

@@ -1,0 +1,217 @@
+"""Each way to log in, through a whole query: both wires, the producer and Spark's source."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.metadata import MetadataRequest
+from pyspark.sql import SparkSession
+
+from spark_eos import ExactlyOnceSink, errors
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from support.certificates import encrypted
+from support.flow import Flow
+from support.queries import run_available
+from support.secured import SHORT_LOGIN_MS, Secured
+from support.tokens import token_endpoint
+
+KEY_PASSWORD = "k e\"y's"
+TOKEN_CLIENT = "relay"
+TOKEN_SECRET = "t\"o'k;e=n \\ secret%20&+"
+
+
+@pytest.fixture(scope="module")
+def endpoint(secured: Secured) -> Iterator[str]:
+    secured.tokens.clients[TOKEN_CLIENT] = TOKEN_SECRET
+    with token_endpoint(secured.tokens) as url:
+        yield url
+
+
+@pytest.fixture
+def secured_flow(secured: Secured, tmp_path: Path) -> Flow:
+    return Flow(secured.broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+
+
+@pytest.fixture
+def relayed(secured_flow: Flow, spark_eos_session: SparkSession) -> Callable[..., None]:
+    """Runs a query over a few records with client settings, and checks what it wrote."""
+
+    def run(kafka: dict[str, Any], **read: Any) -> None:
+        secured_flow.produce(range(10))
+        reports = run_available(spark_eos_session, secured_flow, kafka=kafka, read=read)
+        assert sum(report.rows_written for report in reports) == 10
+        assert sorted(secured_flow.values()) == sorted(str(n) for n in range(10))
+
+    return run
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_query_by_password(
+    secured: Secured, relayed: Callable[..., None], mechanism: str
+) -> None:
+    relayed(secured.sasl(mechanism))
+
+
+def test_a_query_by_password_without_tls(secured: Secured, relayed: Callable[..., None]) -> None:
+    relayed(secured.sasl("SCRAM-SHA-256", tls=False))
+
+
+def test_a_query_with_a_private_authority(secured: Secured, relayed: Callable[..., None]) -> None:
+    relayed(secured.tls())
+
+
+def test_a_query_with_a_client_certificate_and_an_encrypted_key(
+    secured: Secured, relayed: Callable[..., None], tmp_path: Path
+) -> None:
+    certificate, key = tmp_path / "client.pem", tmp_path / "client.key"
+    certificate.write_text(secured.client.chain)
+    key.write_text(encrypted(secured.client.key, KEY_PASSWORD))
+    relayed(
+        {
+            **secured.tls("MUTUAL"),
+            "ssl.certificate.location": str(certificate),
+            "ssl.key.location": str(key),
+            "ssl.key.password": KEY_PASSWORD,
+        }
+    )
+
+
+def test_a_query_with_a_client_certificate_given_as_text(
+    secured: Secured, relayed: Callable[..., None]
+) -> None:
+    settings = secured.tls("MUTUAL")
+    del settings["ssl.ca.location"]
+    relayed(
+        {
+            **settings,
+            "ssl.ca.pem": secured.authority_file.read_text(),
+            "ssl.certificate.pem": secured.client.chain,
+            "ssl.key.pem": secured.client.key,
+        }
+    )
+
+
+def test_a_query_to_a_host_that_its_certificate_does_not_name(
+    secured: Secured, relayed: Callable[..., None]
+) -> None:
+    relayed({**secured.tls("OTHER_HOST"), "ssl.endpoint.identification.algorithm": "none"})
+
+
+def test_a_query_by_client_credentials(
+    secured: Secured, relayed: Callable[..., None], endpoint: str, spark_eos_session: SparkSession
+) -> None:
+    _allow(spark_eos_session, endpoint)
+    relayed(
+        {
+            **_oauth(secured),
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": TOKEN_CLIENT,
+            "sasl.oauthbearer.client.secret": TOKEN_SECRET,
+            "sasl.oauthbearer.token.endpoint.url": endpoint,
+            "sasl.oauthbearer.scope": "kafka",
+            "sasl.oauthbearer.extensions": "team=orders,stage=test",
+        }
+    )
+    own = {asked for asked in secured.tokens.asked if asked[0] == TOKEN_CLIENT}
+    assert own == {(TOKEN_CLIENT, "kafka")}
+
+
+def test_a_query_by_a_token_function(
+    secured: Secured,
+    relayed: Callable[..., None],
+    spark_eos_session: SparkSession,
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(secured.tokens.token("bob")[0])
+    _allow(spark_eos_session, file.as_uri())
+    relayed({**_oauth(secured), "oauth_cb": _FromFile(file)}, options=_login_by_file(file))
+
+
+class _FromFile:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __call__(self, _config: str) -> tuple[str, float]:
+        return self._file.read_text(), time.time() + 60
+
+
+def _oauth(secured: Secured) -> dict[str, Any]:
+    return {**secured.tls("SASL_SSL"), "sasl.mechanism": "OAUTHBEARER"}
+
+
+def _login_by_file(file: Path) -> dict[str, str]:
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    return {
+        "kafka.sasl.login.callback.handler.class": handler,
+        "kafka.sasl.oauthbearer.token.endpoint.url": file.as_uri(),
+    }
+
+
+def _allow(spark: SparkSession, url: str) -> None:
+    """What -Dorg.apache.kafka.sasl.oauthbearer.allowed.urls does where Spark is started."""
+    jvm: Any = spark.sparkContext._jvm
+    jvm.System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", url)
+
+
+def test_a_token_function_without_a_java_class_for_the_source_is_refused(
+    secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    kafka = {**_oauth(secured), "oauth_cb": lambda _: secured.tokens.token("bob")}
+    sink = ExactlyOnceSink(**{**secured_flow.options(), "kafka": kafka})
+    with pytest.raises(errors.ConfigurationError, match=r"kafka\.sasl\.login\.callback\.handler"):
+        sink.read(spark_eos_session, subscribe=secured_flow.source)
+
+
+def test_the_source_can_not_log_in_otherwise_than_the_others(
+    secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    sink = ExactlyOnceSink(**{**secured_flow.options(), "kafka": secured.sasl("PLAIN")})
+    options = {"kafka.sasl.jaas.config": "x"}
+    with pytest.raises(errors.ConfigurationError, match="set it once, in kafka="):
+        sink.read(spark_eos_session, subscribe=secured_flow.source, options=options)
+
+
+def test_a_wrong_password_is_told_when_reading_and_when_writing(
+    secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    kafka = secured.sasl("SCRAM-SHA-256", password="wrong")
+    sink = ExactlyOnceSink(**{**secured_flow.options(), "kafka": kafka})
+    with pytest.raises(errors.AuthenticationError, match=r"see sasl\.username and sasl\.password"):
+        sink.read(spark_eos_session, subscribe=secured_flow.source)
+    frame = ExactlyOnceSink(**secured_flow.options()).read(
+        spark_eos_session, subscribe=secured_flow.source
+    )
+    with pytest.raises(errors.AuthenticationError, match=r"see sasl\.username and sasl\.password"):
+        sink.write(frame.select("source", "value"))
+
+
+@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN"])
+def test_a_connection_that_lives_longer_than_its_login(
+    secured: Secured, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker closes a connection that does not log in again in time (KIP-368)."""
+    settings = {
+        **secured.sasl("PLAIN", tls=False),
+        "bootstrap.servers": secured.broker.servers_of("SHORT"),
+    }
+    if mechanism == "OAUTHBEARER":
+        del settings["sasl.username"], settings["sasl.password"]
+        token = secured.tokens.token("bob")
+        settings |= {"sasl.mechanism": mechanism, "oauth_cb": lambda _: token}
+    with (
+        caplog.at_level(logging.DEBUG, "kafka.net.connection"),
+        closing(Wire(ClientSettings(settings))) as wire,
+    ):
+        end = time.monotonic() + 1.3 * SHORT_LOGIN_MS / 1000
+        while time.monotonic() < end:
+            wire.send(MetadataRequest(topics=[]), Deadline(30, "test"))
+            time.sleep(0.05)
+    assert "Beginning SASL re-authentication" in caplog.text
+    assert "Connection lost" not in caplog.text

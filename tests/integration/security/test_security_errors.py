@@ -1,0 +1,267 @@
+"""Who is not let in hears within seconds why, where, and which setting to change."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from click.testing import CliRunner
+
+from spark_eos.cli import main
+from spark_eos.client import connections
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import AuthenticationError, DeadlineExceededError
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos.worker.producer import TransactionalProducer
+from support.certificates import issued, pem
+from support.flow import Flow
+from support.members import writer_settings
+from support.secured import Secured
+from support.tokens import TokenAuthority, token_endpoint
+
+# Long enough that trying until then is not an answer within seconds.
+PATIENCE = 600.0
+SECONDS = 60.0
+
+
+def reach(settings: dict[str, Any]) -> None:
+    with closing(Wire(ClientSettings(settings))) as wire:
+        wire.brokers(Deadline(PATIENCE, "connect_timeout_ms"))
+
+
+def refused(settings: dict[str, Any], words: str, within: float = SECONDS) -> str:
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError, match=words) as caught:
+        reach(settings)
+    assert time.monotonic() - began < within
+    text = str(caught.value)
+    assert settings["bootstrap.servers"] in text  # the listener
+    assert settings.get("security.protocol", "PLAINTEXT") in text
+    return text
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
+    text = refused(secured.sasl(mechanism, password="marker-secret"), r"sasl\.password")
+    assert mechanism in text
+    assert "marker" not in text
+
+
+def test_a_mechanism_that_the_listener_does_not_have(secured: Secured) -> None:
+    settings = secured.sasl("PLAIN", tls=False)
+    settings["bootstrap.servers"] = secured.broker.servers_of("SCRAM_ONLY")
+    refused(settings, r"does not support this mechanism: change sasl\.mechanism")
+
+
+def test_an_authority_that_is_not_trusted(secured: Secured) -> None:
+    settings = secured.tls()
+    del settings["ssl.ca.location"]
+    refused(settings, r"unable to get local issuer certificate: set ssl\.ca\.location")
+    other = pem(trustme.CA())
+    refused({**settings, "ssl.ca.pem": other}, r"set ssl\.ca\.location")
+
+
+def test_a_certificate_for_another_host(secured: Secured) -> None:
+    refused(secured.tls("OTHER_HOST"), r"not valid for '127\.0\.0\.1'.*advertised\.listeners")
+
+
+def test_an_expired_certificate_of_the_broker(secured: Secured) -> None:
+    refused(secured.tls("EXPIRED"), "certificate has expired: the broker needs")
+
+
+def test_no_certificate_where_one_is_asked_for(secured: Secured) -> None:
+    refused(secured.tls("MUTUAL"), r"asks for a client certificate.*set ssl\.certificate\.location")
+
+
+@pytest.mark.parametrize("fault", ["expired", "of another authority"])
+def test_a_certificate_of_the_client_that_the_broker_does_not_accept(
+    secured: Secured, fault: str
+) -> None:
+    authority = secured.authority if fault == "expired" else trustme.CA()
+    own = issued(authority, "client.test", expired=fault == "expired")
+    settings = {"ssl.certificate.pem": own.chain, "ssl.key.pem": own.key}
+    refused({**secured.tls("MUTUAL"), **settings}, r"change ssl\.certificate\.location")
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol", "words"),
+    [
+        ("SSL", "PLAINTEXT", "speak PLAINTEXT, but TLS: set security.protocol to SSL"),
+        ("SASL_SSL", "SSL", "speak SSL.*security.protocol"),
+        # Which of the two, OpenSSL's version decides.
+        (None, "SSL", "speak (SSL|TLS).*security.protocol"),
+        (None, "SASL_PLAINTEXT", "speak SASL.*security.protocol"),
+    ],
+)
+def test_a_listener_of_another_protocol(
+    secured: Secured,
+    listener: str | None,
+    protocol: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "_SILENCE", 1.0)
+    servers = secured.broker.bootstrap_servers
+    if listener is not None:
+        servers = secured.broker.servers_of(listener)
+    sasl = secured.sasl("PLAIN", tls=False) if protocol.startswith("SASL") else {}
+    settings = {**sasl, "bootstrap.servers": servers, "security.protocol": protocol}
+    if protocol == "SSL":
+        settings["ssl.ca.location"] = str(secured.authority_file)
+    refused(settings, words)
+
+
+def oauth(secured: Secured, **more: Any) -> dict[str, Any]:
+    return {**secured.tls("SASL_SSL"), "sasl.mechanism": "OAUTHBEARER", **more}
+
+
+@pytest.mark.parametrize("fault", ["expired", "forged"])
+def test_a_token_that_the_broker_does_not_accept(secured: Secured, fault: str) -> None:
+    authority = secured.tokens if fault == "expired" else TokenAuthority()
+    token, _ = authority.token("bob", lifetime=-120 if fault == "expired" else 60)
+    text = refused(
+        oauth(secured, oauth_cb=lambda _: (token, time.time() + 60)),
+        "does not accept the token that oauth_cb returned",
+    )
+    assert token not in text
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(lambda _: "marker-secret", "must return a tuple"), (lambda _: (1, 2), "must return")],
+)
+def test_a_token_function_that_returns_something_else(
+    secured: Secured, function: Callable[[str], Any], words: str
+) -> None:
+    text = refused(oauth(secured, oauth_cb=function), words)
+    assert "marker" not in text
+
+
+def test_a_token_function_that_fails_is_asked_again_and_named_at_last(secured: Secured) -> None:
+    asked = []
+
+    def fails(_config: str) -> Any:
+        asked.append(1)
+        raise RuntimeError("the vault is sealed")
+
+    with (
+        closing(Wire(ClientSettings(oauth(secured, oauth_cb=fails)))) as wire,
+        pytest.raises(DeadlineExceededError, match=r"oauth_cb failed.*the vault is sealed"),
+    ):
+        wire.brokers(Deadline(1, "connect_timeout_ms"))
+    assert len(asked) > 1
+
+
+def client_credentials(secured: Secured, url: str, **more: str) -> dict[str, Any]:
+    settings = {
+        "method": "oidc",
+        "client.id": "errors",
+        "client.secret": "marker-secret",
+        "token.endpoint.url": url,
+        **more,
+    }
+    named = {f"sasl.oauthbearer.{name}": text for name, text in settings.items()}
+    return oauth(secured, **named)
+
+
+def test_client_credentials_that_the_endpoint_does_not_accept(secured: Secured) -> None:
+    with token_endpoint(secured.tokens) as url:
+        text = refused(client_credentials(secured, url), r"answered 401.*client\.secret")
+    assert url in text
+    assert "marker" not in text
+
+
+def test_an_endpoint_that_is_not_there(secured: Secured) -> None:
+    settings = client_credentials(secured, "http://127.0.0.1:1/token")
+    with (
+        closing(Wire(ClientSettings(settings))) as wire,
+        pytest.raises(DeadlineExceededError, match=r"token\.endpoint\.url.*can't be reached"),
+    ):
+        wire.brokers(Deadline(1, "connect_timeout_ms"))
+
+
+def test_msk_signs_tokens_that_reach_the_broker(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "marker-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "marker-secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    settings = {**secured.tls("SASL_SSL"), "sasl.mechanism": "AWS_MSK_IAM"}
+    refused(settings, "set the environment variable AWS_REGION")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    # A broker of Amazon's would take it.
+    text = refused(settings, "broker refuses the credentials: check the AWS credentials")
+    assert "marker" not in text
+
+
+def tell(settings: dict[str, Any], tmp_path: Path) -> list[str]:
+    """The commands' option for client settings."""
+    file = tmp_path / "client.properties"
+    lines = [f"{name} = {value}" for name, value in settings.items()]
+    file.write_text("\n".join(["# A comment.", "", *lines]))
+    servers = settings["bootstrap.servers"]
+    return ["--bootstrap-servers", servers, "--kafka-config", str(file)]
+
+
+@pytest.mark.parametrize("command", ["status", "abort", "verify"])
+def test_the_commands_log_in_and_say_why_they_can_not(
+    secured: Secured, command: str, tmp_path: Path
+) -> None:
+    flow = Flow(secured.broker, "", "")
+    arguments = [command, "--group-id", flow.group_id]
+    if command == "verify":
+        arguments += ["--input", flow.source, "--output", flow.target, "--key", "--json"]
+    good = secured.sasl("SCRAM-SHA-512")
+    result = CliRunner().invoke(main, [*arguments, *tell(good, tmp_path)])
+    if command == "status":
+        assert f"group '{flow.group_id}' does not exist" in result.output
+    elif command == "abort":
+        assert "No open transactions" in result.output
+    else:
+        assert "has no committed offset" in result.output
+    bad = {**good, "sasl.password": "marker-secret"}
+    result = CliRunner().invoke(main, [*arguments, *tell(bad, tmp_path)])
+    assert result.exit_code == (2 if command == "verify" else 1)
+    assert "check sasl.username and sasl.password" in result.output
+    assert "marker" not in result.output
+
+
+def test_lines_that_are_no_settings_are_refused_without_being_told(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.username=alice\nmarker-secret\n")
+    where = ["--bootstrap-servers", "x", "--group-id", "g", "--kafka-config"]
+    result = CliRunner().invoke(main, ["status", *where, str(file)])
+    assert "line 2 of" in result.output
+    assert "marker" not in result.output
+    result = CliRunner().invoke(main, ["status", *where, "/nowhere"])
+    assert "No such file" in result.output
+
+
+def test_a_producer_that_is_refused_ends_its_task_at_once(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(secured.broker, "", str(tmp_path / "workers"))
+    settings = replace(
+        writer_settings(flow),
+        client=ClientSettings(secured.sasl("SCRAM-SHA-256", password="marker-secret")),
+    )
+    began = time.monotonic()
+    producer = TransactionalProducer(settings)
+    with closing(producer), pytest.raises(TransactionError, match=r"sasl\.password") as caught:
+        producer.begin()
+    assert not caught.value.again
+    # And if librdkafka alone is refused.
+    monkeypatch.setattr(Wire, "brokers", lambda *_: [])
+    producer = TransactionalProducer(settings)
+    with closing(producer), pytest.raises(TransactionError, match="sasl_ssl://") as caught:
+        producer.begin()
+    assert not caught.value.again
+    assert "marker" not in str(caught.value)
+    assert time.monotonic() - began < 15

@@ -1,0 +1,308 @@
+"""Spark Connect: what differs from classic Spark, on a real server; `test_fronts.py` has the rest.
+
+The sink runs in a process of its own there, which a signal ends and which may outlive the server.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.errors import CheckpointError, UnsupportedPipelineError
+from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos.spark.connect_files import SparkFiles, own_checkpoint
+from support import groups
+from support.connect_server import ConnectStage, lives
+from support.flow import Flow
+from support.fronts import Front, Queries, RunningQuery, started
+from support.holding import produce_with_hold
+from support.pages import code_blocks, run_query
+from support.proxy import KafkaProxy
+from support.proxy_faults import HoldAnswer
+from support.queries import run_available, until
+
+
+@pytest.fixture
+def front(connect_stage: ConnectStage) -> Front:
+    return Front(connect_stage.queries)
+
+
+def _held(front: Front, flow: Flow, go: Path, **options: Any) -> RunningQuery:
+    """A query in the middle of a transaction, whose task waits at a row."""
+    query = front.start(flow, "held", arguments={"go": str(go)}, available_now=False, **options)
+    until(lambda: flow.committed().get(1) == 500, lambda: "the other partition's end")
+    until(flow.open_transactions, lambda: "an open transaction")
+    until(lambda: _waits(go), lambda: "the task to wait")
+    return query
+
+
+def _waits(go: Path) -> bool:
+    sign = Path(f"{go}.waiting")
+    return sign.exists() and time.time() - sign.stat().st_mtime < 0.5
+
+
+@pytest.mark.slow
+def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
+    front: Front, connect_stage: ConnectStage, flow: Flow, tmp_path: Path
+) -> None:
+    expected = produce_with_hold(flow)
+    go = tmp_path / "go"
+    query = _held(front, flow, go)
+    (sink,) = connect_stage.server.sinks()
+    query.stop()
+    # By itself the task would wait for ever, its transaction be open for a minute.
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
+    until(lambda: not flow.open_transactions(), lambda: "the transactions to end", timeout=5)
+    until(lambda: not _waits(go), lambda: "the task to be cancelled", timeout=5)
+    until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=15)
+    assert flow.open_transactions() == []
+    assert flow.committed() == {0: 0, 1: 500}
+    go.touch()
+    front.start(flow).drain()
+    assert sorted(flow.values()) == expected
+
+
+@pytest.mark.slow
+def test_stopped_and_started_at_once(front: Front, flow: Flow, tmp_path: Path) -> None:
+    """The older run's end must not get into the newer run's way."""
+    expected = produce_with_hold(flow)
+    query = _held(front, flow, tmp_path / "go")
+    query.stop()
+    query = front.start(flow)
+    query.drain()
+    assert sorted(flow.values()) == expected
+    assert query.reports()[-1]["rounds"] == 1
+
+
+@pytest.mark.slow
+def test_stopped_before_its_job_it_joins_first_and_then_leaves(
+    front: Front, connect_stage: ConnectStage, proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    """A join that is broken off may have reached the broker, and the member would stay."""
+    flow = proxied_flow
+    flow.produce(range(10))
+    go = threading.Event()
+    joining = proxy.on(ConsumerGroupHeartbeatRequest, HoldAnswer(go))
+    query = front.start(flow, available_now=False)
+    joining.await_hit()
+    (sink,) = connect_stage.server.sinks()
+    query.stop()
+    time.sleep(1)
+    go.set()
+    until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=15)
+    assert flow.members() == []
+    assert flow.written() == []
+
+
+@pytest.mark.slow
+def test_stopped_between_batches(front: Front, connect_stage: ConnectStage, flow: Flow) -> None:
+    flow.produce(range(10))
+    query = front.start(flow, available_now=False)
+    until(lambda: flow.committed() == {0: 5, 1: 5}, lambda: "a batch")
+    until(query.reports, lambda: "its report")
+    (sink,) = connect_stage.server.sinks()
+    query.stop()
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
+    until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=5)
+    assert sorted(map(int, flow.values())) == list(range(10))
+
+
+@pytest.mark.slow
+def test_a_failed_task_is_retried_by_a_further_round(
+    front: Front, flow: Flow, tmp_path: Path
+) -> None:
+    flow.produce(["a", "b", "fail", "c"])
+    query = front.start(flow, "failing", arguments={"tripped": str(tmp_path / "tripped")})
+    query.drain()
+    assert sorted(flow.values()) == ["a", "b", "c", "fail"]
+    assert query.reports()[0]["rounds"] == 2
+
+
+@pytest.mark.slow
+def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
+    front: Front, new_flow: Callable[..., Flow]
+) -> None:
+    flow = new_flow(partitions=6)
+    flow.produce(range(24))
+    query = front.start(flow, max_offsets=12)
+    query.drain()
+    assert [r["transactions"] for r in query.reports()] == [2, 2]
+    assert sorted(map(int, flow.values())) == list(range(24))
+
+
+@pytest.mark.slow
+def test_an_error_reaches_the_client_with_its_words(front: Front, flow: Flow) -> None:
+    flow.produce(range(4))
+    front.start(flow).drain()
+    # The sink's process leaves the group a moment after the query's end.
+    until(lambda: flow.members() == [], lambda: "the members to leave")
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 1})
+    flow.produce(["new"])
+    error = front.start(flow).error()
+    assert error is not None
+    assert "OffsetGapError" in error
+    assert f"{flow.source}-0" in error
+    until(lambda: flow.members() == [], lambda: "the members to leave")
+
+
+@pytest.mark.slow
+def test_a_row_that_can_not_be_written_is_named_to_the_client(front: Front, flow: Flow) -> None:
+    flow.produce(["x" * 5_000], partition=1)
+    error = front.start(flow, kafka={**flow.kafka, "message.max.bytes": 2_000}).error()
+    assert error is not None
+    assert f"source {flow.source}-1 offset 0" in error
+    assert flow.values() == []
+
+
+@pytest.mark.slow
+def test_a_checkpoint_on_another_file_system(
+    front: Front, connect_stage: ConnectStage, flow: Flow
+) -> None:
+    flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
+    flow.produce(range(20))
+    front.start(flow, max_offsets=10, on_batch=None).drain()
+    assert sorted(map(int, flow.values())) == list(range(20))
+    assert (connect_stage.files / flow.name / "check point" / "commits" / "1").exists()
+
+
+def _without_write(session: SparkSession, options: dict[str, Any], source: str) -> str:
+    sink = ExactlyOnceSink(**options)
+    frame = sink.read(session, subscribe=source).select("source", "value")
+    writer = frame.repartition(2).writeStream.foreachBatch(sink)
+    return _failure(writer.option("checkpointLocation", options["checkpoint_location"]))
+
+
+def _wide_in_its_second_batch(
+    session: SparkSession, options: dict[str, Any], source: str, what: str
+) -> str:
+    sink = ExactlyOnceSink(**options)
+    frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "8"})
+    frame = frame.select("source", "value")
+
+    def batch(rows: DataFrame, batch_id: int) -> None:
+        if batch_id > 0 and what == "repartition":
+            rows = rows.repartition(2)
+        if batch_id > 0 and what == "checkpoint":
+            rows = rows.repartition(2).localCheckpoint()
+        if batch_id > 0 and what == "union":
+            even = rows.where("source.offset % 2 = 0").persist()
+            rows = even.union(rows.where("source.offset % 2 = 1")).coalesce(1)
+        sink(rows, batch_id)
+
+    return _failure(sink.write(frame).foreachBatch(batch))
+
+
+def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], source: str) -> str:
+    sink = ExactlyOnceSink(**options)
+    frame = sink.read(session, subscribe=source)
+    table = session.range(9).withColumnRenamed("id", "offset")
+    with pytest.raises(UnsupportedPipelineError) as failure:
+        sink.write(frame.join(table, "offset").select("source", "value"))
+    return str(failure.value)
+
+
+def _failure(writer: DataStreamWriter) -> str:
+    query = started(writer.trigger(availableNow=True))
+    with pytest.raises(StreamingQueryException) as failure:
+        query.awaitTermination(90)
+    return str(failure.value)
+
+
+@pytest.mark.slow
+def test_a_batch_that_may_have_been_shuffled(connect_stage: ConnectStage, flow: Flow) -> None:
+    """Connect shows no lineage, so only `sink.write` can see to it."""
+    flow.produce(range(10))
+    queries: Queries = connect_stage.queries
+    error = queries.ask(_without_write, flow.options(), flow.source)
+    assert "start the query from sink.write(...), which checks its plan" in error
+    error = queries.ask(_joined_without_a_hint, flow.options(), flow.source)
+    assert "F.broadcast(table)" in error
+    assert flow.written() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("repartition", "the query holds a shuffle"),
+        ("union", "not the micro-batch's own, each once"),
+        ("checkpoint", "not the micro-batch's own, each once"),
+    ],
+)
+def test_a_later_batch_that_moves_rows(
+    connect_stage: ConnectStage, flow: Flow, what: str, words: str
+) -> None:
+    flow.produce(range(16))
+    queries: Queries = connect_stage.queries
+    error = queries.ask(_wide_in_its_second_batch, flow.options(), flow.source, what)
+    assert words in error
+    assert sorted(map(int, flow.values())) == list(range(8))
+    assert flow.committed() == {0: 4, 1: 4}
+
+
+def test_a_checkpoint_that_is_not_an_active_querys(
+    spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"is no checkpoint: .*sink\.write"):
+        own_checkpoint(spark_eos_session, str(tmp_path))
+    # What another host's path of this name may hold.
+    (tmp_path / "metadata").write_text('{"id":"0e0e0e0e-0000-4000-8000-000000000000"}')
+    with pytest.raises(CheckpointError, match=r"belongs to query 0e0e0e0e-.*not active"):
+        own_checkpoint(spark_eos_session, str(tmp_path))
+
+
+def test_what_spark_reads_is_what_lies_there(
+    spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    base = tmp_path / "a {b} [c] d*e\\f"
+    (base / "sources" / "0").mkdir(parents=True)
+    (base / "sources" / "0" / "0").write_bytes(b"\0v1\n{}")
+    (base / "sources" / "0" / ".0.crc").write_bytes(b"crc")
+    (base / "metadata").write_text("text")
+    files = SparkFiles(spark_eos_session, str(base))
+    assert files.read("metadata") == "text"
+    assert files.read("sources/0/0") == "\0v1\n{}"
+    assert files.read("offsets/0") is None
+    assert files.names("sources") == ["0"]
+    assert files.names("nowhere") == []
+
+
+@pytest.mark.slow
+def test_what_the_page_shows(connect_stage: ConnectStage, flow: Flow) -> None:
+    flow.produce(range(10))
+    (code,) = code_blocks("connect", "python")
+    instead = {
+        "sc://spark.example.com:15002": connect_stage.server.url,
+        "kafka=..., group_id=..., topic=..., checkpoint_location=...": "**options",
+        '"orders"': f'"{flow.source}"',
+    }
+    connect_stage.queries.ask(run_query, code, instead, flow.options())
+    assert sorted(map(int, flow.values())) == list(range(10))
+    assert flow.committed() == {0: 5, 1: 5}
+
+
+@pytest.mark.slow
+def test_the_server_is_killed(
+    front: Front,
+    connect_stage: ConnectStage,
+    flow: Flow,
+    tmp_path: Path,
+    spark_eos_session: SparkSession,
+) -> None:
+    expected = produce_with_hold(flow)
+    _held(front, flow, tmp_path / "go")
+    (sink,) = connect_stage.server.sinks()
+    connect_stage.server.kill_jvm()
+    # Orphaned, it would go on for minutes, and so would its heartbeats.
+    until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
+    until(lambda: not lives(sink), lambda: "the orphan to end", timeout=60)
+    assert flow.open_transactions() == []
+    run_available(spark_eos_session, flow)
+    assert sorted(flow.values()) == expected

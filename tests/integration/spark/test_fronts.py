@@ -1,0 +1,138 @@
+"""The main cases, end to end, once for each front of spark-eos.
+
+A case speaks to topics and to `support.fronts.Front` only.
+"""
+
+import datetime
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Message
+
+from spark_eos.verify import Verdict
+from support.flow import Flow
+from support.fronts import Front, Queries
+from support.planting import look
+from support.queries import until
+from support.versions import needs_data_sources
+
+FRONTS = [
+    "foreachBatch",
+    pytest.param("connect", marks=pytest.mark.slow),
+    pytest.param("data source", marks=[pytest.mark.slow, needs_data_sources]),
+]
+
+
+@pytest.fixture(scope="module", params=FRONTS)
+def front(request: pytest.FixtureRequest) -> Front:
+    """Each front in turn, on a session that the tests share."""
+    if request.param == "connect":
+        return Front(request.getfixturevalue("connect_stage").queries)
+    request.getfixturevalue("spark_eos_session")
+    return Front(Queries(), data_source=request.param == "data source")
+
+
+def _settled(flow: Flow, *ends: int) -> None:
+    assert flow.committed() == dict(enumerate(ends))
+    assert flow.open_transactions() == []
+    until(lambda: not flow.members(), lambda: "the members to leave")
+
+
+def test_records_are_relayed_as_they_are(front: Front, flow: Flow) -> None:
+    # Not so long ago that the broker's retention would take the records away.
+    now = datetime.datetime.now(datetime.timezone.utc)
+    stamp = int((now - datetime.timedelta(hours=1)).timestamp() * 1000)
+    headers = [("first", b"1"), ("none", None), ("first", b"2")]
+    flow.produce(["a", "b", None], partition=1, key=b"key", headers=headers, timestamp=stamp)
+    flow.produce(["without key"], partition=0)
+    front.start(flow).drain()
+
+    def told(message: Message) -> tuple[object, ...]:
+        return message.value(), message.key(), message.headers(), message.partition()
+
+    plain, *full = flow.written()
+    assert told(plain) == (b"without key", None, None, 0)
+    assert [told(m) for m in full] == [(value, b"key", headers, 1) for value in (b"a", b"b", None)]
+    assert {m.timestamp()[1] for m in full} == {stamp}
+    _settled(flow, 1, 3)
+
+
+def test_several_batches_a_restart_and_a_batch_without_rows(front: Front, flow: Flow) -> None:
+    flow.produce(range(20))
+    front.start(flow, max_offsets=10).drain()
+    front.start(flow).drain()
+    flow.produce(range(20, 25), partition=0)
+    front.start(flow).drain()
+    assert sorted(map(int, flow.values())) == list(range(25))
+    assert [int(m.value() or b"") for m in flow.written() if m.partition() == 1] == list(
+        range(1, 20, 2)
+    )
+    _settled(flow, 15, 10)
+
+
+def test_filtered_rows_and_exploded_rows(front: Front, new_flow: Callable[..., Flow]) -> None:
+    flow = new_flow()
+    # Of three batches the second has no output, the third but one partition's.
+    flow.produce(["long", "a", "b", "c", "longer", "d"])
+    front.start(flow, "long_words", max_offsets=2).drain()
+    assert sorted(flow.values()) == ["LONG", "LONGER"]
+    _settled(flow, 3, 3)
+    flow.checkpoint += "-letters"
+    flow.produce(["xyz", "", "w"])
+    front.start(flow, "letters", max_transaction_records=2).drain()
+    assert sorted(flow.values()) == sorted(["LONG", "LONGER", *"xyzw", ""])
+    _settled(flow, 5, 4)
+
+
+def test_a_union_of_two_topics(front: Front, new_flow: Callable[..., Flow]) -> None:
+    flow, other = new_flow(), new_flow()
+    flow.produce(["a0", "a1"])
+    other.produce(["b0", "b1"])
+    front.start(flow, "united", also=[other.source]).drain()
+    assert sorted(flow.values()) == ["a0", "a1", "b0", "b1"]
+    _settled(flow, 1, 1)
+
+
+def test_without_its_checkpoint_it_goes_on_and_with_a_lost_commit_it_repeats_nothing(
+    front: Front, flow: Flow
+) -> None:
+    flow.produce(range(10))
+    front.start(flow, "positioned", max_offsets=6).drain()
+    # As if the driver had died between the tasks' commits and Spark's commit log.
+    for name in ("1", ".1.crc"):
+        Path(flow.checkpoint, "commits", name).unlink()
+    front.start(flow, "positioned").drain()
+    shutil.rmtree(flow.checkpoint)
+    flow.produce(range(10, 20))
+    front.start(flow, "positioned").drain()
+    assert sorted(map(int, flow.values())) == list(range(20))
+    assert look(flow, complete=True).verdict is Verdict.SOUND
+    _settled(flow, 10, 10)
+
+
+def test_a_failed_task(front: Front, flow: Flow, tmp_path: Path) -> None:
+    """Where Spark does not repeat it, the query ends with its error and is started again."""
+    flow.produce([*(f"a{n}" for n in range(200)), "fail"], partition=0, key=b"k" * 4_000)
+    flow.produce((f"b{n}" for n in range(200)), partition=1, key=b"k" * 4_000)
+    arguments = {"tripped": str(tmp_path / "tripped")}
+    error = front.start(flow, "failing", arguments=arguments, max_transaction_records=100).error()
+    if error is not None:
+        assert "the user's own error" in error
+        front.start(flow, "failing", arguments=arguments).drain()
+    assert (tmp_path / "tripped").exists()
+    expected = ["fail", *(f"{letter}{n}" for letter in "ab" for n in range(200))]
+    assert sorted(flow.values()) == sorted(expected)
+    _settled(flow, 201, 200)
+
+
+def test_a_query_that_is_stopped_goes_on_where_it_was(front: Front, flow: Flow) -> None:
+    flow.produce(range(10))
+    query = front.start(flow, available_now=False)
+    until(lambda: flow.committed() == {0: 5, 1: 5}, lambda: "a batch")
+    query.stop()
+    flow.produce(range(10, 20))
+    front.start(flow).drain()
+    assert sorted(map(int, flow.values())) == list(range(20))
+    _settled(flow, 10, 10)

@@ -1,0 +1,248 @@
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka.cluster import broker_features
+from spark_eos.kafka.connection import Wire
+from spark_eos.testing import BrokerStartError, EmbeddedKafka
+from support.members import deadline
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (one that ended but was not waited for does not)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until_dead(pid: int, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while alive(pid):
+        assert time.monotonic() < deadline, f"{pid} still runs after {seconds} s"
+        time.sleep(0.02)
+
+
+def data_directory(pid: int) -> Path:
+    return Path(f"/proc/{pid}/cwd").readlink()
+
+
+def send(broker: EmbeddedKafka, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(20) == 0
+
+
+def received(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": f"test-{time.monotonic_ns()}",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        messages = consumer.consume(count, timeout=20)
+        assert all(message.error() is None for message in messages)
+        return [message.value() for message in messages]
+    finally:
+        consumer.close()
+
+
+def partitions(broker: EmbeddedKafka, topic: str) -> int | None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    found = admin.list_topics(timeout=10).topics.get(topic)
+    return None if found is None else len(found.partitions)
+
+
+def test_records_arrive(kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("numbers", config={"retention.ms": "3600000"})
+    send(kafka, "numbers", b"1", b"2", b"3")
+    assert received(kafka, "numbers", 3) == [b"1", b"2", b"3"]
+
+
+def test_topics_are_created_extended_and_deleted(kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("letters", partitions=2)
+    assert partitions(kafka, "letters") == 2
+    with pytest.raises(KafkaException, match="already exists"):
+        kafka.create_topic("letters")
+    kafka.add_partitions("letters", 5)
+    assert partitions(kafka, "letters") == 5
+    kafka.delete_topic("letters")
+    assert partitions(kafka, "letters") is None
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "stop without grace"])
+def test_a_restart_keeps_data_and_address(kafka: EmbeddedKafka, how: str) -> None:
+    kafka.create_topic("kept")
+    send(kafka, "kept", b"before")
+    address, pid = kafka.bootstrap_servers, kafka.pid
+    if how == "kill":
+        kafka.kill()
+    else:
+        kafka.stop(grace=10 if how == "stop" else 0)
+    process = kafka._remains.process
+    assert process is not None
+    # 143 is how a JVM ends regularly after SIGTERM.
+    assert process.exit_code() == (143 if how == "stop" else -signal.SIGKILL)
+    assert not alive(pid)
+    assert not kafka.is_running
+    with pytest.raises(RuntimeError, match="not running"):
+        kafka.create_topic("other")
+    kafka.start()
+    assert kafka.bootstrap_servers == address
+    assert kafka.pid != pid
+    send(kafka, "kept", b"after")
+    assert received(kafka, "kept", 2) == [b"before", b"after"]
+
+
+def test_a_paused_broker_is_silent_and_can_be_closed(kafka: EmbeddedKafka) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.list_topics(timeout=10)
+    kafka.pause()
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=0.5)
+    kafka.resume()
+    assert admin.list_topics(timeout=10).brokers
+    kafka.pause()
+    process = kafka._remains.process
+    assert process is not None
+    kafka.close()
+    assert not alive(process.pid)
+    # Woken up for SIGTERM, not killed after the grace time.
+    assert process.exit_code() == 128 + signal.SIGTERM
+
+
+def test_close_removes_process_and_data() -> None:
+    broker = EmbeddedKafka()
+    broker.start()
+    pid, directory = broker.pid, data_directory(broker.pid)
+    assert (directory / "data" / "meta.properties").exists()
+    with pytest.raises(RuntimeError, match="running already"):
+        broker.start()
+    broker.close()
+    broker.close()
+    assert not alive(pid)
+    assert not directory.exists()
+    assert "Performing controller activation" in broker.log()
+
+
+def test_features_and_properties_reach_the_broker() -> None:
+    with EmbeddedKafka(
+        features={"transaction.version": 1}, properties={"num.partitions": "7"}
+    ) as broker:
+        settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
+        node = ConfigResource(ConfigResource.Type.BROKER, "1")
+        admin = AdminClient(settings)  # without a name it would be gone before it answers
+        assert admin.describe_configs([node])[node].result(10)["num.partitions"].value == "7"
+        with closing(Wire(ClientSettings(settings))) as wire:
+            features = broker_features(wire, deadline()).features
+        assert features["transaction.version"] == 1
+        # What is not chosen is the newest.
+        assert features["group.version"] > 0
+
+
+def test_a_broker_that_cannot_start_shows_its_log() -> None:
+    broker = EmbeddedKafka(properties={"log.segment.bytes": "many"})
+    with pytest.raises(BrokerStartError, match=r"log\.segment\.bytes") as caught:
+        broker.start()
+    assert "exit code 1" in str(caught.value)
+    assert not broker.is_running
+    assert "log.segment.bytes" in broker.log()
+
+
+def test_a_feature_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(BrokerStartError, match=r"no\.such\.feature"):
+        EmbeddedKafka(features={"no.such.feature": 1}).start()
+
+
+def test_a_port_that_is_taken_is_named(kafka: EmbeddedKafka) -> None:
+    port = int(kafka.bootstrap_servers.rpartition(":")[2])
+    with pytest.raises(BrokerStartError, match=f"{port}: Address already in use"):
+        EmbeddedKafka(port=port).start()
+
+
+OWNER = """
+import os, sys, time
+from spark_eos.testing import EmbeddedKafka
+broker = EmbeddedKafka()
+broker.start()
+print(broker.pid, os.readlink(f"/proc/{broker.pid}/cwd"), flush=True)
+if sys.argv[1] == "wait":
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "forgets to close"])
+def test_nothing_outlives_its_owner(how: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, "wait" if how == "killed" else "exit"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        number, name = owner.stdout.readline().split()
+        pid, directory = int(number), Path(name)
+        if how == "killed":
+            assert (directory / "data").is_dir()
+            assert alive(pid)
+            owner.send_signal(signal.SIGKILL)
+            owner.wait()
+            wait_until_dead(pid)
+            deadline = time.monotonic() + 60
+            while directory.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert not directory.exists()
+        else:
+            assert owner.wait(30) == 0
+            assert not alive(pid)
+            assert not directory.exists()
+
+
+def test_a_fork_leaves_the_broker_alone(kafka: EmbeddedKafka) -> None:
+    child = os.fork()
+    if child == 0:
+        kafka.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert alive(kafka.pid)
+    assert data_directory(kafka.pid).exists()
+    assert partitions(kafka, "none") is None
+
+
+def start_and_await_others(meeting: Path, number: int) -> str:
+    with EmbeddedKafka() as broker:
+        (meeting / str(number)).touch()
+        deadline = time.monotonic() + 120
+        while len(list(meeting.iterdir())) < 3:
+            assert time.monotonic() < deadline, "the others do not start"
+            time.sleep(0.02)
+        return broker.bootstrap_servers
+
+
+def test_brokers_side_by_side(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        started = [(tmp_path, number) for number in range(3)]
+        found = pool.starmap(start_and_await_others, started, chunksize=1)
+    assert len(set(found)) == 3

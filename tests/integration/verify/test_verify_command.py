@@ -1,0 +1,214 @@
+"""``spark-eos verify``: what it prints, its exit statuses, what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_eos.cli import main
+from spark_eos.errors import ConfigurationError, SparkEosError
+from spark_eos.verify import Kind
+from spark_eos.verify.ledger import DUE, Ledger
+from support.flow import Flow
+from support.planting import Writer, fill, look, sources
+
+COMMAND = str(Path(sys.executable).with_name("spark-eos"))
+ALL = sources(range(5), range(5))
+ENDS = {0: 5, 1: 5}
+WIDTH = 100
+
+
+def arguments(flow: Flow, *more: str) -> list[str]:
+    topics = ["--input", flow.source, "--output", flow.target, "--group-id", flow.group_id]
+    match = [] if {"--key", "--header"} & set(more) else ["--position-header", "src"]
+    where = ["--bootstrap-servers", flow.bootstrap_servers]
+    return ["verify", *where, *topics, *match, "--timeout", "5", *more]
+
+
+def run(flow: Flow, *more: str) -> Result:
+    result = CliRunner().invoke(main, arguments(flow, *more))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_a_sound_run_has_exit_status_0_and_prints_no_warning(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write(ALL, ENDS)
+    # A setting that only producers have.
+    command = [COMMAND, *arguments(flow, "--kafka", "linger.ms=5", "--prefix", "spark-eos/")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("SOUND: 10 records in, 10 out as a read_committed consumer")
+    assert max(map(len, result.stdout.splitlines())) <= WIDTH
+
+
+def test_anomalies_have_exit_status_1(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.begin([(1, 2)])
+    writer.abort()
+    writer.write([*ALL[:3], *ALL[:3]], {0: 3, 1: 3})
+    result = run(flow, "--examples", "1")
+    assert result.exit_code == 1
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert lines[0] == ("ANOMALIES: 10 records in, 6 out as a read_committed consumer sees them")
+    assert max(map(len, lines)) <= WIDTH
+    table = {" ".join(line.split()) for line in lines}
+    assert "duplicates 3 more visible outputs of an input than expected" in table
+    assert "lost writes 3 processed input without its visible output" in table
+    assert "lost writes, 1 of 3 (never written 2, aborted 1):" in lines
+    assert "duplicates, 1 of 3:" in lines
+    assert f"  {flow.source}:0:0 at {flow.target}:0:0 and {flow.target}:0:3, " in result.stdout
+    assert "not yet processed" in result.stdout
+
+    document = json.loads(run(flow, "--json", "--examples", "1").stdout)
+    assert document["verdict"] == "anomalies"
+    assert (document["records_in"], document["records_out"]) == (10, 6)
+    assert set(document["found"]) == {kind.value for kind in Kind}
+    assert document["found"]["lost_writes"]["count"] == 3
+    assert document["found"]["lost_writes"]["attempts"] == {"none": 2, "aborted": 1}
+    assert document["found"]["duplicates"]["examples"] == [
+        {
+            "source": {"topic": flow.source, "partition": 0, "offset": 0},
+            "name": None,
+            "outputs": [
+                {"topic": flow.target, "partition": 0, "offset": offset} for offset in (0, 3)
+            ],
+            "detail": "2 visible, 1 expected",
+        }
+    ]
+    assert document["group"][1] == {
+        "topic": flow.source,
+        "partition": 1,
+        "committed_offset": 3,
+        "last_stable_offset": 5,
+    }
+    named = json.loads(run(flow, "--json", "--key").stdout)
+    assert named["not_checked"] == ["reordered"]
+    assert named["found"]["duplicates"]["examples"][0]["name"] == "0-0"
+
+
+def test_isolation_level_and_complete(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.write(ALL[:5], {0: 5})
+    writer.begin(ALL[5:])
+    writer.abort()
+    assert run(flow).exit_code == 0
+    assert run(flow, "--complete").exit_code == 1
+    assert run(flow, "--isolation-level", "read_uncommitted").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--input", "nothing"], "topic 'nothing' does not exist"),
+        (["--group-id", "nobody"], "group 'nobody' has no committed offset in any input topic"),
+        (["--key", "--header", "id"], "--position-header, --header and --key: give one"),
+        (["--position-header", ""], "the name of a header must not be empty"),
+        (["--header", "nope"], "has no header 'nope' to match it by"),
+        (["--expect-header", "id"], "header 'id' is not a number of outputs: b'0-0'"),
+        (["--kafka", "security.protocol=TLS"], "must be one of PLAINTEXT"),
+        (["--kafka", "fetch.min.bytes=x"], "Invalid value"),
+        (["--timeout", "1", "--bootstrap-servers", "127.0.0.1:1"], "within 1 s (--timeout)"),
+    ],
+)
+def test_what_can_not_be_judged_has_exit_status_2(
+    flow: Flow, more: list[str], message: str
+) -> None:
+    fill(flow, 1)
+    Writer(flow).write([(0, 0), (1, 0)], {0: 1, 1: 1})
+    result = run(flow, *more)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inputs": []},
+        {"inputs": "a-string"},
+        {"inputs": ["same"], "outputs": ["same"]},
+        {"isolation_level": "serializable"},
+        {"timeout": 0},
+        {"group_id": ""},
+    ],
+)
+def test_arguments_are_checked_before_anything_is_asked(flow: Flow, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        look(flow, **{"kafka": {"bootstrap.servers": "127.0.0.1:1"}, **wrong})
+
+
+def test_help() -> None:
+    result = CliRunner().invoke(main, ["verify", "--help"])
+    assert result.exit_code == 0
+    assert "0 sound, 1 anomalies were found, 2 it can't be judged" in " ".join(
+        result.stdout.split()
+    )
+    assert "spark-eos verify" in CliRunner().invoke(main, ["--help"]).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_removes_the_temporary_database(
+    flow: Flow, tmp_path: Path, number: signal.Signals
+) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.write(ALL, ENDS)
+    writer.begin([(0, 0)])  # something to wait for
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    with subprocess.Popen(
+        [COMMAND, *arguments(flow, "--timeout", "60")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(directory)},
+    ) as process:
+        until = time.monotonic() + 60
+        while not list(directory.glob("spark-eos-verify-*/ledger.sqlite")):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "Stopped.\n")
+    assert list(directory.iterdir()) == []
+
+
+def test_the_long_sort_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+
+    def long_sort() -> None:
+        with Ledger() as ledger:
+            ledger.add_inputs((number, number, 1, DUE) for number in range(400_000))
+            timer.start()
+            ledger.match({}, {})
+            time.sleep(1)
+            pytest.fail("the sort was too short to be interrupted")
+
+    with pytest.raises(KeyboardInterrupt):
+        long_sort()
+    timer.join()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_remove_the_temporary_database(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SparkEosError):
+        look(flow)
+    assert list(tmp_path.iterdir()) == []

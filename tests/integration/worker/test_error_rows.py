@@ -1,0 +1,371 @@
+"""Every row of the table of TxnOffsetCommit's errors, for one partition of a request with two.
+
+The broker accepts the whole request; the proxy changes its answer. Whatever is not retried until
+it is accepted must leave nothing behind, of the partition that was accepted neither.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.kafka.cluster import NO_ID
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos.kafka.transactions import MemberIdentity, ProducerIdAndEpoch, fence_producer
+from spark_eos.worker import transaction
+from spark_eos.worker.librdkafka_errors import TransactionError
+from support.bench import Bench, answered
+from support.flow import Flow
+from support.members import deadline
+from support.proxy import KafkaProxy
+from support.proxy_faults import Rewrite
+from support.queries import relay, run_available
+from support.versions import OFFSET_COMMIT, needs_topic_ids
+
+_RETRIED = [
+    "100 UNKNOWN_TOPIC_ID",
+    "3 UNKNOWN_TOPIC_OR_PARTITION",
+    "14 COORDINATOR_LOAD_IN_PROGRESS",
+    "51 CONCURRENT_TRANSACTIONS",
+    "48 INVALID_TXN_STATE",
+]
+_MOVED = ["15 COORDINATOR_NOT_AVAILABLE", "16 NOT_COORDINATOR"]
+_REJECTED = [
+    "69 GROUP_ID_NOT_FOUND",
+    "113 STALE_MEMBER_EPOCH",
+    "134 UNASSIGNED_PARTITION",
+    "25 UNKNOWN_MEMBER_ID",
+    "82 FENCED_INSTANCE_ID",
+    "110 FENCED_MEMBER_EPOCH",
+]
+_FENCED = ["47 INVALID_PRODUCER_EPOCH", "49 INVALID_PRODUCER_ID_MAPPING", "90 PRODUCER_FENCED"]
+_REFUSED = {
+    "29 TOPIC_AUTHORIZATION_FAILED": "lacks Read on topic 'in-",
+    "30 GROUP_AUTHORIZATION_FAILED": "lacks Read on group 'group-",
+    "53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "lacks Write on transactional ids that begin with",
+    "12 OFFSET_METADATA_TOO_LARGE": "offset.metadata.max.bytes",
+    "24 INVALID_GROUP_ID": "another group_id",
+    "42 INVALID_REQUEST": "the broker's log",
+    "35 UNSUPPORTED_VERSION": "transaction.version to 2",
+    "-1 UNKNOWN_SERVER_ERROR": "",
+    "12345 UNKNOWN": "",
+}
+
+
+def _code(row: str) -> int:
+    return int(row.split(maxsplit=1)[0])
+
+
+@pytest.fixture
+def rows(module_bench: Bench, proxy: KafkaProxy) -> Iterator[Bench]:
+    """A bench that is as good as new, but for what earlier tests have committed."""
+    plan = dict(module_bench.writing._plan)
+    yield module_bench
+    proxy.reset()
+    module_bench.writing._plan = plan
+    module_bench.add_and_commit()
+
+
+@pytest.mark.parametrize("row", _RETRIED + _MOVED)
+def test_retried_until_it_is_accepted(row: str, rows: Bench) -> None:
+    used = rows.add_and_commit()
+    refused = rows.on_offsets(answered(0, _code(row)), times=2)
+    offsets, values = rows.add()
+    looked_up = rows.group_look_ups()
+    rows.writing.commit()
+    assert len(refused.hits) == 2
+    assert len(looked_up.hits) == (2 if row in _MOVED else 0)
+    assert rows.committed() == offsets
+    assert rows.news() == values
+    rows.assert_as_before(used)
+
+
+@pytest.mark.parametrize("row", _RETRIED + _MOVED)
+def test_retried_but_not_for_ever(row: str, rows: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows.on_offsets(answered(0, _code(row)), times=None)
+    rows.hurry(monkeypatch)
+    failure = rows.fails()
+    assert failure.again
+    assert f"for group '{rows.flow.group_id}'" in str(failure)
+    assert f"s (transaction_timeout_ms); last: TxnOffsetCommit: {rows.flow.source}-1: {row}" in (
+        str(failure)
+    )
+
+
+@pytest.mark.timeout(30)
+def test_retried_no_longer_than_its_transaction_may_live(
+    rows: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.on_offsets(answered(0, 51), times=None)
+    monkeypatch.setattr(transaction, "_LEAST_SECONDS", 0.1)
+    # Later the broker would abort it, and its answer, 47 then, would hide the reason.
+    failure = rows.fails(age=59.8)
+    assert "s (transaction_timeout_ms); last: TxnOffsetCommit:" in str(failure)
+    assert "51 CONCURRENT_TRANSACTIONS" in str(failure)
+
+
+@pytest.mark.parametrize("row", [*_REJECTED, *_FENCED])
+def test_aborted_and_left_to_another_round(row: str, rows: Bench) -> None:
+    sent = rows.on_offsets(answered(0, _code(row)), times=None)
+    failure = rows.fails()
+    assert failure.again
+    assert f"group '{rows.flow.group_id}' as member spark-eos-0 at epoch" in str(failure)
+    assert f": {rows.flow.source}-1: {row}" in str(failure)
+    # Never repeated with another producer epoch: ours can't change but to our successor's.
+    assert len(sent.hits) == 1
+
+
+@pytest.mark.parametrize("row", ["22 ILLEGAL_GENERATION", "25 UNKNOWN_MEMBER_ID"])
+def test_by_name_aborted_and_left_to_another_round(row: str, rows: Bench) -> None:
+    for partition in (0, 1):
+        rows.change_plan(partition, topic_id=NO_ID)
+    sent = rows.on_offsets(answered(0, _code(row)), times=None)
+    failure = rows.fails()
+    assert failure.again
+    assert f": {rows.flow.source}-1: {row}" in str(failure)
+    assert [request.version for request in sent.hits] == [5]
+
+
+@pytest.mark.parametrize("row", _REFUSED)
+def test_aborted_with_an_error_that_helps(row: str, rows: Bench) -> None:
+    sent = rows.on_offsets(answered(0, _code(row)), times=None)
+    failure = rows.fails()
+    assert not failure.again
+    assert f"group '{rows.flow.group_id}' as member spark-eos-0 at epoch" in str(failure)
+    assert f": {rows.flow.source}-1: {row}" in str(failure)
+    assert _REFUSED[row] in str(failure)
+    assert len(sent.hits) == 1
+
+
+def test_the_worst_of_an_answers_codes_decides(rows: Bench) -> None:
+    sent = rows.on_offsets(answered(16, 113), times=None)
+    failure = rows.fails()
+    assert failure.again
+    both = f"{rows.flow.source}-0: 16 NOT_COORDINATOR, {rows.flow.source}-1: 113 STALE_MEMBER_EPOCH"
+    assert both in str(failure)
+    assert len(sent.hits) == 1
+
+
+def _leaves_out(_request: Any, answer: Any) -> None:
+    del answer.topics[0].partitions[1]
+
+
+def _is_empty(_request: Any, answer: Any) -> None:
+    answer.topics = []
+
+
+def _names_another_topic(_request: Any, answer: Any) -> None:
+    answer.topics[0].topic_id = uuid.UUID(int=7)
+
+
+def _tells_of_another_partition(_request: Any, answer: Any) -> None:
+    answer.topics[0].partitions[1].partition_index = 9
+
+
+def _tells_of_one_twice(_request: Any, answer: Any) -> None:
+    answer.topics[0].partitions[1].partition_index = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "instead"),
+    [
+        (_leaves_out, "{source}-0"),
+        (_is_empty, "nothing"),
+        pytest.param(_names_another_topic, "{other}-0, {other}-1", marks=needs_topic_ids),
+        (_tells_of_another_partition, "{source}-0, {source}-9"),
+        (_tells_of_one_twice, "{source}-0, {source}-0"),
+    ],
+)
+def test_an_answer_about_something_else(change: Any, instead: str, rows: Bench) -> None:
+    rows.on_offsets(Rewrite(change), times=None)
+    failure = rows.fails()
+    assert not failure.again
+    source = rows.flow.source
+    asked = f"group '{rows.flow.group_id}': asked about {source}-0, {source}-1, the coordinator"
+    assert asked in str(failure)
+    words = instead.format(source=source, other=uuid.UUID(int=7))
+    assert str(failure).endswith(f"answers about {words}")
+
+
+# What the broker itself answers -----------------------------------------------------------------
+
+
+def _member(rows: Bench) -> MemberIdentity:
+    return rows.writing._plan[rows.flow.source, 1].member
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param("113 STALE_MEMBER_EPOCH", marks=needs_topic_ids), "25 UNKNOWN_MEMBER_ID"],
+)
+def test_the_brokers_own_answer_to_a_wrong_member(row: str, rows: Bench) -> None:
+    member = _member(rows)
+    epoch, member_id = member.epoch, member.member_id
+    if row.startswith("113"):
+        epoch += 1
+    else:
+        member_id = "nobody"
+    rows.change_plan(1, member=replace(member, epoch=epoch, member_id=member_id))
+    failure = rows.fails()
+    assert failure.again
+    assert f": {rows.flow.source}-1: {row}" in str(failure)
+
+
+def test_the_brokers_own_answer_by_name_22_illegal_generation(rows: Bench) -> None:
+    member = _member(rows)
+    for partition in (0, 1):
+        rows.change_plan(partition, topic_id=NO_ID)
+    rows.change_plan(1, member=replace(member, epoch=member.epoch + 1))
+    failure = rows.fails()
+    assert failure.again
+    assert f": {rows.flow.source}-1: 22 ILLEGAL_GENERATION" in str(failure)
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["100 UNKNOWN_TOPIC_ID", pytest.param("69 GROUP_ID_NOT_FOUND", marks=needs_topic_ids)],
+)
+def test_the_brokers_own_answer_to_what_does_not_exist(
+    row: str, rows: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.hurry(monkeypatch)
+    if row.startswith("69"):
+        nowhere = replace(rows.writing._settings, group_id="no-such-group")
+        monkeypatch.setattr(rows.writing, "_settings", nowhere)
+    else:
+        for partition in (0, 1):
+            rows.change_plan(partition, topic_id=uuid.uuid4())
+    failure = rows.fails()
+    if row.startswith("69"):
+        assert failure.again
+        assert f"{rows.flow.source}-1: {row}" in str(failure)
+    else:
+        # Looked up, the topic has another id than the one that the broker does not know.
+        assert not failure.again
+        assert f"'{rows.flow.source}' was deleted and created anew" in str(failure)
+
+
+@pytest.mark.parametrize("row", _FENCED[:2])
+def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: Bench) -> None:
+    before = rows.committed()
+    rows.add()
+    rows.worker.records.flush(deadline())
+    used = rows.worker.identity
+    if row.startswith("47"):
+        fence_producer(rows.wire, used.transactional_id, 60_000, deadline())
+    else:
+        rows.worker._identity = ProducerIdAndEpoch(used.transactional_id, 1 << 40, used.epoch)
+    with pytest.raises(TransactionError, match=row) as failure:
+        rows.writing.commit()
+    assert failure.value.again
+    rows.assert_nothing_left(before, used)
+
+
+# Whole queries ----------------------------------------------------------------------------------
+
+
+def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
+    """A query whose one task commits both source partitions with one request."""
+    return run_available(spark, flow, lambda f: relay(f).coalesce(1), max_members=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("row", "rounds"), [(_RETRIED[3], 1), (_MOVED[1], 1), (_REJECTED[1], 2), (_FENCED[0], 2)]
+)
+def test_a_query_goes_on(
+    row: str, rounds: int, proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    proxied_flow.produce(range(20))
+    refused = proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)))
+    (report,) = _run(spark_eos_session, proxied_flow)
+    assert len(refused.hits) == 1
+    assert (report.rounds, report.rows_written, report.rows_skipped) == (rounds, 20, 0)
+    assert report.offset_commit_version == OFFSET_COMMIT
+    assert sorted(map(int, proxied_flow.values())) == list(range(20))
+    assert proxied_flow.committed() == {0: 10, 1: 10}
+    assert proxied_flow.open_transactions() == []
+
+
+@pytest.mark.parametrize("row", ["29 TOPIC_AUTHORIZATION_FAILED", _RETRIED[1]])
+def test_a_query_ends_and_the_next_writes_every_row(
+    row: str, proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    proxied_flow.produce(range(20))
+    proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)), times=None)
+    # A code that is retried, to the end of two rounds.
+    options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "max_rounds": 2}
+    with pytest.raises(StreamingQueryException) as failure:
+        _run(spark_eos_session, proxied_flow, **options)
+    reason = str(failure.value)
+    assert f"batch 0 of group '{proxied_flow.group_id}'" in reason
+    assert f"{proxied_flow.source}-1: {row}" in reason
+    assert _REFUSED.get(row, "not written after 2 rounds (rounds)") in reason
+    proxy.reset()
+    assert proxied_flow.values() == []
+    assert proxied_flow.committed() == {0: 0, 1: 0}
+    assert proxied_flow.open_transactions() == []
+    (report,) = _run(spark_eos_session, proxied_flow)
+    assert report.rows_written == 20
+    assert sorted(map(int, proxied_flow.values())) == list(range(20))
+
+
+def _in_a_second_round(proxy: KafkaProxy) -> None:
+    proxy.on(TxnOffsetCommitRequest, answered(0, _code(_REJECTED[1])))
+
+
+def test_a_second_round_of_columns_under_an_alias(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    """``source.topic`` is then the row's target topic, too."""
+    flow = proxied_flow
+    flow.produce(range(20))
+    _in_a_second_round(proxy)
+
+    def aliased(frame: DataFrame) -> DataFrame:
+        target = F.lit(flow.target).alias("topic")
+        return relay(frame).coalesce(1).select("source", "key", "value", target)
+
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
+
+    def batch(frame: DataFrame, batch_id: int) -> None:
+        sink(frame.alias("source").select("source.*"), batch_id)
+
+    frame = aliased(sink.read(spark_eos_session, subscribe=flow.source))
+    query = sink.write(frame).foreachBatch(batch).trigger(availableNow=True).start()
+    query.awaitTermination()
+    sink.close()
+    (report,) = reports
+    assert (report.rounds, report.rows_written) == (2, 20)
+    assert sorted(map(int, flow.values())) == list(range(20))
+
+
+def test_rows_that_are_gone_in_a_second_round_end_the_query(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    """What is filtered out in one round only would count as having no output."""
+    proxied_flow.produce(range(20))
+    _in_a_second_round(proxy)
+    seen = tmp_path / "seen"
+
+    def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            yield rows.slice(0, 0) if seen.exists() else rows
+        seen.touch()
+
+    def vanishing(frame: DataFrame) -> DataFrame:
+        chosen = relay(frame).coalesce(1)
+        return chosen.mapInArrow(once, chosen.schema)
+
+    with pytest.raises(StreamingQueryException, match="had rows in round 1 and has none in round"):
+        run_available(spark_eos_session, proxied_flow, vanishing)
+    assert proxied_flow.values() == []
+    assert proxied_flow.committed() == {0: 0, 1: 0}

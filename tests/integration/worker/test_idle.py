@@ -1,0 +1,95 @@
+"""Idle for longer than the brokers remember transactional ids and producers.
+
+Kafka forgets both after days; the broker here does so after seconds.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_eos.client.error_codes import Code
+from spark_eos.errors import KafkaResponseError
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.open_transactions import describe_transaction
+from spark_eos.kafka.transactional_ids import driver_id
+from spark_eos.kafka.transactions import fence_producer
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.worker import producer, task
+from support.data_sources import keepers
+from support.flow import Flow
+from support.keeping import keeping
+from support.members import deadline
+from support.queries import until
+from support.runs import running
+
+_FORGETFUL = {
+    "transactional.id.expiration.ms": "1000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    "producer.id.expiration.ms": "1000",
+    "producer.id.expiration.check.interval.ms": "200",
+}
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(properties=_FORGETFUL) as broker:
+        yield broker
+
+
+def _known(wire: Wire, transactional_id: str) -> bool:
+    try:
+        describe_transaction(wire, transactional_id, deadline())
+    except KafkaResponseError as error:
+        if error.code != Code.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+def _await_forgotten(flow: Flow, name: str) -> None:
+    with flow.wire() as wire:
+        until(lambda: not _known(wire, name), lambda: f"{name} to be forgotten")
+
+
+def test_a_worker_goes_on_without_a_further_round(
+    forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "_IDLE", 0.5)
+    flow = Flow(forgetful, str(tmp_path / "c"), str(tmp_path / "w"))
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        (worker,) = runs.producers()
+        first = worker.identity
+        _await_forgotten(flow, first.transactional_id)
+        assert runs.batch(10, 10).rounds == 1
+        assert worker.identity.transactional_id == first.transactional_id
+        assert worker.identity.producer_id != first.producer_id
+        runs.written_once(10, 10)
+
+
+def test_a_data_source_goes_on(
+    forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can't write in a further round."""
+    monkeypatch.setattr(producer, "_IDLE", 0.5)
+    flow = Flow(forgetful, str(tmp_path / "c"), str(tmp_path / "w"))
+    with keeping(flow, monkeypatch) as kept:
+        kept.batch(0, 3, 5)
+        (kept_keeper,) = keepers(flow)
+        (worker,) = task._producers.values()
+        _await_forgotten(flow, worker.identity.transactional_id)
+        assert kept.batch(1, 7, 5).rows_written == 4
+        assert keepers(flow) == [kept_keeper]
+        assert len(flow.values()) == 12
+        assert flow.committed() == {0: 7, 1: 5}
+
+
+def test_the_drivers_ids_are_made_anew(forgetful: EmbeddedKafka, tmp_path: Path) -> None:
+    flow = Flow(forgetful, str(tmp_path / "c"), str(tmp_path / "w"))
+    name = driver_id("spark-eos", flow.group_id)
+    with flow.wire() as wire:
+        for _ in range(2):
+            fence_producer(wire, name, 60_000, deadline())
+            assert _known(wire, name)
+            _await_forgotten(flow, name)

@@ -1,0 +1,103 @@
+"""One worker's transactions on the real broker, without Spark."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from spark_eos.worker.librdkafka_errors import TransactionError
+from support.flow import Flow
+from support.members import deadline, started
+from support.writing import refused, rows, take_over, transactions
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> None:
+    with started(flow) as membership, transactions(flow, membership, version) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        writing.add(rows(flow, 1, 7))
+        assert flow.committed() == {}
+        writing.commit()
+        assert sorted(flow.values()) == ["0/0", "0/1", "1/7"]
+        assert flow.committed() == {0: 2, 1: 8}
+        assert writing.counters.transactions == 1
+
+
+def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        writing.abort()
+        assert flow.values() == []
+        assert flow.committed() == {}
+        writing.add(rows(flow, 0, 0, 1))
+        writing.commit()
+        assert sorted(flow.values()) == ["0/0", "0/1"]
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -> None:
+    with started(flow) as membership, transactions(flow, membership, version) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        take_over(flow, membership)
+        assert refused(flow, writing, "25 UNKNOWN_MEMBER_ID").again
+
+
+def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
+    with started(flow) as membership, transactions(flow, membership) as stale:
+        take_over(flow, membership)
+        fresh = membership.identities()
+        # Partition 0 as its member now is, partition 1 as it was.
+        plan = {**stale._plan}
+        old = plan[flow.source, 0]
+        plan[flow.source, 0] = replace(old, member=fresh[flow.source, 0])
+        stale._plan = plan
+        stale.add(rows(flow, 0, 0))
+        stale.add(rows(flow, 1, 0))
+        assert refused(flow, stale, f"{flow.source}-1: 25").again
+
+
+def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        flow.broker.kill()
+        flow.broker.start()
+        failure: TransactionError | None = None
+        try:
+            writing.commit()
+        except TransactionError as error:
+            failure = error
+        # Either way it is whole, and only what did not commit is to be written again.
+        assert failure is None or failure.again
+        assert sorted(flow.values()) == ([] if failure else ["0/0", "0/1"])
+        assert flow.committed() == ({} if failure else {0: 2})
+        assert flow.open_transactions() == []
+
+
+def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow: Flow) -> None:
+    """A worker that serves another query next does not wait for brokers that are gone."""
+    with started(flow) as membership:
+        with transactions(flow, membership) as writing:
+            writing.add(rows(flow, 0, 0, 1))
+            writing.commit()
+            # Else the markers may be missing for good: KAFKA-20734.
+            assert flow.values() == ["0/0", "0/1"]
+            flow.broker.kill()
+            began = time.monotonic()
+        elapsed = time.monotonic() - began
+        flow.broker.start()
+        # Nor for connect_timeout_ms, which is 20 s here.
+        assert elapsed < 15
+        # Whoever takes its place writes on.
+        with transactions(flow, membership) as writing:
+            writing.add(rows(flow, 0, 2))
+            writing.commit()
+    assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]
+
+
+def test_a_producer_in_a_transaction_is_fenced_when_it_is_given_up(flow: Flow) -> None:
+    with started(flow) as membership:
+        with transactions(flow, membership) as writing:
+            writing.add(rows(flow, 0, 0, 1))
+            writing._producer.records.flush(deadline())
+            assert flow.open_transactions() != []
+        assert flow.open_transactions() == []
