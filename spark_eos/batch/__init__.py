@@ -1,1 +1,1 @@
-"""What driver and tasks tell each other about one batch; pure values."""
+"""Values that the driver and tasks exchange about one batch; pure."""

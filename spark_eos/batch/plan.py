@@ -127,7 +127,7 @@ def batch_plan(
         committed: Next offset by (topic, partition).
         members: The member that may commit each partition; one without a member is left out.
         topic_ids: Ids of the source topics.
-        known: Partitions that the group has ever had offsets for, told in the metadata.
+        known: Partitions that the group has ever had offsets for; the metadata names them.
     """
     # One string object per topic, which pickle then writes only once.
     metadata = {topic: known.metadata(topic) for topic in {topic for topic, _ in batch.ends}}

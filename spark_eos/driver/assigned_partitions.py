@@ -26,7 +26,7 @@ class Member:
         member_id: The id it joined with; a takeover makes a new one.
         epoch: The member epoch of the last heartbeat's answer.
         assignment_epochs: The assigned partitions, each with the member epoch at which it came.
-        acknowledged: The owned partitions that the broker was last told of.
+        acknowledged: The owned partitions as last sent to the broker.
     """
 
     instance_id: str

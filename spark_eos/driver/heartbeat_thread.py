@@ -22,14 +22,14 @@ class HeartbeatThread:
     Args:
         group_id: The consumer group, for log messages.
         beat: Sends the heartbeats. What it raises is logged, and does not end the thread.
-        due: Whether to send them, given the seconds since the last ones. Asked once a second, or
-            once an ``interval`` if that is shorter.
-        watch: Whether to go on; asked as often.
-        at_end: Called once when ``watch`` says no, before the thread ends.
+        due: Returns whether to send them, given the seconds since the last ones; called once a
+            second, or every ``interval`` if that is shorter.
+        watch: Returns whether to continue; called as often.
+        at_end: Called when ``watch`` returns False, before the thread ends.
         each_beat: Called after each ``beat``; must not raise.
 
     Attributes:
-        interval: Seconds between heartbeats; the broker tells it with each answer.
+        interval: Seconds between heartbeats, as the broker's last answer asks for.
         refused: The error of the last heartbeats if a broker refused them for good, else None.
     """
 

@@ -43,8 +43,8 @@ class GroupMembership:
         group_id: The consumer group.
         max_members: Maximum number of members; there are never more than source partitions.
         group_timeout_ms: Time limit of joining, and of each call to the group, in milliseconds.
-        watch: Returns whether to go on; called about once a second.
-        at_end: Called when ``watch`` says no; expected to call `leave`.
+        watch: Returns whether the query is still active; called about once a second.
+        at_end: Called when ``watch`` returns False; expected to call `leave`.
         each_beat: Called after each round of heartbeats on their thread; must not raise.
         renews_only: Whether to give up if somebody else is a member, instead of taking over.
     """
@@ -278,7 +278,7 @@ class GroupMembership:
             try:
                 own_group(self._wire, self._group_id, deadline)
             except ForeignMemberError as error:
-                # Heartbeats go on: we keep the partitions we have until the run ends.
+                # Heartbeats continue: the members keep what they have until the run ends.
                 self._foreign = error
                 logger.error("%s", error)  # noqa: TRY400 - the message says it all
 

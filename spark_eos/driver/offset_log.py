@@ -126,7 +126,7 @@ class Note:
         """Reads a note; an empty one if the text isn't a note."""
         try:
             fields = json.loads(text)
-            ids = {topic: uuid.UUID(told) for topic, told in fields["topic_ids"].items()}
+            ids = {topic: uuid.UUID(text) for topic, text in fields["topic_ids"].items()}
             return cls(str(fields["group_id"]), ids)
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()
@@ -235,7 +235,7 @@ class OffsetLog:
     def began_ms(self, batch_id: int) -> int:
         """When Spark first began a batch, in milliseconds since 1970.
 
-        By the clock of the driver at that time; 0 if the offset log does not tell.
+        By the clock of the driver at that time; 0 if the offset log does not have it.
         """
         lines = (self._files.read(f"offsets/{batch_id}") or "").split("\n", 2)
         try:

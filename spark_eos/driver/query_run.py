@@ -105,7 +105,7 @@ class QueryRun:
 
         Args:
             tasks_outlive_stop: How many seconds the tasks of a cancelled Spark job may keep
-                running; transactions that they leave open meanwhile are ended.
+                running; transactions that they leave open are ended for that long.
             aside: Whether to return without waiting for that; the interpreter waits for it at
                 exit.
         """
@@ -146,7 +146,7 @@ class QueryRun:
         """Whether a transaction of the query is open now.
 
         Raises:
-            SparkEosError: The brokers can't tell.
+            SparkEosError: The brokers don't answer, or don't let the query list transactions.
         """
         return bool(self._leftovers.names())
 
