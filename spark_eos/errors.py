@@ -1,4 +1,4 @@
-"""What spark-eos raises."""
+"""The errors that spark-eos raises."""
 
 from collections.abc import Iterable
 from typing import Any

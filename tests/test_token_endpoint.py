@@ -142,7 +142,7 @@ def _headers_in_drops(request: BaseHTTPRequestHandler) -> None:
 def test_an_answer_that_comes_in_drops(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each drop comes within the time of a socket, all of them together do not."""
     monkeypatch.setattr(oauth, "_TIMEOUT", 1.0)
-    with endpoint(answer) as url, pytest.raises(TokenError, match="no whole answer within 1 s"):
+    with endpoint(answer) as url, pytest.raises(TokenError, match="no complete answer within 1 s"):
         ask(url)
 
 

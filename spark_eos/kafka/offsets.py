@@ -24,7 +24,7 @@ TopicIds = Mapping[str, uuid.UUID | None]
 
 
 def _versions(ids: TopicIds) -> dict[str, int]:
-    """Versions of OffsetFetch and OffsetCommit: 10 by topic id, or 9 by name if an id is unknown."""
+    """Versions of OffsetFetch and OffsetCommit: 10 by topic id, 9 by name if an id is unknown."""
     if NO_ID in ids.values():
         return {"min_version": _BY_NAME, "max_version": _BY_NAME}
     return {"min_version": _BY_NAME}
