@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-slow matrix chaos chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit test-slow matrix chaos chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ jars: $(VENV)/.stamp ## Download the jars of the embedded brokers and of Spark's
 
 test: jars ## Run the tests on a real broker and a real Spark
 	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
+
+test-unit: $(VENV)/.stamp ## Run the tests that need neither: seconds, and no JVM
+	@$(BIN)/python -m pytest tests/unit
 
 test-slow: jars ## Run the tests that take longest: faults, the demo, the jobs, secrets, Connect
 	@$(BIN)/python -m pytest -m slow --numprocesses 2 --dist worksteal

@@ -1,7 +1,8 @@
 """Writes docs/options.md from the code: signatures, docstrings and click's commands.
 
 The page is committed, so that it can be read where the code is read, and a change of an option
-shows in its review; ``tests/test_docs_pages.py`` fails while it is not what this module makes.
+shows in its review; ``tests/integration/docs/test_docs_pages.py`` fails while it is not what this
+module makes.
 """
 
 import inspect

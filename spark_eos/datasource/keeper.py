@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_eos.batch.batch_report import BatchReport
-from spark_eos.batch.plan import BatchPlan, BatchRange
+from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.datasource.json_values import PlainError
@@ -34,7 +34,7 @@ from spark_eos.datasource.keeper_messages import (
 from spark_eos.datasource.keeper_socket import Peer, PeerError
 from spark_eos.driver.checkpoint_files import ArrowFiles
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.query_run import Partitions, QueryRun
+from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import (
     CheckpointError,
     QueryStoppedError,

@@ -7,10 +7,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_eos.batch import plan
-from spark_eos.batch.plan import BatchPlan, BatchRange
+from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import REPORT_DDL, JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.query_run import Partitions
 from spark_eos.spark.columns import check_columns, written
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.worker.task import write_task

@@ -1,0 +1,138 @@
+"""``spark-eos status`` on the real broker."""
+
+import socket
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from support.flow import Flow
+from support.members import deadline, started
+from support.operating import document, one_open, run
+from support.queries import until
+from support.versions import OFFSET_COMMIT
+from support.writing import rows, sent_requests, transactions
+
+WIDTH = 100
+# ListOffsets, Metadata, OffsetFetch, FindCoordinator, DescribeGroups, ApiVersions,
+# DescribeTransactions, ListTransactions, ConsumerGroupDescribe.
+READING = {2, 3, 9, 10, 15, 18, 65, 66, 69}
+
+
+def _lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_a_group_with_members_and_lag(flow: Flow) -> None:
+    flow.produce(range(1_500), partition=0)
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        writing.commit()
+        table = run("status", flow)
+        found = document(flow)
+        epochs = {i.instance_id: i.epoch for i in membership.identities().values()}
+    assert table.exit_code == 0
+    assert found["group"]["state"] == "Stable"
+    assert found["group"]["epoch"] == found["group"]["assignment_epoch"] > 0
+    assert {m["instance_id"]: m["epoch"] for m in found["members"]} == epochs
+    assert {m["client_id"].rsplit("-", 1)[0] for m in found["members"]} == {
+        f"spark-eos-{socket.gethostname()}"
+    }
+    first, second = found["partitions"]
+    member_id = first.pop("member_id")
+    (owner,) = [m for m in found["members"] if m["member_id"] == member_id]
+    assert owner["assigned"] == [{"topic": flow.source, "partition": 0}]
+    assert first == {
+        "topic": flow.source,
+        "partition": 0,
+        "committed_offset": 2,
+        "last_stable_offset": 1_500,
+        "high_watermark": 1_500,
+        "lag": 1_498,
+        "assignment_epoch": None,
+    }
+    assert (second["committed_offset"], second["lag"]) == (None, None)
+    assert found["lag"] == 1_498
+    assert found["open_transactions"] == []
+    assert (found["transaction_version"], found["commits_by_topic_id"]) == (2, OFFSET_COMMIT == 6)
+    assert found["problem"] is None
+
+    # The table has the same facts.
+    lines = _lines(table.stdout)
+    assert [flow.source, "0", "2", "1,500", "1,500", "1,498", owner["instance_id"], "-"] in lines
+    (other,) = {"spark-eos-0", "spark-eos-1"} - {owner["instance_id"]}
+    assert [flow.source, "1", "-", "0", "0", "-", other, "-"] in lines
+    assert f"Group {flow.group_id}: Stable, group epoch" in table.stdout
+    assert f"No open transactions of prefix spark-eos and group {flow.group_id}." in table.stdout
+    how = "by topic id (KIP-1319)" if OFFSET_COMMIT == 6 else "by topic name"
+    assert f"{how}: TxnOffsetCommit v{OFFSET_COMMIT}" in table.stdout
+    for member in found["members"]:
+        assert any({member["instance_id"], member["client_id"]} <= set(line) for line in lines)
+
+
+def test_status_only_reads(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 0, 0))
+        writing._producer.flush(deadline())
+        before = document(flow)
+        assert len(before["open_transactions"]) == 1
+        assert document(flow)["members"] == before["members"]
+        assert document(flow)["group"] == before["group"]
+        writing.commit()
+    assert flow.values() == ["0/0"]
+    # Without members of this process, whose heartbeats would be among them.
+    requests = sent_requests(monkeypatch)
+    document(flow)
+    sent = {request.api_key for request in requests}
+    assert {9, 69} <= sent <= READING, sent
+
+
+def test_a_group_without_members_keeps_its_offsets(flow: Flow) -> None:
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 1, 0))
+        writing.commit()
+    found = document(flow)
+    assert (found["group"]["state"], found["members"]) == ("Empty", [])
+    assert [p["committed_offset"] for p in found["partitions"]] == [None, 1]
+    assert {p["member_id"] for p in found["partitions"]} == {None}
+
+
+def test_output_fits_100_columns(flow: Flow) -> None:
+    flow.name = f"{flow.name}-{'long-' * 12}"
+    flow.broker.create_topic(flow.source, flow.partitions)
+    flow.broker.create_topic(flow.target, flow.partitions)
+    with one_open(flow) as name:
+        for command in ("status", "abort"):
+            output = run(command, flow).stdout
+            assert max(len(line) for line in output.splitlines()) <= WIDTH
+            # Folded, never cut: it can still be copied out.
+            assert "…" not in output
+            table = output[output.index("transactional id") :].split("\n\n")[0].splitlines()[2:]
+            parts = [line.split(" ")[0] for line in table]
+            assert "".join(parts) == name
+            assert len(parts) > 1
+
+
+def test_a_group_of_the_classic_protocol(flow: Flow) -> None:
+    flow.produce(range(3), partition=0)
+    consumer = Consumer({**flow.kafka, "group.id": flow.group_id, "client.id": "old [b]one[/b]"})
+    with closing(consumer):
+        consumer.subscribe([flow.source])
+        until(lambda: consumer.poll(0.1) or consumer.assignment(), lambda: "assignment")
+        consumer.commit(offsets=[TopicPartition(flow.source, 0, 1)], asynchronous=False)
+        found = document(flow)
+        table = run("status", flow).stdout
+    assert (found["group"]["state"], found["group"]["epoch"]) == ("Stable", None)
+    (member,) = found["members"]
+    assert (member["client_id"], member["assigned"]) == ("old [b]one[/b]", None)
+    assert found["lag"] == 2
+    assert "old [b]one[/b]" in table
+    assert "of the classic protocol: no query of spark-eos runs in it" in table
+
+
+def test_a_group_that_does_not_exist_is_one_line(flow: Flow) -> None:
+    for more in ([], ["--json"]):
+        result = run("status", flow, *more)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"Error: group '{flow.group_id}' does not exist on ")
+        assert result.stderr.count("\n") == 1

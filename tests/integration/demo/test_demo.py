@@ -1,0 +1,147 @@
+"""The demonstration: what it counts, what it shows, and what it leaves."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from spark_eos.demo.orders import make_orders, produce_orders
+from spark_eos.demo.target import LingeringTransactionError, TargetReader
+from spark_eos.demo.verdict import tally
+from support.flow import Flow
+from support.queries import until
+
+COMMAND = [sys.executable, "-c", "from spark_eos.cli import main; main()", "demo"]
+
+
+def test_a_tampered_target_is_found_out(flow: Flow) -> None:
+    count = 2_500
+    orders = [value for _key, value in make_orders(count, seed=1)]
+    produce_orders(flow.bootstrap_servers, flow.target, count, seed=1)
+    with TargetReader(flow.bootstrap_servers, flow.target, flow.partitions) as reader:
+        reader.read_all()
+        assert tally(count, reader.counts).exactly_once
+        producer = Producer(flow.kafka)
+        producer.produce(flow.target, orders[17])
+        assert producer.flush(20) == 0
+        reader.read_all()
+        doubled = tally(count, reader.counts)
+    assert (doubled.orders_out, doubled.duplicates, doubled.missing) == (count + 1, 1, 0)
+    assert not doubled.exactly_once
+
+
+def test_an_open_transaction_is_neither_counted_nor_overlooked(flow: Flow) -> None:
+    producer = Producer({**flow.kafka, "transactional.id": f"open-{flow.name}"})
+    producer.init_transactions(20)
+    orders = [value for _key, value in make_orders(20, seed=1)]
+    with TargetReader(flow.bootstrap_servers, flow.target, flow.partitions) as reader:
+        for start, end in ((0, 10), (10, 20)):
+            producer.begin_transaction()
+            for value in orders[start:end]:
+                producer.produce(flow.target, value)
+            producer.flush(20)
+            if end == 20:
+                with pytest.raises(LingeringTransactionError):
+                    reader.read_all(patience=0.5)
+            else:
+                producer.commit_transaction(20)
+                reader.read_all()
+            assert reader.counts.total() == 10
+        producer.abort_transaction(20)
+        reader.read_all()
+        assert reader.counts.total() == 10
+
+
+@pytest.fixture
+def start_demo(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Starts the demo with a temporary directory of its own: ``tmp_path``/temporary."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    def start(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(temporary), **environment},
+            start_new_session=True,
+        )
+
+    return start
+
+
+def row(table: str, name: str) -> list[str]:
+    found = re.search(rf"^│ {name} +│ +(\S.*?) │ +(\S.*?) │$", table, re.MULTILINE)
+    assert found is not None, table
+    return list(found.groups())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demo_tells_the_truth(
+    start_demo: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    with start_demo("--orders", "8000", "--keep-logs", str(logs)) as process:
+        out, err = process.communicate(timeout=280)
+    assert (process.returncode, err) == (0, ""), out
+    assert row(out, "orders in") == ["8,000", "8,000"]
+    ours, sparks = row(out, "orders out")
+    assert ours == "8,000"
+    assert row(out, "missing") == ["0", "0"]
+    assert row(out, "open transactions") == ["0", "0"]
+    assert row(out, "group lag") == ["0", "no group"]
+    ours, duplicates = row(out, "duplicates")
+    assert ours == "0"
+    # What was written before the second kill is there again, after the checkpoint's loss.
+    assert int(duplicates.replace(",", "")) > 4_000
+    assert int(sparks.replace(",", "")) == 8_000 + int(duplicates.replace(",", ""))
+    assert len(re.findall(r"killed in batch \d+, not in the commit log: [1-9]", out)) == 4
+    assert {log.stem for log in logs.iterdir()} == {
+        "kafka",
+        *(f"{sink}-{n}" for sink in ("exactly-once", "spark") for n in (1, 2, 3)),
+    }
+
+
+def test_ctrl_c_leaves_no_process_and_no_data(
+    start_demo: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    with start_demo("--orders", "1000") as process:
+        assert process.stdout is not None
+        while "started" not in (line := process.stdout.readline()):
+            assert line, process.communicate()
+        until(lambda: processes_of(temporary), lambda: "the query's process")
+        process.send_signal(signal.SIGINT)
+        _out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "Stopped.\n")
+    assert not processes_of(temporary)
+    assert not [path for path in temporary.iterdir() if path.name.startswith("spark-eos-")]
+
+
+def test_a_failing_query_shows_the_end_of_its_log(
+    start_demo: Callable[..., "subprocess.Popen[str]"],
+) -> None:
+    with start_demo("--orders", "1000", PYSPARK_SUBMIT_ARGS="--no-such-option") as process:
+        _out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err.startswith("Error: spark-eos: the query failed with exit status 1.")
+    assert "JAVA_GATEWAY_EXITED" in err
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Processes that work in a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if (process / "cwd").readlink().is_relative_to(directory):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found

@@ -1,0 +1,106 @@
+"""What docs/ says in tables is what the code does, and names tests that exist."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_eos.client.error_codes import Code, verdict
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from support.jobs import ROOT
+from support.tables import table_of, tables
+from support.versions import needs_data_sources
+
+_REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
+
+
+@pytest.fixture(scope="module")
+def collected() -> set[str]:
+    """All tests there are, by the names of their files, with the ids of their parameters."""
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    paths = {line.partition("::")[0] for line in found.stdout.splitlines() if "::" in line}
+    assert len({Path(path).name for path in paths}) == len(paths), "two files of one name"
+    return {re.sub(r"^[^:\[]*/", "", line) for line in found.stdout.splitlines() if "::" in line}
+
+
+@pytest.mark.parametrize(("page", "least"), [("protocol.md", 80), ("acls.md", 12)])
+def test_every_row_has_a_test(page: str, least: int, collected: set[str]) -> None:
+    rows = [
+        (table.section, row)
+        for table in tables(page)
+        for row in table.rows
+        if "covered by" in table.columns
+    ]
+    assert len(rows) > least
+    for section, row in rows:
+        references = _REFERENCE.findall(row["covered by"])
+        assert references, f"{section}: no test for {row}"
+        for file, name, parameter in references:
+            stem = f"{file}::{name}"
+            assert any(
+                test == stem or (test.startswith(f"{stem}[") and parameter in test[len(stem) :])
+                for test in collected
+            ), f"{section}: there is no test {stem} [{parameter}"
+
+
+def test_the_error_table_says_what_the_code_does() -> None:
+    table = table_of("protocol.md", "Errors of TxnOffsetCommit, per partition")
+    codes = {row["code"]: row for row in table.rows}
+    for code, row in codes.items():
+        judged = verdict([12_345 if code == "other" else int(code)])
+        assert row["verdict"] == judged.name.lower(), row
+    # Every code that this answer may have and that is not simply refused has a row.
+    elsewhere = {
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.INVALID_TRANSACTION_TIMEOUT,
+        Code.UNSTABLE_OFFSET_COMMIT,
+        Code.UNRELEASED_INSTANCE_ID,
+        Code.UNKNOWN_SERVER_ERROR,
+    }
+    assert {str(int(code)) for code in set(Code) - elsewhere} <= codes.keys()
+    for code, row in codes.items():
+        if code.isdigit() and int(code) in set(Code):
+            assert row["name"] == Code(int(code)).name
+
+
+def test_the_field_table_is_the_schema() -> None:
+    table = table_of("protocol.md", "TxnOffsetCommit")
+    told = {row["field"]: (row["type"], row["versions"]) for row in table.rows}
+    assert told == dict(_fields(TxnOffsetCommitRequest.json["fields"]))
+
+
+def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[str, Any]]:
+    for field in fields:
+        name = within + field["name"]
+        if "fields" in field:
+            yield from _fields(field["fields"], f"{name}[].")
+        else:
+            nullable = "nullable " if "nullableVersions" in field else ""
+            yield name, (nullable + field["type"], field["versions"])
+
+
+@needs_data_sources
+def test_the_table_of_fronts_has_every_case_and_every_front(collected: set[str]) -> None:
+    table = table_of("guarantees.md", "Fronts")
+    fronts = {"foreachBatch": "foreachBatch", "connect": "Spark Connect"}
+    run: dict[str, set[str]] = {}
+    for test in collected:
+        if found := re.fullmatch(r"test_fronts\.py::(\w+)\[(.*)\]", test):
+            run.setdefault(found[1], set()).add(fronts.get(found[2], found[2]))
+    said = {
+        row["test"].strip("`"): {front for front in table.columns[2:] if row[front] == "run"}
+        for row in table.rows
+    }
+    assert len(said) == len(table.rows)
+    assert said == run
+    assert table.columns[2:] == ["foreachBatch", "Spark Connect", "data source"]

@@ -1,0 +1,349 @@
+"""README.md and docs/: what they show runs, and what is made from the code is up to date."""
+
+import ast
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos import errors
+from spark_eos.cli import main
+from spark_eos.testing import EmbeddedKafka
+from support.flow import consume
+from support.jobs import ROOT, job
+from support.versions import needs_data_sources
+
+DOCS = ROOT / "docs"
+_BLOCK = re.compile(
+    r"^(?:<!-- ([^\n]*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_OWN_PROCESS = "in a process of its own"
+_OTHER_TEST = re.compile(r"run by (tests/[\w/]+\.py)")
+_COUNT = 40
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of code in a page, with what its comment says about running it."""
+
+    language: str
+    code: str
+    note: str
+
+    @property
+    def runs_here(self) -> bool:
+        return not (self.note == _OWN_PROCESS or _OTHER_TEST.match(self.note))
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text()
+    return [Block(language, code, note) for note, language, code in _BLOCK.findall(text)]
+
+
+def commands(code: str) -> list[list[str]]:
+    """The commands of a block; comments and continuation lines as the shell takes them."""
+    lines = code.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
+WITH_CODE = [
+    pytest.param(page, marks=needs_data_sources if page == "docs/data-source.md" else ())
+    for page in PAGES
+    if any(block.runs_here for block in blocks(page))
+]
+
+# What is made from the code -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["options", "versions"])
+def test_pages_made_from_the_code_are_up_to_date(name: str) -> None:
+    page = runpy.run_path(str(ROOT / "tools" / f"{name}.py"))["page"]()
+    assert (DOCS / f"{name}.md").read_text() == page, (
+        f"`make docs` brings docs/{name}.md up to date"
+    )
+
+
+def test_the_runbook_has_every_error() -> None:
+    runbook = (DOCS / "operations.md").read_text().split("\n## Runbook by symptom\n")[1]
+    rows = [line for line in runbook.splitlines() if line.startswith("|")]
+    public = {
+        name
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, errors.SparkEosError)
+    }
+    assert len(public) > 10
+    assert not [name for name in public if not any(f"| `{name}`" in row for row in rows)]
+    # Each row has a cause and a remedy.
+    for row in rows:
+        assert all(cell.strip() for cell in row.strip("|").split("|")), row
+
+
+# What a page shows, in its order ------------------------------------------------------------------
+
+
+@pytest.fixture
+def page_kafka() -> Iterator[EmbeddedKafka]:
+    """A broker of the page's own, since pages share names of topics and groups."""
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+def produce(broker: EmbeddedKafka, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in numbers:
+        producer.produce("orders", f"order {number}", str(number), headers=[("h", b"1")])
+    assert producer.flush(20) == 0
+
+
+def written(broker: EmbeddedKafka, topic: str) -> list[str]:
+    return sorted((m.value() or b"").decode() for m in consume(broker.bootstrap_servers, topic))
+
+
+def orders(count: int = _COUNT) -> list[str]:
+    return sorted(f"order {number}" for number in range(count))
+
+
+@dataclass
+class Reader:
+    """Does what a page says, with addresses and directories of the test's own."""
+
+    broker: EmbeddedKafka
+    directory: Path
+    names: dict[str, Any]
+
+    def own(self, text: str) -> str:
+        text = text.replace("localhost:9092", self.broker.bootstrap_servers)
+        return text.replace("/checkpoints/", f"{self.directory}/")
+
+    def follow(self, block: Block) -> None:
+        if block.language == "python":
+            exec(compile(self.own(block.code), "block", "exec"), self.names)  # noqa: S102
+            return
+        for words in commands(self.own(block.code)):
+            _COMMANDS[words[0]](words[1:])
+
+
+def _spark_eos(words: list[str]) -> None:
+    if words[0] in {"broker", "demo"}:  # they take their time, and have tests of their own
+        command = main.get_command(click.Context(main), words[0])
+        assert command is not None
+        command.make_context(words[0], words[1:])
+        return
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, f"spark-eos {' '.join(words)}: {result.output}"
+
+
+def _spark_submit(words: list[str]) -> None:
+    for index, word in enumerate(words):
+        if word.startswith("jobs/"):
+            job(Path(word).stem).main.make_context(word, words[index + 1 :])
+
+
+def _make(words: list[str]) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {word for word in words if "=" not in word} <= set(targets)
+
+
+def _python(words: list[str]) -> None:
+    subprocess.run([sys.executable, *words], check=True, timeout=60)
+
+
+def _not_run(_words: list[str]) -> None:
+    """What needs another machine, a network, or tools that are not ours."""
+
+
+_KAFKAS = (
+    "kafka-consumer-groups.sh",
+    "kafka-reassign-partitions.sh",
+    "kafka-transactions.sh",
+)
+_COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "spark-eos": _spark_eos,
+    "spark-submit": _spark_submit,
+    "make": _make,
+    "python": _python,
+    **dict.fromkeys(("git", "cd", "pip", "source", *_KAFKAS), _not_run),
+}
+
+
+@pytest.fixture
+def reader(
+    page_kafka: EmbeddedKafka,
+    spark_eos_session: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Reader:
+    """Queries of pages run for ever: here they end when they have read all there is."""
+
+    def await_termination(query: StreamingQuery, _timeout: float | None = None) -> None:
+        # Which raises what the query has failed with; one that is at its end it leaves alone.
+        query.processAllAvailable()
+        query.stop()
+        assert query.exception() is None
+
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
+    return Reader(page_kafka, tmp_path, {"spark": spark_eos_session})
+
+
+def _topics(reader: Reader) -> None:
+    """What most pages assume."""
+    names = ("enriched", "rejected", "copy", "notices", "archive")
+    for topic in ("orders", *(f"orders-{name}" for name in names)):
+        reader.broker.create_topic(topic, partitions=4)
+    produce(reader.broker, range(_COUNT))
+
+
+def _own_sink(reader: Reader) -> None:
+    """The query of docs/moving.md that is to move; it has written some of the orders."""
+    _topics(reader)
+    servers = reader.broker.bootstrap_servers
+    frame = (
+        reader.names["spark"]
+        .readStream.format("kafka")
+        .options(
+            **{
+                "kafka.bootstrap.servers": servers,
+                "subscribe": "orders",
+                "startingOffsets": "earliest",
+            }
+        )
+    )
+    query = (
+        frame.load()
+        .select("key", "value")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", "orders-enriched")
+        .option("checkpointLocation", str(reader.directory / "old"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert written(reader.broker, "orders-enriched") == orders()
+    produce(reader.broker, range(_COUNT, _COUNT + 9))
+
+
+def _query(reader: Reader) -> None:
+    """The query that docs/operations.md is about."""
+    _topics(reader)
+    for block in blocks("docs/verify.md"):
+        if block.language == "python":
+            reader.follow(block)
+
+
+def _nothing(_reader: Reader) -> None:
+    """This page makes its topics."""
+
+
+_BEFORE = {"docs/index.md": _nothing, "docs/moving.md": _own_sink, "docs/operations.md": _query}
+
+
+def _after_guide(reader: Reader) -> None:
+    enriched = [*map(str.upper, orders())]
+    # By the page's first query, and by the one that makes two rows of each order.
+    assert written(reader.broker, "orders-enriched") == sorted(2 * enriched)
+    notices = written(reader.broker, "orders-notices")
+    assert notices == sorted(f"shipped: {order}" for order in orders())
+    for topic in ("orders-rejected", "orders-copy", "orders-archive"):
+        assert written(reader.broker, topic) == orders(), topic
+
+
+def _after_moving(reader: Reader) -> None:
+    assert written(reader.broker, "orders-enriched") == orders(_COUNT + 9)
+
+
+def _in_capitals(reader: Reader) -> None:
+    assert written(reader.broker, "orders-enriched") == sorted(map(str.upper, orders()))
+
+
+def _as_they_were(reader: Reader) -> None:
+    assert written(reader.broker, "orders-enriched") == orders()
+
+
+_AFTER = {
+    "README.md": _in_capitals,
+    "docs/data-source.md": _in_capitals,
+    "docs/guide.md": _after_guide,
+    "docs/moving.md": _after_moving,
+    "docs/operations.md": _as_they_were,
+    "docs/verify.md": _as_they_were,
+}
+
+
+def test_what_queries_of_pages_write_is_looked_at() -> None:
+    with_queries = {
+        page
+        for page in PAGES
+        if any(block.runs_here and ".start()" in block.code for block in blocks(page))
+    }
+    assert with_queries <= _AFTER.keys()
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_what_a_page_shows_runs(
+    page: str, reader: Reader, embedded_kafka: EmbeddedKafka, spark_eos_session: SparkSession
+) -> None:
+    _BEFORE.get(page, _topics)(reader)
+    for block in blocks(page):
+        if block.runs_here:
+            reader.follow(block)
+    # Tests that a page shows get their fixtures.
+    fixtures = {"embedded_kafka": embedded_kafka, "spark_eos_session": spark_eos_session}
+    for name, found in reader.names.items():
+        if name.startswith("test_"):
+            found(**fixtures)
+    _AFTER.get(page, lambda _: None)(reader)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(320)
+def test_the_first_query(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks("docs/index.md") if block.note == _OWN_PROCESS)
+    script = tmp_path / "first.py"
+    script.write_text(block.code)
+    result = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "group_id=upper batch_id=0 rows_written=3" in result.stdout
+    assert result.stdout.count("EXACTLY") == 2
+
+
+def test_other_tests_run_the_blocks_that_they_are_said_to_run() -> None:
+    for page in PAGES:
+        for language in ("python", "sh"):
+            of_page = [block for block in blocks(page) if block.language == language]
+            said = {found[1] for block in of_page if (found := _OTHER_TEST.match(block.note))}
+            for file in said:
+                # Else it is unknown which of them the test runs.
+                assert all(_OTHER_TEST.match(block.note) for block in of_page), page
+                tree = ast.parse((ROOT / file).read_text())
+                assert _takes_blocks(tree, Path(page).stem, language, len(of_page)), (file, page)
+
+
+def _takes_blocks(tree: ast.Module, page: str, language: str, count: int) -> bool:
+    """Whether a module takes a page's blocks, all of them, and does something with each."""
+    wanted = f"code_blocks({page!r}, {language!r})"
+    used = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For) and ast.unparse(node.iter) == wanted:
+            return isinstance(node.target, ast.Name) and node.target.id in used
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == wanted:
+            (target,) = node.targets
+            assert isinstance(target, ast.Tuple)
+            names = [name.id for name in target.elts if isinstance(name, ast.Name)]
+            return len(names) == count and set(names) <= set(used)
+    return False

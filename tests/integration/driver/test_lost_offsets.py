@@ -1,0 +1,338 @@
+"""Offsets that have expired or were deleted: restored where that is proven, refused elsewhere.
+
+An offset that has expired is one that is not there: deleting it leaves the group as expiry does.
+`test_offsets_of_idle_partitions_outlive_their_retention` waits for the real thing.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.driver import offset_commits, offset_renewal
+from spark_eos.errors import OffsetsLostError, WriteError
+from spark_eos.kafka import cluster, offsets
+from spark_eos.kafka.offset_metadata import KnownPartitions
+from spark_eos.testing import EmbeddedKafka
+from support import groups
+from support.flow import Flow
+from support.members import deadline
+from support.queries import run_available, until
+from support.runs import Checkpoint, running
+
+
+def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
+    places = [(topic or flow.source, partition) for partition in partitions]
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, places)
+
+
+def _known(flow: Flow) -> KnownPartitions:
+    with flow.wire() as wire:
+        found = offsets.all_group_offsets(wire, flow.group_id, deadline())
+    return KnownPartitions.of(found)
+
+
+def _fail() -> None:
+    raise ConnectionError("the driver dies here")
+
+
+def test_every_offset_tells_which_partitions_the_group_has_known(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        # Partition 1 is idle, so only the first batch's tasks have told of it.
+        runs.batch(9, 5)
+    everything = {(flow.source, 0), (flow.source, 1)}
+    assert _known(flow).partitions == everything
+    _lose(flow, 0)
+    assert _known(flow).partitions == everything
+
+
+def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+    _lose(flow, 1)
+    # As after the checkpoint was deleted: the first batch of another one.
+    with running(flow) as runs, pytest.raises(OffsetsLostError, match=f"{flow.source}-1, although"):
+        runs.batch(9, 9)
+    assert len(flow.values()) == 10
+
+
+def test_partitions_that_are_new_are_read_from_their_beginning(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+    flow.broker.add_partitions(flow.source, 3)
+    flow.partitions = 3
+    with running(flow) as runs:
+        runs.batch(7, 7, 4)
+        runs.written_once(7, 7, 4)
+
+
+def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        # Begun, half committed, and left.
+        with pytest.raises(ConnectionError):
+            runs.batch(9, 5, while_planned=_fail)
+    _lose(flow, 1)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 5)
+        runs.written_once(9, 5)
+
+
+def test_what_the_checkpoint_has_finished_is_restored(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 9)
+        runs.written_once(9, 9)
+
+
+def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        with pytest.raises(ConnectionError):
+            runs.batch(9, 9, while_planned=_fail, in_round=1)
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    begun = "batch 1, from 5 to 8, was begun"
+    for _ in range(2):
+        with (
+            running(flow, checkpoint=checkpoint) as runs,
+            pytest.raises(OffsetsLostError, match=begun),
+        ):
+            runs.batch(9, 9)
+    # What the error advises.
+    there = {(flow.source, 0): 5, (flow.source, 1): 5}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, there)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 9)
+        runs.written_once(9, 9)
+
+
+def test_batch_0_half_committed_and_its_offsets_lost(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs, pytest.raises(WriteError):
+        # Of each partition the first rows are committed, and then comes one out of order.
+        runs.batch(9, 9, rows=lambda _, offsets: [*offsets, 0])
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(OffsetsLostError, match="batch 0 was begun before"),
+    ):
+        runs.batch(9, 9)
+
+
+def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    topic = flow.target
+    with (
+        running(flow, checkpoint=checkpoint, topic="not-there", max_block_ms=100) as runs,
+        pytest.raises(Exception, match="does not exist"),
+    ):
+        runs.batch(5, 5)
+    with running(flow, checkpoint=checkpoint, topic=topic) as runs:
+        runs.batch(5, 5)
+        runs.written_once(5, 5)
+
+
+def test_another_groups_checkpoint_restores_nothing(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+    with (
+        running(flow, checkpoint=checkpoint, group_id=f"{flow.group_id}-b") as runs,
+        pytest.raises(OffsetsLostError, match="checkpoint is another group's"),
+    ):
+        runs.batch(9, 9)
+    assert len(flow.values()) == 10
+
+
+def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 1)
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5, also={other: (5,)})
+    # Without it.
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 9)
+    _lose(flow, 0, topic=other)
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(OffsetsLostError, match=f"{other}-0, although it had one before"),
+    ):
+        runs.batch(9, 9, also={other: (9,)})
+    assert len(flow.values()) == 23
+
+
+def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+    flow.recreate(flow.source)
+    # More records than before, fewer, and none.
+    for ends in ((9, 9), (2, 2), (5, 5)):
+        left = Checkpoint(flow)
+        left.update({**checkpoint, "commits/0": ""})
+        with (
+            running(flow, checkpoint=left) as runs,
+            pytest.raises(OffsetsLostError, match="deleted and created anew"),
+        ):
+            runs.batch(*ends)
+    assert flow.committed() == {}
+    assert len(flow.values()) == 10
+
+
+def test_an_old_checkpoint_proves_nothing(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        backup = dict(checkpoint)
+        runs.batch(9, 9)
+    _lose(flow, 1)
+    checkpoint.clear()
+    checkpoint.update(backup)
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(OffsetsLostError, match="lie past the checkpoint's"),
+    ):
+        runs.batch(12, 12)
+    assert len(flow.values()) == 18
+
+
+def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(flow)
+    commit = offsets.commit_offsets
+
+    def dying(wire: Any, group: str, member: Any, *more: Any, **named: Any) -> Any:
+        if member[2] != "spark-eos-0":
+            _fail()
+        return commit(wire, group, member, *more, **named)
+
+    monkeypatch.setattr(offset_commits, "commit_offsets", dying)
+    with (
+        running(flow, max_members=2, checkpoint=checkpoint) as runs,
+        pytest.raises(ConnectionError),
+    ):
+        runs.batch(5, 5)
+    monkeypatch.undo()
+    assert len(flow.committed()) == 1
+    with running(flow, max_members=2, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        runs.written_once(5, 5)
+
+
+def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 1)
+    with flow.wire() as wire:
+        before = cluster.topics(wire, [other], deadline())[other].topic_id
+        ids = {other: before}
+        known = KnownPartitions(topics=KnownPartitions().including([(other, 0)], ids).topics)
+        assert known.knows(other, 0, before)
+        flow.recreate(other, 1)
+        assert not known.knows(other, 0, cluster.topics(wire, [other], deadline())[other].topic_id)
+
+
+def test_offsets_are_renewed_between_batches_and_within(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, committed = offsets.commit_offsets, []
+
+    def noting(
+        wire: Any, group: str, member: Any, offsets: Mapping[Any, int], *more: Any, **named: Any
+    ) -> Any:
+        committed.append({partition: offset for (_, partition), offset in offsets.items()})
+        return commit(wire, group, member, offsets, *more, **named)
+
+    monkeypatch.setattr(offset_commits, "commit_offsets", noting)
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        # At the start, before anything is written, and once more when all are known; what tasks
+        # have committed needs no settling.
+        assert committed == [{0: 0, 1: 0}] * 2
+        runs.batch(9, 5)
+        assert len(committed) == 2
+        monkeypatch.setattr(offset_renewal, "SECONDS", 0.1)
+        until(lambda: {0: 9, 1: 5} in committed, lambda: f"a renewal: {committed}")
+        monkeypatch.setattr(offset_renewal, "SECONDS", 3600.0)
+        runs.batch(12, 5)
+        monkeypatch.setattr(offset_renewal, "SECONDS", 0.0)
+        committed.clear()
+        # While a batch is in hand, only with its end: tasks may commit meanwhile.
+        runs.batch(14, 5, while_planned=lambda: time.sleep(2.5))
+        assert {0: 14, 1: 5} in committed
+        assert {0: 12, 1: 5} not in committed[1:]
+        monkeypatch.setattr(offset_renewal, "SECONDS", 3600.0)
+        committed.clear()
+    # At the clean end.
+    assert committed == [{0: 14, 1: 5}]
+
+
+def test_offsets_are_renewed_where_no_batch_is_run(
+    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow.produce(range(10))
+    run_available(spark_eos_session, flow)
+    before = _known(flow)
+    commit, committed = offsets.commit_offsets, []
+
+    def noting(
+        wire: Any, group: str, member: Any, offsets: Mapping[Any, int], *more: Any, **named: Any
+    ) -> Any:
+        committed.append((member[2], {p: o for (_, p), o in offsets.items()}))
+        return commit(wire, group, member, offsets, *more, **named)
+
+    monkeypatch.setattr(offset_renewal, "commit_offsets", noting)
+    # There is nothing to read, so Spark runs no batch.
+    assert run_available(spark_eos_session, flow) == []
+    assert committed == [("spark-eos-renewal", {0: 5, 1: 5})]
+    assert _known(flow) == before
+    monkeypatch.setattr(offset_renewal, "SECONDS", 0.2)
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribe=flow.source)
+    query = sink.write(frame.select("source", "value")).start()
+    try:
+        committed.clear()
+        until(lambda: committed, lambda: "a renewal")
+        # A run's members are left alone.
+        flow.produce(range(10, 20))
+        until(lambda: flow.committed() == {0: 10, 1: 10}, lambda: "the batch")
+        (member,) = flow.members()
+        committed.clear()
+        time.sleep(1)
+        assert flow.members() == [member]
+        assert committed == []
+    finally:
+        query.stop()
+        sink.close()
+
+
+@pytest.mark.slow
+def test_offsets_of_idle_partitions_outlive_their_retention(tmp_path: Path) -> None:
+    # The brokers' shortest retention is a minute, from each offset's own commit.
+    properties = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "500"}
+    with EmbeddedKafka(properties=properties) as broker:
+        flow = Flow(broker, str(tmp_path / "c"), str(tmp_path / "w"))
+        bystander = Flow(broker, str(tmp_path / "c2"), str(tmp_path / "w2"))
+        with running(flow) as runs:
+            runs.batch(5, 5)
+            # From here on partition 1 is idle, and soon both are.
+            runs.batch(9, 5)
+            elsewhere = {(bystander.source, 0): 1}
+            groups.set_offsets(flow.bootstrap_servers, bystander.group_id, elsewhere)
+            until(lambda: not bystander.committed(), lambda: "the other group's offset", 150)
+            assert flow.committed() == {0: 9, 1: 5}
+        # The members have left: from here on nothing but their age protects the offsets. The
+        # brokers look several times.
+        time.sleep(3)
+        assert flow.committed() == {0: 9, 1: 5}

@@ -1,0 +1,197 @@
+"""The group's members and the workers' producers, on the real broker without Spark."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.producer import EndTxnRequest
+
+from spark_eos import errors
+from spark_eos.client.error_codes import Code
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver import heartbeat_thread
+from spark_eos.kafka import cluster
+from spark_eos.kafka.connection import CoordinatorType, Wire
+from spark_eos.kafka.open_transactions import open_transactions
+from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos.kafka.transactional_ids import id_pattern
+from spark_eos.kafka.transactions import fence_producer
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.worker.producer import TransactionalProducer
+from support.flow import Flow
+from support.members import deadline, started, writer_settings
+from support.proxy import KafkaProxy
+from support.proxy_faults import Rewrite
+from support.queries import until
+from support.runs import running
+
+
+def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
+    # At Kafka's default interval the first member to join is given all partitions for a second.
+    slow = {"group.consumer.assignment.interval.ms": "1000"}
+    with EmbeddedKafka(properties=slow) as broker:
+        flow = Flow(broker, str(tmp_path / "c"), str(tmp_path / "w"), partitions=6)
+        with started(flow) as group:
+            shares = Counter(group.identities().values())
+            assert sorted(shares.values()) == [1] * 6
+            assert {m.instance_id for m in shares} == {f"spark-eos-{n}" for n in range(6)}
+        assert flow.members() == []
+
+
+def test_there_are_at_most_so_many_members(new_flow: Callable[..., Flow]) -> None:
+    flow = new_flow(partitions=5)
+    with started(flow, max_members=2) as group:
+        assert len(set(group.identities().values())) == 2
+        assert len(group.identities()) == 5
+    # More than before, and then fewer: surplus members leave.
+    with started(flow) as more:
+        assert len(set(more.identities().values())) == 5
+        more.abandon()
+    with started(flow, max_members=1) as fewer:
+        assert len(set(fewer.identities().values())) == 1
+        assert len(flow.members()) == 1
+
+
+def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
+    with started(flow) as older, started(flow) as newer:
+        topics = {flow.source: cluster.TopicInfo(flow.source, newer.topic_ids[flow.source], 2)}
+        with pytest.raises(errors.FencedByNewerRunError, match="spark-eos-"):
+            older.take_over_own(topics, [(flow.source, 0)])
+        newer.check()
+        assert {m.member_id for m in flow.members()} == {
+            m.member_id for m in newer.identities().values()
+        }
+
+
+def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
+    with started(flow) as group:
+        group.leave()
+        with pytest.raises(errors.SparkEosError, match="have left group"):
+            group.check()
+    threads = [t.name for t in threading.enumerate()]
+    until(
+        lambda: f"spark-eos-heartbeat-{flow.group_id}" not in str(threading.enumerate()),
+        lambda: f"the heartbeat thread to end: {threads}",
+    )
+
+
+def test_closed_connections_stay_closed(flow: Flow) -> None:
+    wire = Wire(ClientSettings(flow.kafka))
+    assert wire.brokers(deadline()) == [1]
+    wire.close()
+    with pytest.raises(errors.SparkEosError, match="closed"):
+        wire.brokers(deadline())
+
+
+def _empty_transaction(producer: TransactionalProducer) -> int:
+    producer.begin()
+    producer.commit(deadline())
+    return producer.identity.epoch
+
+
+def test_a_producer_outlives_clean_commits_only(flow: Flow) -> None:
+    with closing(TransactionalProducer(writer_settings(flow))) as producer:
+        first = _empty_transaction(producer)
+        assert [_empty_transaction(producer) for _ in range(3)] == [first] * 3
+        # A lost connection: a request of the last transaction may still be under way.
+        flow.broker.kill()
+        flow.broker.start()
+        until(lambda: not producer.clean(), lambda: "librdkafka to notice")
+        assert _empty_transaction(producer) > first
+
+
+def test_a_producer_that_was_fenced_while_idle_is_replaced(flow: Flow) -> None:
+    with closing(TransactionalProducer(writer_settings(flow))) as producer, flow.wire() as wire:
+        first = _empty_transaction(producer)
+        transactional_id = producer.identity.transactional_id
+        fence_producer(wire, transactional_id, 60_000, deadline())
+        producer.drop()
+        assert _empty_transaction(producer) > first + 1
+        assert producer.identity.transactional_id == transactional_id
+
+
+def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
+    # DescribeTransactions tells what the broker holds; a transaction shows that it is the same.
+    with closing(TransactionalProducer(writer_settings(flow))) as producer, flow.wire() as wire:
+        producer.begin()
+        pattern = id_pattern("spark-eos", flow.group_id)
+        assert open_transactions(wire, pattern, deadline()) == []
+        identity = producer.identity
+        request = EndTxnRequest(
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            committed=False,
+            max_version=4,
+        )
+        answer = wire.ask_coordinator(
+            CoordinatorType.TRANSACTION,
+            identity.transactional_id,
+            request,
+            deadline(),
+            codes=lambda r: [r.error_code],
+        )
+        # INVALID_TXN_STATE, "nothing to end": an alien id or epoch would be refused as such.
+        assert answer.error_code == Code.INVALID_TXN_STATE
+
+
+def _beats_answer(proxy: KafkaProxy, code: int) -> None:
+    def change(_request: Any, answer: Any) -> None:
+        answer.error_code = code
+
+    proxy.on(ConsumerGroupHeartbeatRequest, Rewrite(change), times=None)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "text"),
+    [
+        (30, errors.AuthorizationError, "30 GROUP_AUTHORIZATION_FAILED"),
+        (42, errors.KafkaResponseError, "42 INVALID_REQUEST"),
+    ],
+)
+def test_a_heartbeat_that_is_refused_ends_the_run_with_that_reason(
+    proxied_flow: Flow, proxy: KafkaProxy, code: int, expected: type[Exception], text: str
+) -> None:
+    with running(proxied_flow) as runs:
+        runs.batch(5, 5)
+        runs.hurry_heartbeats()
+        _beats_answer(proxy, code)
+        until(lambda: runs.refused, lambda: "a heartbeat", timeout=30)
+        with pytest.raises(expected, match=text):
+            runs.batch(10, 10)
+        proxy.reset()
+        runs.written_once(5, 5)
+
+
+def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def warnings() -> list[str]:
+        records = [r for r in caplog.records if r.name == "spark_eos.driver.heartbeat_thread"]
+        return [r.getMessage() for r in records if r.levelno >= logging.WARNING]
+
+    def failed() -> bool:
+        return "UNKNOWN_SERVER_ERROR" in caplog.text
+
+    with caplog.at_level(logging.INFO, "spark_eos"), running(proxied_flow) as runs:
+        runs.batch(5, 5)
+        runs.hurry_heartbeats()
+        _beats_answer(proxy, -1)
+        until(failed, lambda: "a heartbeat that fails", timeout=30)
+        assert warnings() == []
+        monkeypatch.setattr(heartbeat_thread, "_SESSION_TIMEOUT", 0.0)
+        until(warnings, lambda: "a warning", timeout=30)
+        proxy.reset()
+        until(lambda: "are answered again" in caplog.text, lambda: "heartbeats that go on")
+        runs.batch(10, 10)
+        runs.written_once(10, 10)
+    (warning,) = warnings()
+    assert "session timeout" in warning

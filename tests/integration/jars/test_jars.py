@@ -1,0 +1,154 @@
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark_eos.cli import main
+from spark_eos.jars import cache, jar_sets
+from spark_eos.jars.ivy import DownloadError
+from spark_eos.jars.java import JavaError
+from spark_eos.jars.lockfile import lock_names, read_lock
+from support.jobs import ROOT
+
+SET = "spark-kafka-4.2.0"
+
+
+@pytest.fixture(scope="module")
+def genuine() -> list[Path]:
+    """The jars as the user's cache has them."""
+    return jar_sets.jar_set(SET)
+
+
+@pytest.fixture
+def own_cache(genuine: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with a copy of the jars that has never been verified."""
+    directory = tmp_path / "jars" / SET
+    directory.mkdir(parents=True)
+    for jar in genuine:
+        shutil.copyfile(jar, directory / jar.name)
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
+    return directory
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Java, nothing can be downloaded; so what works now runs no Ivy."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+
+
+@pytest.mark.usefixtures("no_java")
+def test_a_cache_that_is_complete_needs_no_ivy(own_cache: Path) -> None:
+    for _ in range(2):
+        assert [jar.parent for jar in jar_sets.jar_set(SET)] == [own_cache] * 4
+
+
+def test_a_missing_jar_is_downloaded(own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pool = next(own_cache.glob("commons-pool2-*.jar"))
+    pool.unlink()
+    assert pool in jar_sets.jar_set(SET)
+    assert pool.stat().st_size > 100_000
+    output = capfd.readouterr()
+    assert "1/1" in output.err
+    assert not output.out
+    assert sorted(path.name for path in own_cache.iterdir() if path.suffix != ".jar") == [
+        ".lock",
+        "verified.json",
+    ]
+
+
+@pytest.mark.usefixtures("no_java")
+def test_a_missing_jar_without_java_says_so(own_cache: Path) -> None:
+    next(own_cache.glob("commons-pool2-*.jar")).unlink()
+    with pytest.raises(JavaError, match=r"No java on PATH.*Install Java 17"):
+        jar_sets.jar_set(SET)
+
+
+@pytest.mark.parametrize("verified_before", [False, True])
+def test_a_tampered_jar_is_refused_and_removed(own_cache: Path, *, verified_before: bool) -> None:
+    if verified_before:
+        jar_sets.jar_set(SET)
+    victim = next(own_cache.glob("kafka-clients-*.jar"))
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1  # the size stays
+    victim.write_bytes(content)
+    with pytest.raises(jar_sets.JarError, match="wrong SHA-256") as caught:
+        jar_sets.jar_set(SET)
+    assert str(victim) in str(caught.value)
+    assert "expected 014b4ef3" in str(caught.value)
+    assert not victim.exists()
+
+
+def test_a_failed_download_shows_what_ivy_says(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next(own_cache.glob("commons-pool2-*.jar")).unlink()
+    # A proxy at which nothing listens.
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
+    with pytest.raises(DownloadError) as caught:
+        jar_sets.jar_set(SET)
+    assert "org.apache.commons#commons-pool2;2.13.1: not found" in str(caught.value)
+    assert "Connection refused" in str(caught.value)
+
+
+def test_concurrent_calls_download_once(own_cache: Path) -> None:
+    next(own_cache.glob("commons-pool2-*.jar")).unlink()
+    script = f"from spark_eos.jars import jar_sets; print(len(jar_sets.jar_set({SET!r})))"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ),
+        )
+        for _ in range(4)
+    ]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [out.strip() for out, _ in outputs] == ["4"] * 4
+    assert sum("1/1" in err for _, err in outputs) == 1
+
+
+def test_the_set_follows_the_version_of_pyspark(genuine: list[Path]) -> None:
+    assert jar_sets.spark_kafka_jars() == jar_sets.spark_kafka_jars(metadata.version("pyspark"))
+    assert jar_sets.spark_kafka_jars("4.2.7") == genuine
+    names = [jar.name for jar in jar_sets.spark_kafka_jars("4.0.1")]
+    assert names[0] == "spark-sql-kafka-0-10_2.13-4.0.4.jar"
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "4.20.0", "5.0.0", "nonsense"])
+def test_an_unsupported_pyspark_is_refused(version: str) -> None:
+    with pytest.raises(
+        jar_sets.JarError, match=rf"pyspark {version}; supported are pyspark 4\.0, "
+    ):
+        jar_sets.spark_kafka_jars(version)
+
+
+def test_an_unknown_set_is_refused() -> None:
+    with pytest.raises(
+        jar_sets.JarError, match=r"No jar set 'kafka-1'; there are: kafka-4\.3\.1, "
+    ):
+        jar_sets.jar_set("kafka-1")
+
+
+def test_the_locks_name_no_spark_that_the_tests_are_not_run_on() -> None:
+    files = [*ROOT.glob("constraints*.txt")]
+    pins = {pin for f in files for pin in re.findall(r"(?m)^pyspark==(\d+\.\d+)", f.read_text())}
+    locked = [minor for name in lock_names() for minor in read_lock(name).pyspark]
+    assert sorted(locked) == sorted(pins)
+
+
+def test_the_command_says_where_the_jars_are_another_sparks(genuine: list[Path]) -> None:
+    def told(version: str) -> str:
+        result = CliRunner().invoke(main, ["jars", "--pyspark", version])
+        assert result.stdout == ",".join(map(str, genuine)) + "\n"
+        return result.stderr
+
+    assert told("4.2.0") == ""
+    assert told("4.3.0").startswith("For pyspark 4.3.0 this is the Kafka source of Spark 4.2.0:")

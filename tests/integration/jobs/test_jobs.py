@@ -1,0 +1,199 @@
+"""The jobs in jobs/: through spark-submit, as their users run them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos.demo.orders import make_orders
+from spark_eos.jars.jar_sets import spark_kafka_jars
+from spark_eos.jobs.job import run_job
+from spark_eos.jobs.options import JobOptions
+from spark_eos.testing.broker_properties import free_ports
+from support.flow import Flow
+from support.jobs import ROOT
+from support.queries import relay, until
+
+# Through spark-submit -----------------------------------------------------------------------------
+
+
+@contextmanager
+def submit(name: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    here = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    command = [
+        *(str(here / "spark-submit"), "--master", "local[2]"),
+        *("--properties-file", "conf/spark-defaults.conf"),
+        *("--jars", ",".join(map(str, spark_kafka_jars()))),
+        *(f"jobs/{name}.py", *arguments),
+    ]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        # spark-submit itself sends the job's stderr to its stdout.
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def arguments(flow: Flow) -> list[str]:
+    return [
+        *("--bootstrap-servers", flow.bootstrap_servers),
+        *("--group-id", flow.group_id),
+        *("--source", flow.source),
+        *("--target", flow.target),
+        *("--checkpoint-location", flow.checkpoint),
+    ]
+
+
+@pytest.mark.slow
+def test_enrich_orders_job(flow: Flow) -> None:
+    orders = [value for _key, value in make_orders(1_000, seed=3)]
+    flow.produce([*orders[:500], b"{", *orders[500:], None])
+    rejected = f"rejected-{flow.name}"
+    flow.broker.create_topic(rejected)
+    options = ["--available-now", "--errors-topic", rejected, "--kafka", "compression.type=zstd"]
+    with submit("enrich_orders", *arguments(flow), *options) as process:
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    assert f"group_id={flow.group_id} batch_id=0 " in out
+    expected = {
+        order["order_id"]: order["customer_id"]
+        for order in map(json.loads, orders)
+        if order["status"] != "cancelled"
+    }
+    written = flow.written()
+    assert len(written) == len(expected) < 1_000
+    found = {json.loads(m.value() or b"")["order_id"]: (m.key() or b"").decode() for m in written}
+    assert found == expected
+    assert sorted(m.value() or b"" for m in flow.written(rejected)) == [b"", b"{"]
+    assert not flow.members()
+
+
+def _served(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:  # not yet
+        return ""
+
+
+@pytest.mark.slow
+def test_relay_job_copies_all_of_a_record_until_sigterm(flow: Flow) -> None:
+    # Not too long ago, or the broker's retention has it deleted.
+    timestamp = int(time.time() * 1000) - 3_600_000
+    flow.produce(["a", None], key=b"k", headers=[("h", b"1"), ("h", None)], timestamp=timestamp)
+    port = free_ports().client
+    seen = ["--log-format", "json", "--metrics-port", str(port)]
+    with submit("relay", *arguments(flow), "--trigger", "200 milliseconds", *seen) as process:
+        until(lambda: flow.committed() == {0: 1, 1: 1}, lambda: "two records", 90)
+        assert len(flow.members()) == 1
+        rows = f'spark_eos_rows_written_total{{group_id="{flow.group_id}"'
+        until(lambda: rows in _served(port), lambda: "metrics", 20)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Traceback" not in out
+    documents = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    batches = [d for d in documents if d.get("event") == "batch"]
+    assert sum(batch["rows_written"] for batch in batches) == 2
+    written = flow.written()
+    assert sorted(m.value() or b"" for m in written) == [b"", b"a"]
+    for message in written:
+        assert message.key() == b"k"
+        assert message.headers() == [("h", b"1"), ("h", None)]
+        assert message.timestamp() == (TIMESTAMP_CREATE_TIME, timestamp)
+    # Sooner than any session timeout: they have left.
+    until(lambda: not flow.members(), lambda: "members leave", 5)
+
+
+def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:
+    with submit("relay", *arguments(flow), "--kafka", "no.such.setting=1") as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert out.endswith(
+        "Error: kafka['no.such.setting']: No such configuration property: \"no.such.setting\"\n"
+    )
+
+
+# Errors, in this process's session ----------------------------------------------------------------
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """Puts the handlers that a job replaces back."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+def job_options(flow: Flow, **changes: Any) -> JobOptions:
+    given = {
+        "kafka": flow.kafka,
+        "group_id": flow.group_id,
+        "source": flow.source,
+        "target": flow.target,
+        "checkpoint_location": flow.checkpoint,
+        "trigger": {"availableNow": True},
+        "starting_offsets": "earliest",
+        "source_options": {},
+    }
+    return JobOptions(**{**given, **changes})
+
+
+def in_topic(name: str) -> Callable[[DataFrame], DataFrame]:
+    return lambda frame: relay(frame).withColumn("topic", F.lit(name))
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.parametrize(
+    ("changes", "transform", "message"),
+    [
+        ({"source": "no-such-topic"}, relay, "source topic no-such-topic does not exist"),
+        ({"target": "no-such-topic"}, relay, "target topic 'no-such-topic' does not exist"),
+        ({}, lambda frame: frame.select("value"), "there is no `source` column"),
+        # Nobody waits for a topic with such a name to be created.
+        ({}, in_topic("no topic's name"), "no topic can have such a name"),
+    ],
+)
+def test_known_errors_are_messages(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    changes: dict[str, Any],
+    transform: Callable[[DataFrame], DataFrame],
+    message: str,
+) -> None:
+    flow.produce(["a"])
+    with pytest.raises(click.ClickException) as caught:
+        run_job(job_options(flow, **changes), transform, session=lambda: spark_eos_session)
+    assert message in caught.value.message
+    assert caught.value.exit_code == 1
+    assert "Traceback" not in caught.value.message

@@ -1,0 +1,152 @@
+"""Open transactions that a start can't find: a broker is away, or a coordinator has forgotten."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.producer import WriteTxnMarkersRequest
+
+from spark_eos.driver import committed_offsets
+from spark_eos.errors import DeadlineExceededError
+from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
+from spark_eos.kafka.connection import CoordinatorType
+from spark_eos.kafka.open_transactions import describe_transaction
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos.kafka.transactions import fence_producer
+from spark_eos.testing import EmbeddedKafka
+from support.flow import Flow
+from support.members import deadline, started
+from support.proxy import KafkaProxy, broker_that_is_away
+from support.runs import running
+from support.writing import rows, transactions
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refuses connections", "does not answer"])
+def test_a_broker_that_is_away_does_not_hold_up_a_start(
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    silent: bool,  # noqa: FBT001
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flow = proxied_flow
+    with started(flow) as membership, transactions(flow, membership) as dead:
+        dead.add(rows(flow, 0, 0, 1))
+        dead._producer.flush(deadline())
+        dead._send_offsets(deadline())
+        membership.abandon()
+        # What the killed worker has left is with the broker that answers.
+        with (
+            caplog.at_level(logging.INFO, "spark_eos"),
+            broker_that_is_away(proxy, silent=silent) as port,
+            running(flow) as runs,
+        ):
+            runs.batch(5, 5)
+            proxy.reset()
+            runs.written_once(5, 5)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert [w for w in warnings if f"127.0.0.1:{port}" in w and "does not answer" in w], warnings
+
+
+def _hang(flow: Flow) -> None:
+    """Leaves a transaction that holds offsets and is unknown to its membership.
+
+    As a client did that was older than KIP-890, and lost its way to the coordinator: its offsets
+    are sent without the coordinator's knowledge, which this broker does not verify.
+    """
+    topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    with flow.wire() as wire:
+        fence_producer(wire, "somebody", 60_000, deadline())
+        producer = describe_transaction(wire, "somebody", deadline())
+        request = TxnOffsetCommitRequest(
+            transactional_id="somebody",
+            group_id=flow.group_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=topics_with_offsets(
+                topic_class,
+                topic_class.TxnOffsetCommitRequestPartition,
+                {(flow.source, 0): 1},
+                {flow.source: NO_ID},
+                {},
+            ),
+            max_version=4,
+        )
+        answer = wire.ask_coordinator(
+            CoordinatorType.GROUP, flow.group_id, request, deadline(), codes=_codes
+        )
+    assert _codes(answer) == [0]
+
+
+def _codes(answer: Any) -> list[int]:
+    return [p.error_code for topic in answer.topics for p in topic.partitions]
+
+
+@pytest.mark.slow
+def test_a_hanging_transaction_is_named_with_what_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committed_offsets, "ABORT_INTERVAL", 0)
+    unverified = {
+        "transaction.partition.verification.enable": "false",
+        "offsets.topic.num.partitions": "7",
+    }
+    with EmbeddedKafka(properties=unverified) as broker:
+        flow = Flow(broker, str(tmp_path / "c"), str(tmp_path / "w"))
+        _hang(flow)
+        with (
+            running(
+                flow, group_timeout_ms=6_000, transaction_timeout_ms=1_000, max_transaction_ms=500
+            ) as runs,
+            pytest.raises(DeadlineExceededError, match="88 UNSTABLE_OFFSET_COMMIT") as failure,
+        ):
+            runs.batch(5, 5)
+        told = re.search(
+            r"abort --topic __consumer_offsets --partition (\d) --start-offset (\d+)`",
+            str(failure.value),
+        )
+        assert told, failure.value
+        assert f"--bootstrap-server {flow.bootstrap_servers} find-hanging" in str(failure.value)
+        # What the text advises is what helps.
+        _abort(flow, partition=int(told[1]), start_offset=int(told[2]))
+        with running(flow) as runs:
+            runs.batch(5, 5)
+            runs.written_once(5, 5)
+
+
+def _abort(flow: Flow, *, partition: int, start_offset: int) -> None:
+    """What ``kafka-transactions.sh abort`` does."""
+    topic_class = DescribeProducersRequest.TopicRequest
+    markers = WriteTxnMarkersRequest.WritableTxnMarker
+    with flow.wire() as wire:
+        asked = DescribeProducersRequest(
+            topics=[topic_class(name="__consumer_offsets", partition_indexes=[partition])]
+        )
+        answer = wire.send(asked, deadline())
+        (hanging,) = (
+            p
+            for p in answer.topics[0].partitions[0].active_producers
+            if p.current_txn_start_offset == start_offset
+        )
+        request = WriteTxnMarkersRequest(
+            markers=[
+                markers(
+                    producer_id=hanging.producer_id,
+                    producer_epoch=hanging.producer_epoch,
+                    transaction_result=False,
+                    coordinator_epoch=max(0, hanging.coordinator_epoch),
+                    topics=[
+                        markers.WritableTxnMarkerTopic(
+                            name="__consumer_offsets", partition_indexes=[partition]
+                        )
+                    ],
+                )
+            ]
+        )
+        ended = wire.send(request, deadline())
+    assert [p.error_code for m in ended.markers for t in m.topics for p in t.partitions] == [0]

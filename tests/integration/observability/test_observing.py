@@ -1,0 +1,158 @@
+"""What operators see of a query: log lines, metrics, Spark's web interface, joined progress."""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.observability.listener import BatchListener, BatchProgress
+from support.actors import leave
+from support.flow import Flow
+from support.queries import relay, run_available, until
+
+# In the log ---------------------------------------------------------------------------------------
+
+
+def test_each_batch_is_one_line_and_its_fields(
+    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_eos")
+    flow.produce(range(20))
+    reports = run_available(
+        spark_eos_session, flow, read={"options": {"maxOffsetsPerTrigger": "10"}}
+    )
+    records = [r for r in caplog.records if getattr(r, "event", None) == "batch"]
+    assert [(r.name, r.levelname) for r in records] == [("spark_eos", "INFO")] * 2
+    for record, report in zip(records, reports, strict=True):
+        assert record.getMessage() == str(report)
+        assert vars(record).items() >= report.fields().items()
+    assert re.fullmatch(
+        rf"event=batch group_id={flow.group_id} batch_id=1 rows_written=10 rows_skipped=0 "
+        r"transactions=2 source_partitions=2 rounds=1 total_ms=[\d.]+",
+        records[1].getMessage(),
+    )
+    # Nobody has anything to do about a batch that went well.
+    warned = [r for r in caplog.records if r.levelno > logging.INFO]
+    # But for the test's broker, which is alone.
+    assert {r.name for r in warned} <= {"spark_eos.driver.replication"}
+
+
+# on_batch -----------------------------------------------------------------------------------------
+
+
+def test_a_failing_on_batch_stops_neither_the_query_nor_the_others(
+    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(report: BatchReport) -> None:
+        raise RuntimeError(f"no pager for batch {report.batch_id}")
+
+    flow.produce(range(20))
+    seen: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=[fails, seen.append])
+    frame = sink.read(
+        spark_eos_session, subscribe=flow.source, options={"maxOffsetsPerTrigger": "10"}
+    )
+    query = sink.write(frame.select("source", "value")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    sink.close()
+    assert [r.batch_id for r in seen] == [0, 1]
+    assert sorted(map(int, flow.values())) == list(range(20))
+    assert flow.committed() == {0: 10, 1: 10}
+    warnings = [
+        r
+        for r in caplog.records
+        if r.levelno >= logging.WARNING and r.name != "spark_eos.driver.replication"
+    ]
+    assert len(warnings) == 2
+    for number, warning in enumerate(warnings):
+        assert f"fails failed after batch {number} of group {flow.group_id}" in warning.message
+        assert "the batch is committed" in warning.message
+        assert warning.exc_info is not None
+        assert f"no pager for batch {number}" in str(warning.exc_info[1])
+
+
+# In Spark's web interface -------------------------------------------------------------------------
+
+
+def _descriptions(spark: SparkSession, run_id: str) -> list[str]:
+    """The jobs of a query's run, as the web interface and the REST API get them; oldest first."""
+    context: Any = spark.sparkContext
+    jobs = context._jsc.sc().statusStore().jobsList(context._jvm.java.util.ArrayList())
+    found = [jobs.apply(n) for n in range(jobs.size())]
+    chosen = [j for j in found if j.jobGroup().isDefined() and j.jobGroup().get() == run_id]
+    return [j.description().get() for j in sorted(chosen, key=lambda j: j.jobId())]
+
+
+def test_jobs_say_group_batch_and_round(
+    flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    reached, go = tmp_path / "reached", tmp_path / "go"
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            reached.touch()
+            until(go.exists, lambda: "the member's removal")
+            yield batch
+
+    flow.produce(range(2), partition=0)
+    reports: list[BatchReport] = []
+    users: list[str | None] = []
+    sink = ExactlyOnceSink(**flow.options(), max_members=1, on_batch=reports.append)
+
+    def batch(frame: DataFrame, batch_id: int) -> None:
+        sink(frame, batch_id)
+        users.append(frame.sparkSession.sparkContext.getLocalProperty("spark.job.description"))
+        frame.sparkSession.range(1).collect()
+
+    frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
+    held = frame.mapInArrow(hold, frame.schema)
+    query = sink.write(held).foreachBatch(batch).trigger(availableNow=True).start()
+    until(reached.exists, lambda: "the first round")
+    with flow.wire() as wire:
+        (member,) = flow.members()
+        leave(wire, flow.group_id, member.member_id, "spark-eos-0")
+    go.touch()
+    query.awaitTermination()
+    sink.close()
+    assert [r.rounds for r in reports] == [2]
+    assert sorted(flow.values()) == ["0", "1"]
+    *ours, users_own = _descriptions(spark_eos_session, str(query.runId))
+    name = f"spark-eos: group {flow.group_id}, batch 0, round"
+    assert [d.splitlines()[0] for d in ours] == [f"{name} 1", f"{name} 2"]
+    # Spark's own words are still there, and alone again for what the user does afterwards.
+    assert users == [users_own]
+    assert all(d.endswith(f"\n{users_own}") for d in ours)
+    assert f"runId = {query.runId}" in users_own
+
+
+# Joined with Spark's progress ---------------------------------------------------------------------
+
+
+def test_progress_and_reports_are_joined(flow: Flow, spark_eos_session: SparkSession) -> None:
+    joined: list[BatchProgress] = []
+    listener = BatchListener(joined.append)
+    flow.produce(range(30))
+    spark_eos_session.streams.addListener(listener)
+    try:
+        reports = run_available(
+            spark_eos_session,
+            flow,
+            read={"options": {"maxOffsetsPerTrigger": "10"}},
+            on_batch=listener,
+        )
+        until(lambda: len(joined) == 3, lambda: "Spark's progress", 10)
+    finally:
+        spark_eos_session.streams.removeListener(listener)
+    assert [j.report for j in joined] == reports
+    for each in joined:
+        assert str(each.progress.id) == each.report.query_id
+        assert str(each.progress.runId) == each.report.query_run
+        assert each.progress.numInputRows == each.report.rows_written
+    assert [sum(j.lag.values()) for j in joined] == [20, 10, 0]
+    assert joined[0].lag == {(flow.source, 0): 10, (flow.source, 1): 10}

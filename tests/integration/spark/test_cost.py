@@ -1,0 +1,119 @@
+"""What a batch must not cost: requests, tasks and waits that Spark has in store for it."""
+
+import gc
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from support.flow import Flow
+from support.proxy import KafkaProxy
+from support.queries import relay, run_available
+
+
+def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    """Kafka's defaults make Spark ask twice for every 500 records."""
+    proxied_flow.produce(range(10_000))
+    run_available(spark_eos_session, proxied_flow)
+    assert len(proxied_flow.values()) == 10_000
+    of_spark = [r for r in proxy.requests if r.client_id.startswith("consumer-")]
+    fetches = [r.message() for r in of_spark if r.api_key == FetchRequest.API_KEY]
+    # It asks while the next fetch waits at the end of the topic.
+    assert {f.max_wait_ms for f in fetches} == {1}
+    assert proxy.count(ListOffsetsRequest, "consumer-") < 20
+
+
+def test_the_users_own_source_settings_come_first(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    proxied_flow.produce(range(10))
+    own = {"kafka.fetch.max.wait.ms": "7", "kafka.max.poll.records": "2"}
+    run_available(spark_eos_session, proxied_flow, read={"options": own})
+    of_spark = [r for r in proxy.requests if r.client_id.startswith("consumer-")]
+    fetches = [r.message() for r in of_spark if r.api_key == FetchRequest.API_KEY]
+    assert {f.max_wait_ms for f in fetches} == {7}
+    assert proxy.count(ListOffsetsRequest, "consumer-") >= 10
+
+
+def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow = new_flow(partitions=6)
+    for partition in range(6):
+        numbers = range(10 * partition, 10 * partition + 10)
+        flow.produce(numbers, partition=partition, key=b"%d" % partition)
+    cores = spark_eos_session.sparkContext.defaultParallelism
+    assert cores < 6
+    reports = run_available(
+        spark_eos_session, flow, relay, read={"options": {"maxOffsetsPerTrigger": "12"}}
+    )
+    assert [r.transactions for r in reports] == [cores] * 5
+    assert sorted(map(int, flow.values())) == list(range(60))
+    for partition in range(6):
+        written = [int(m.value() or b"") for m in flow.written() if m.key() == b"%d" % partition]
+        assert written == list(range(10 * partition, 10 * partition + 10))
+
+
+@pytest.mark.parametrize(("members", "commits"), [(1, 2), (6, 6)])
+def test_a_transaction_commits_offsets_once_for_each_member(
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    spark_eos_session: SparkSession,
+    members: int,
+    commits: int,
+) -> None:
+    flow = replace(proxied_flow, partitions=6, name=uuid.uuid4().hex[:10])
+    assert spark_eos_session.sparkContext.defaultParallelism == 2
+    for until in (12, 24):
+        for partition in range(6):
+            flow.produce(range(until - 12 + partition, until, 6), partition=partition)
+        before = proxy.count(TxnOffsetCommitRequest)
+        (report,) = run_available(spark_eos_session, flow, max_members=members)
+        assert report.rows_written == 12
+    # Of the second batch, in which no partition is new.
+    assert report.transactions == 2
+    assert proxy.count(TxnOffsetCommitRequest) - before == commits
+    assert sorted(map(int, flow.values())) == list(range(24))
+    assert set(flow.committed().values()) == {4}
+
+
+def test_what_workers_have_loaded_is_not_searched_for_garbage_after_every_task(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(4))
+    run_available(spark_eos_session, flow)
+
+    def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        list(batches)
+        yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
+
+    cores = spark_eos_session.sparkContext.defaultParallelism
+    frame = spark_eos_session.range(cores, numPartitions=cores).mapInArrow(frozen, "frozen long")
+    assert max(row.frozen for row in frame.collect()) > 10_000
+
+
+def test_columns_may_change_from_batch_to_batch(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    """In a function of the user's own that calls the sink."""
+    flow.produce(range(4), key=b"key")
+    sink = ExactlyOnceSink(**flow.options())
+
+    def batch(frame: DataFrame, batch_id: int) -> None:
+        sink(frame.select("source", "value", *(["key"] if batch_id else [])), batch_id)
+
+    frame = sink.read(
+        spark_eos_session, subscribe=flow.source, options={"maxOffsetsPerTrigger": "2"}
+    )
+    sink.write(frame).foreachBatch(batch).trigger(availableNow=True).start().awaitTermination()
+    sink.close()
+    keys = [m.key() for m in flow.written()]
+    assert sorted(key or b"" for key in keys) == [b"", b"", b"key", b"key"]

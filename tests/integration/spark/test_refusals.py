@@ -1,0 +1,263 @@
+"""What is refused, with words that help, before anything is written."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import ExactlyOnceSink, errors
+from spark_eos.testing import EmbeddedKafka
+from support import groups
+from support.flow import Flow
+from support.queries import relay, run_available
+
+
+def _write(
+    spark: SparkSession, flow: Flow, transform: Callable[[DataFrame], DataFrame], **options: Any
+) -> None:
+    sink = ExactlyOnceSink(**{**flow.options(), **options})
+    sink.write(transform(sink.read(spark, subscribe=flow.source)))
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (lambda f: f.select("source", "key"), "no `value` column"),
+        (lambda f: f.select("key", "value"), "no `source` column"),
+        (lambda f: f.select("source", F.lit(1).alias("value")), "`value` is int"),
+        (
+            lambda f: f.select("source", "value", F.col("key").alias("value")),
+            "more than one `value`",
+        ),
+        (lambda f: f.select("value", F.lit("x").alias("source")), "`source` is string"),
+        (
+            lambda f: f.select(
+                "value", F.struct("source.*", F.lit(0).cast("long").alias("offset")).alias("source")
+            ),
+            "`source` is struct<topic:string,partition:int,offset:bigint,offset:bigint>",
+        ),
+        (lambda f: f.select("source", "value", F.lit(1).alias("key")), "`key` is int"),
+        (lambda f: f.select("source", "value", F.lit("h").alias("headers")), "`headers` is"),
+        (lambda f: f.select("source", "value").repartition(2), "a shuffle"),
+        (
+            lambda f: f.groupBy("source").agg(F.max("value").alias("value")),
+            "an aggregation|a shuffle|state",
+        ),
+        (lambda f: f.dropDuplicates(["key"]).select("source", "value"), "state|a shuffle"),
+        (lambda f: f.select("source", "value").sortWithinPartitions("value"), "a sort"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_pipelines(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    transform: Callable[[DataFrame], DataFrame],
+    words: str,
+) -> None:
+    with pytest.raises(errors.UnsupportedPipelineError, match=words):
+        _write(spark_eos_session, flow, transform)
+    assert flow.written() == []
+
+
+def test_a_broadcast_join_is_narrow(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["a", "b"])
+    names = spark_eos_session.createDataFrame([("a", "alpha")], "letter string, name string")
+    joined = F.broadcast(names)
+    run_available(
+        spark_eos_session,
+        flow,
+        lambda f: f.join(joined, F.col("value").cast("string") == F.col("letter")).select(
+            "source", F.col("name").alias("value")
+        ),
+    )
+    assert flow.values() == ["alpha"]
+
+
+def test_no_topic_anywhere(flow: Flow, spark_eos_session: SparkSession) -> None:
+    with pytest.raises(errors.UnsupportedPipelineError, match="no target topic"):
+        _write(spark_eos_session, flow, relay, topic=None)
+
+
+@pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition", "MINPARTITIONS"])
+def test_source_options_that_split_partitions(
+    flow: Flow, spark_eos_session: SparkSession, option: str
+) -> None:
+    sink = ExactlyOnceSink(**flow.options())
+    with pytest.raises(errors.UnsupportedPipelineError, match=option):
+        sink.read(spark_eos_session, subscribe=flow.source, options={option: "4"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({}, errors.ConfigurationError, "exactly one of subscribe"),
+        ({"subscribe": "a", "assign": "{}"}, errors.ConfigurationError, "exactly one"),
+        ({"subscribe": "nowhere"}, errors.TopicNotFoundError, "nowhere"),
+        ({"assign": "[1]"}, errors.ConfigurationError, "must be JSON"),
+        ({"subscribe": "a", "starting_offsets": "now"}, errors.ConfigurationError, "earliest"),
+        (
+            {"subscribe": "a", "options": {"kafka.bootstrap.servers": "x"}},
+            errors.ConfigurationError,
+            "kafka=",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_sources(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    arguments: dict[str, Any],
+    error: type[Exception],
+    words: str,
+) -> None:
+    sink = ExactlyOnceSink(**flow.options())
+    with pytest.raises(error, match=words):
+        sink.read(spark_eos_session, **arguments)
+
+
+def test_target_topics(flow: Flow, spark_eos_session: SparkSession) -> None:
+    with pytest.raises(errors.TopicNotFoundError, match=r"target topic 'nowhere'.*create it"):
+        _write(spark_eos_session, flow, relay, topic="nowhere")
+    with pytest.raises(errors.ConfigurationError, match="feed itself"):
+        _write(spark_eos_session, flow, relay, topic=flow.source)
+
+
+def test_a_transaction_timeout_above_the_brokers_maximum(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    with pytest.raises(
+        errors.ConfigurationError, match=r"transaction_timeout_ms=9000000.*transaction\.max\."
+    ):
+        _write(spark_eos_session, flow, relay, transaction_timeout_ms=9_000_000)
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_a_foreign_live_member_of_the_group(
+    flow: Flow, spark_eos_session: SparkSession, protocol: str
+) -> None:
+    consumer = Consumer(
+        {
+            **flow.kafka,
+            "group.id": flow.group_id,
+            "group.protocol": protocol,
+            "client.id": "somebody-else",
+        }
+    )
+    with closing(consumer):
+        consumer.subscribe([flow.source])
+        end = time.monotonic() + 20
+        while not consumer.assignment() and time.monotonic() < end:
+            consumer.poll(0.2)
+        with pytest.raises(errors.ForeignMemberError, match=r"somebody-else.*127\.0\.0\.1"):
+            _write(spark_eos_session, flow, relay)
+
+
+def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSession) -> None:
+    with EmbeddedKafka(features={"transaction.version": 1}) as broker:
+        flow = Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+        with pytest.raises(
+            errors.UnsupportedBrokerError,
+            match=r"transaction\.version=1.*kafka-features\.sh.*transaction\.version=2",
+        ):
+            _write(spark_eos_session, flow, relay)
+
+
+def test_a_broker_that_can_not_be_reached(flow: Flow, spark_eos_session: SparkSession) -> None:
+    sink = ExactlyOnceSink(
+        **{**flow.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}},
+        connect_timeout_ms=1_000,
+    )
+    with pytest.raises(
+        errors.DeadlineExceededError, match=r"^no broker of .*127\.0\.0\.1:1.*connect_timeout_ms"
+    ):
+        sink.read(spark_eos_session, subscribe=flow.source)
+
+
+def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(20))
+    run_available(spark_eos_session, flow)
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 5})
+    flow.produce(["new"], partition=0)
+    with pytest.raises(StreamingQueryException) as failure:
+        run_available(spark_eos_session, flow)
+    assert f"{flow.source}-0 up to 5, but batch 1 starts at 10" in str(failure.value)
+    assert "Delete the checkpoint" in str(failure.value)
+    assert "new" not in flow.values()
+    # What it says helps.
+    flow.checkpoint += "-anew"
+    run_available(spark_eos_session, flow)
+    assert flow.values().count("new") == 1
+
+
+def test_group_offsets_that_were_deleted(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    run_available(spark_eos_session, flow)
+    # The checkpoint proves what they were: its last batch is finished, and no other begun.
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    flow.produce(["new"])
+    run_available(spark_eos_session, flow)
+    assert sorted(flow.values()) == ["0", "1", "2", "3", "new"]
+    # Now one is begun, which may have written.
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    Path(flow.checkpoint, "commits", "1").unlink()
+    with pytest.raises(StreamingQueryException, match="has no committed offset for"):
+        run_available(spark_eos_session, flow)
+    assert sorted(flow.values()) == ["0", "1", "2", "3", "new"]
+
+
+def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    run_available(spark_eos_session, flow)
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+    query = (
+        sink.write(frame)
+        .option("checkpointLocation", flow.checkpoint + "-other")
+        .trigger(availableNow=True)
+        .start()
+    )
+    flow.produce(["new"])
+    with pytest.raises(StreamingQueryException, match="belongs to query"):
+        query.awaitTermination()
+
+
+def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(10))
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+
+    def run() -> None:
+        writer = frame.repartition(2, "value").writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", flow.checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match=r"start the query from sink\.write"):
+        run()
+    sink.write(frame)  # and something else is started
+    with pytest.raises(StreamingQueryException, match="ShuffledRowRDD in its lineage"):
+        run()
+    assert flow.written() == []
+    assert flow.committed() == {0: 0, 1: 0}
+
+
+def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        sink(batch.where("source.offset = 0"), batch_id)
+        sink(batch.where("source.offset > 0"), batch_id)
+
+    writer = sink.write(frame).foreachBatch(twice)
+    with pytest.raises(StreamingQueryException, match=r"called a second time for batch 0.*explode"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+    sink.close()
+    assert flow.members() == []

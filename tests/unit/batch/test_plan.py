@@ -1,0 +1,56 @@
+"""Plans of batches: ranges, gaps, numbers of tasks."""
+
+import uuid
+
+import pytest
+
+from spark_eos import errors
+from spark_eos.batch import plan
+from spark_eos.batch.plan import BatchRange, task_count
+from spark_eos.kafka.offset_metadata import KnownPartitions
+from spark_eos.kafka.transactions import MemberIdentity
+
+
+@pytest.mark.parametrize(
+    ("records", "cores", "tasks"),
+    [
+        (0, 2, 2),
+        (100, 2, 2),
+        (50_000, 2, 2),
+        (50_001, 2, 3),
+        (75_001, 3, 4),
+        (50_001, 8, 8),
+        (10**9, 2, 10),
+        (100, 64, 10),
+    ],
+)
+def test_task_count(records: int, cores: int, tasks: int) -> None:
+    starts = {("a", index): 5 for index in range(10)}
+    ends = {**starts, ("a", 3): 5 + records}
+    assert task_count(BatchRange(1, starts, ends), cores) == tasks
+    assert task_count(BatchRange(1, {("a", 0): 0}, ends), cores) == 10
+    many = {("a", index): 5 for index in range(500)}
+    assert task_count(BatchRange(1, many, many), cores) == max(cores, 8)
+
+
+_TOPIC = uuid.uuid4()
+_MEMBER = MemberIdentity("m", 1, "spark-eos-0")
+
+
+def test_progress_at_and_beyond_the_range_is_fine() -> None:
+    batch = BatchRange(1, {("a", 0): 5, ("a", 1): 5}, {("a", 0): 8, ("a", 1): 8, ("a", 2): 3})
+    plan.check_no_gap("g", batch, {("a", 0): 5, ("a", 1): 9})
+    known = KnownPartitions().including([("a", 0), ("a", 1)], {})
+    planned = plan.batch_plan(batch, {("a", 0): 6}, {("a", 0): _MEMBER}, {"a": _TOPIC}, known)
+    expected = plan.PartitionPlan(_TOPIC, 5, 8, 6, _MEMBER, known.metadata("a"))
+    assert planned == {("a", 0): expected}
+
+
+def test_a_dropped_partition_needs_no_check() -> None:
+    plan.check_no_gap("g", BatchRange(3, {("gone", 0): 5}, {("a", 0): 8}), {("a", 0): 1})
+
+
+def test_a_gap_is_refused() -> None:
+    batch = BatchRange(2, {("a", 0): 5}, {("a", 0): 8})
+    with pytest.raises(errors.OffsetGapError, match="offsets 3 to 4 would never be written"):
+        plan.check_no_gap("g", batch, {("a", 0): 3})

@@ -1,0 +1,47 @@
+"""Tables of "spark-eos status": ages, durations, ranges."""
+
+import socket
+
+import pytest
+from click.testing import CliRunner
+
+from spark_eos.cli import main
+from spark_eos.cli.status_tables import duration, ranges
+from spark_eos.kafka.open_transactions import OpenTransaction
+
+
+def test_unusable_clusters_and_settings_are_one_line() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{unused.getsockname()[1]}"
+        where = ["--bootstrap-servers", server, "--group-id", "g", "--timeout", "0.5"]
+        for command in ("status", "abort"):
+            result = CliRunner().invoke(main, [command, *where])
+            assert result.exit_code == 1
+            assert result.stderr.startswith(f"Error: no broker of bootstrap.servers='{server}' ")
+            assert "(--timeout)" in result.stderr
+            assert result.stderr.count("\n") == 1
+    result = CliRunner().invoke(main, ["status", *where, "--kafka", "security.protocol=tls"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: kafka['security.protocol'] must be one of ")
+
+
+def test_an_age_that_the_broker_does_not_tell_is_unknown() -> None:
+    one = OpenTransaction("id", "Ongoing", None, 60_000, 1, 0, ())
+    assert one.age(5.0) is None
+    began = OpenTransaction("id", "Ongoing", 2_000, 60_000, 1, 0, ())
+    assert began.age(5.0) == 3.0
+    assert began.age(1.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.9, "59 s"), (60, "1 min"), (200, "3 min 20 s"), (187_300, "2 d 4 h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_ranges() -> None:
+    found = [("b", 0), ("a", 3), ("a", 0), ("a", 1), ("a", 2), ("a", 7)]
+    assert ranges(found) == "a 0-3,7; b 0"

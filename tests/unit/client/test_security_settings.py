@@ -1,0 +1,268 @@
+"""Client settings of security: what is taken, what is refused, and what stays hidden."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import trustme
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_eos.client.jaas import JaasError, JaasLine, parse_jaas
+from spark_eos.client.oauth import MskIam, TokenProvider, msk_region
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import ConfigurationError
+from spark_eos.jobs.options import JobOptions, job_options
+from support.certificates import issued, pem
+from support.pages import code_blocks, run_block
+from support.secured import PASSWORD
+
+SERVERS = {"bootstrap.servers": "localhost:9092"}
+SCRAM = {
+    **SERVERS,
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "alice",
+    "sasl.password": "marker-secret",
+}
+OIDC = {
+    **SERVERS,
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "relay",
+    "sasl.oauthbearer.client.secret": "marker-secret",
+    "sasl.oauthbearer.token.endpoint.url": "https://issuer.test/token",
+}
+MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz_.", min_size=1)
+# Java's characters; a lone surrogate is none.
+VALUES = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.dictionaries(NAMES, VALUES))
+def test_a_jaas_line_is_read_as_it_was_written(options: dict[str, str]) -> None:
+    line = JaasLine("some.Module", options)
+    assert parse_jaas(line.render()) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "password"),
+    [
+        (f'{MODULE} required username="alice" password="p w";', "p w"),
+        (f"{MODULE} required username='alice' password='p\"w' ;", 'p"w'),
+        (f"{MODULE}   REQUIRED\n username=alice\n password=plain;\n", "plain"),
+        (rf'{MODULE} optional username="alice" password="a\"b\\c\td\101";', 'a"b\\c\tdA'),
+        (f'{MODULE} required username = "alice" password = "a;b=c";', "a;b=c"),
+    ],
+)
+def test_jaas_lines_as_users_write_them(line: str, password: str) -> None:
+    assert parse_jaas(line).options == {"username": "alice", "password": password}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "semicolon"),
+        (f'{MODULE} required password="marker-secret"', "semicolon"),
+        (f'{MODULE} required password="marker-secret', "does not end"),
+        (f"{MODULE} required; {MODULE} required;", "more than one"),
+        ('password="marker-secret";', "must begin with"),
+        (f'{MODULE} password="marker-secret";', "must begin with|followed by one of"),
+        (f"{MODULE} perhaps;", "followed by one of"),
+        (f"{MODULE} required password marker-secret;", "option 1"),
+        (f"{MODULE} required a=b password=marker secret;", "option 3"),
+        (f"{MODULE} required password=;", "option 1"),
+    ],
+)
+def test_jaas_lines_that_are_none_are_refused_without_being_told(line: str, words: str) -> None:
+    with pytest.raises(JaasError, match=words) as caught:
+        parse_jaas(line)
+    assert "marker" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "kafka."])
+def test_sparks_style_says_the_same_as_librdkafkas(prefix: str) -> None:
+    jaas = f'{MODULE} required username="alice" password="marker-secret";'
+    sparks = {
+        f"{prefix}bootstrap.servers": "localhost:9092",
+        f"{prefix}security.protocol": "SASL_SSL",
+        f"{prefix}sasl.mechanism": "SCRAM-SHA-512",
+        f"{prefix}sasl.jaas.config": jaas,
+    }
+    assert ClientSettings(sparks) == ClientSettings(SCRAM)
+    assert ClientSettings(sparks).for_spark_source()["kafka.sasl.jaas.config"] == jaas
+
+
+def test_the_login_module_of_a_renamed_package_is_kept() -> None:
+    # As Databricks has it.
+    line = f'kafkashaded.{MODULE} required username="a" password="b";'
+    settings = {**SERVERS, "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256"}
+    client = ClientSettings({**settings, "sasl.jaas.config": line})
+    assert client.for_spark_source()["kafka.sasl.jaas.config"] == line
+
+
+def test_databricks_has_renamed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    options = ClientSettings(OIDC).for_spark_source()
+    assert options["kafka.sasl.jaas.config"].startswith("kafkashaded.org.apache.kafka.")
+    handler = options["kafka.sasl.login.callback.handler.class"]
+    assert handler.startswith("kafkashaded.org.apache.kafka.")
+
+
+def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({**SCRAM, "ssl.truststore.location": "/x.jks"}, "ssl.truststore.location.*ssl.ca.loc"),
+        ({**SCRAM, "ssl.keystore.location": "/x.p12"}, "ssl.keystore.location.*ssl.certificate"),
+        ({**SCRAM, "ssl.keystore.password": "marker-secret"}, "ssl.keystore.password"),
+        ({**SCRAM, "ssl.crl.location": "/x"}, "ssl.crl.location.*all clients"),
+        ({**SCRAM, "ssl.cipher.suites": "x"}, "ssl.cipher.suites.*all clients"),
+        ({**SCRAM, "sasl.passwrod": "marker-secret"}, "sasl.passwrod.*no such setting"),
+        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "GSSAPI.*not supported; use one of PLAIN"),
+        ({**SCRAM, "sasl.kerberos.principal": "x"}, "sasl.kerberos.principal.*SCRAM"),
+        ({**SCRAM, "sasl.login.callback.handler.class": "x"}, "options= of sink.read"),
+        ({**SCRAM, "enable.ssl.certificate.verification": "false"}, "ssl.ca.location"),
+        ({**SCRAM, "enable.ssl.certificate.verification": "no"}, "true or false"),
+        ({**SCRAM, "ssl.endpoint.identification.algorithm": "x"}, "'https' or 'none'"),
+        ({**SCRAM, "security.protocol": "TLS"}, "must be one of PLAINTEXT"),
+        ({**SCRAM, "security.protocol": "SSL"}, "sasl.mechanism.*set security.protocol to SASL"),
+        (without(SCRAM, "security.protocol"), "set security.protocol to SASL_SSL"),
+        ({**SERVERS, "ssl.ca.location": "/x"}, "set security.protocol to SSL"),
+        (without(SCRAM, "sasl.password"), "needs 'sasl.password' for"),
+        (without(SCRAM, "sasl.mechanism"), "needs 'sasl.mechanism'"),
+        ({**SCRAM, "sasl.jaas.config": "x required;"}, "not both"),
+        ({**SCRAM, "kafka.sasl.password": "x"}, "sasl.password twice"),
+        ({**SCRAM, "ssl.ca.location": "/nowhere"}, "ssl.ca.location.*/nowhere.*No such file"),
+        ({**SCRAM, "ssl.ca.pem": "marker-secret"}, "ssl.ca.pem.*not a PEM"),
+        ({**SCRAM, "ssl.ca.pem": "x", "ssl.ca.location": "y"}, "not both"),
+        ({**SCRAM, "ssl.certificate.pem": "-----BEGIN CERTIFICATE-----"}, "needs both"),
+        ({**SCRAM, "oauth_cb": "x"}, "oauth_cb.*must be a function"),
+        (without(OIDC, "sasl.oauthbearer.method"), "method=oidc"),
+        (without(OIDC, "sasl.oauthbearer.client.secret"), "client.secret"),
+        ({**OIDC, "sasl.oauthbearer.token.endpoint.url": "file:///x"}, "must be an https URL"),
+        ({**OIDC, "sasl.oauthbearer.grant.type": "x"}, "client_credentials"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "marker-secret"}, "key=value"),
+        ({**OIDC, "sasl.oauthbearer.assertion.file": "x"}, "assertion.file.*oauth_cb"),
+        ({**OIDC, "sasl.jaas.config": "x required;"}, "PLAIN and SCRAM"),
+        ({**OIDC, "oauth_cb": print}, "not both"),
+        ({**OIDC, "enable.sasl.oauthbearer.unsecure.jwt": "true"}, "unsigned"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_settings_that_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        ClientSettings(settings)
+    assert "marker" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("org.other.LoginModule required username=a password=b;", "needs org.*Scram"),
+        (
+            f"{MODULE} required username=a password=b tokenauth=true;",
+            "exactly the options.*tokenauth",
+        ),
+        (f"{MODULE} required username=a password=marker-secret", "semicolon"),
+    ],
+)
+def test_jaas_lines_that_can_not_be_translated_are_refused(line: str, words: str) -> None:
+    settings = without(SCRAM, "sasl.username", "sasl.password")
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        ClientSettings({**settings, "sasl.jaas.config": line})
+    assert "marker" not in str(caught.value)
+
+
+def test_a_token_is_used_until_most_of_its_life_is_over() -> None:
+    lives = [100.0, -1.0, 100.0]
+    made = []
+
+    def function(config: str) -> tuple[str, float, str, dict[str, str]]:
+        made.append(config)
+        return f"token {len(made)}", time.time() + lives[len(made) - 1], "me", {"team": "orders"}
+
+    provider = TokenProvider(function, "config", {"stage": "test"})
+    assert [provider.token() for _ in range(3)] == ["token 1"] * 3
+    assert provider.extensions() == {"stage": "test", "team": "orders"}
+    provider._renewal = 0
+    assert provider.token() == "token 2"
+    assert provider.token() == "token 3"
+    assert made == ["config"] * 3
+
+
+def test_the_region_of_msk_is_in_the_names_of_its_brokers() -> None:
+    names = "b-1.orders.abc.c2.kafka.eu-west-1.amazonaws.com:9098,b-2.x:9098"
+    assert msk_region(names) == "eu-west-1"
+    assert msk_region("boot-x.c1.kafka-serverless.us-east-2.amazonaws.com:9098") == "us-east-2"
+    assert msk_region("broker-1:9092") is None
+
+
+def test_amazons_own_jaas_line_is_taken() -> None:
+    module = "software.amazon.msk.auth.iam.IAMLoginModule"
+    settings = {**SERVERS, "security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"}
+    line = f'{module} required awsRoleArn="arn:1" awsRoleSessionName="orders";'
+    client = ClientSettings({**settings, "sasl.jaas.config": line})
+    options = client.for_spark_source()
+    assert options["kafka.sasl.jaas.config"] == line
+    assert options["kafka.sasl.mechanism"] == "AWS_MSK_IAM"
+    assert client.security.sasl is not None
+    assert client.security.sasl.function == MskIam(None, role="arn:1", session="orders")
+    assert client.for_producer("id", 1)["sasl.mechanism"] == "OAUTHBEARER"
+    with pytest.raises(ConfigurationError, match="awsProfileName, awsRoleArn"):
+        ClientSettings({**settings, "sasl.jaas.config": f"{module} required awsDebugCreds=true;"})
+
+
+def test_jobs_take_settings_from_a_file_and_the_command_line_over_them(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"# c\nsasl.password = {PASSWORD}\nclient.id=file\nbootstrap.servers=x:1\n")
+    seen: list[JobOptions] = []
+
+    @click.command()
+    @job_options
+    def job(options: JobOptions) -> None:
+        seen.append(options)
+
+    line = "--bootstrap-servers y:2 --group-id g --source a --target b --checkpoint-location c"
+    more = ["--kafka-config", str(file), "--kafka", "client.id=line"]
+    result = CliRunner().invoke(job, [*line.split(), *more])
+    assert result.exit_code == 0, result.output
+    assert seen[0].kafka == {
+        "sasl.password": PASSWORD,
+        "client.id": "line",
+        "bootstrap.servers": "y:2",
+    }
+    assert "sasl.password" not in repr(seen[0])
+
+
+def _my_token(_configuration: str) -> tuple[str, float]:
+    return "token", time.time() + 3_600
+
+
+def test_the_settings_that_the_docs_show_are_taken(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    client = issued(authority, "client")
+    (tmp_path / "authority.pem").write_text(pem(authority))
+    (tmp_path / "login-authority.pem").write_text(pem(authority))
+    (tmp_path / "client.pem").write_text(client.chain)
+    (tmp_path / "client.key").write_text(client.key)
+    shown: list[str] = []
+    names: dict[str, Any] = {
+        "password": "p",
+        "secret": "s",
+        "line": f'{MODULE} required username="orders" password="p";',
+        "my_token": _my_token,
+    }
+    # docs/security.md
+    for block in code_blocks("security", "python"):
+        settings = block.partition("sink = ")[0].replace("/etc/kafka", str(tmp_path))
+        found = ClientSettings(run_block(settings, {}, **names)["kafka"])
+        shown.append(found.security.protocol)
+    assert shown == ["SSL", *["SASL_SSL"] * 5]

@@ -1,0 +1,32 @@
+"""Which process is the driver, and where a keeper's socket lies."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from spark_eos.datasource import keeper_client
+from spark_eos.host import driver_process
+
+
+def test_a_long_temporary_directory_is_not_used_for_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / ("x" * 90)))
+    assert len(str(keeper_client._directory())) < 90
+
+
+def test_the_driver_is_the_nearest_ancestor_that_is_not_python() -> None:
+    found = driver_process.spark_driver()
+    assert found.alive
+    assert not driver_process.HostProcess(found.pid, "another time").alive
+
+
+def test_processes_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_process, "_PROC", Path("/nowhere"))
+    found = driver_process._look_up(os.getpid())
+    assert found is not None
+    assert found.parent == os.getppid()
+    assert "python" in found.command or "pytest" in found.command
+    assert driver_process._look_up(2**22 - 1) is None

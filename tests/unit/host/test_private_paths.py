@@ -1,0 +1,105 @@
+"""Directories that a keeper's socket may lie in: nobody's but this user's."""
+
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_eos import errors
+from spark_eos.datasource import keeper_client
+from spark_eos.datasource.keeper_client import KeeperClient
+from support.intruding import (
+    NOBODY,
+    framed,
+    lasting_intruder,
+    needs_root,
+    payload,
+)
+
+ANSWERS = """
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o777); listener.listen()
+print("ready", flush=True)
+while True:
+    peer, _ = listener.accept()
+    peer.settimeout(1)
+    try:
+        peer.sendall(bytes.fromhex(sys.argv[2]))
+        peer.recv(100_000)
+    except OSError:
+        pass
+    peer.close()
+"""
+
+
+PLANTED = (
+    "as_nobody(); os.rename(sys.argv[3] + '/keepers', sys.argv[3] + '/was')\n"
+    "os.mkdir(sys.argv[3] + '/keepers')\n"
+) + ANSWERS
+
+
+@pytest.fixture
+def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory for all users, whose name leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o1777)
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: name)
+        yield Path(name)
+
+
+def _until_ready(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+@needs_root
+def test_a_directory_planted_by_another_user_runs_no_code_here(short_directory: Path) -> None:
+    """They own the parent, so they can put a directory of their own in the place of ours."""
+    planted = short_directory / f"spark-eos-{os.geteuid()}"
+    planted.mkdir()
+    planted.chmod(0o777)
+    os.chown(planted, NOBODY, NOBODY)
+    marker = short_directory / "ran"
+
+    def ask_them() -> None:
+        client = KeeperClient("group", "checkpoint", 10)
+        answer = framed(payload(marker)).hex()
+        with lasting_intruder(PLANTED, client._path, answer, planted) as process:
+            try:
+                _until_ready(process)
+                client.abort()
+            finally:
+                process.kill()
+                assert not marker.exists(), "code of another user has run"
+
+    with pytest.raises(errors.ConfigurationError, match=r"spark-eos-\d+.*user id 65534.*TMPDIR"):
+        ask_them()
+
+
+@pytest.mark.parametrize("level", ["spark-eos-{uid}", "spark-eos-{uid}/keepers"])
+@pytest.mark.parametrize("what", ["a link", "writable", "a file"])
+def test_each_level_is_checked(short_directory: Path, level: str, what: str) -> None:
+    made = short_directory / level.format(uid=os.geteuid())
+    made.parent.mkdir(mode=0o700, exist_ok=True)
+    if what == "a link":
+        (short_directory / "elsewhere").mkdir(mode=0o700)
+        made.symlink_to(short_directory / "elsewhere")
+    elif what == "a file":
+        made.touch()
+    else:
+        made.mkdir()
+        made.chmod(0o720)
+    with pytest.raises(errors.ConfigurationError, match=f"{made}.*TMPDIR"):
+        keeper_client._directory()
+
+
+def test_what_an_earlier_version_left_open_to_readers_is_closed(short_directory: Path) -> None:
+    made = short_directory / f"spark-eos-{os.geteuid()}"
+    made.mkdir(mode=0o755)
+    found = keeper_client._directory()
+    for directory in (made, found):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700

@@ -1,0 +1,45 @@
+"""Arguments of the jobs for spark-submit."""
+
+import pytest
+from click.testing import CliRunner
+
+from support.jobs import job
+
+GIVEN = [
+    *("--bootstrap-servers", "h:1"),
+    *("--group-id", "g"),
+    *("--source", "a"),
+    *("--target", "b"),
+    *("--checkpoint-location", "c"),
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--available-now", "--trigger", "1 second"], "Give --available-now or --trigger, not"),
+        (["--trigger", "soon"], "'soon' is not an interval such as '1 second'"),
+        (["--kafka", "acks"], "'acks' is not of the form key=value"),
+        (["--starting-offsets", "7"], "'7' is not one of 'earliest', 'latest'"),
+        (["--max-offsets-per-trigger", "0"], "0 is not in the range x>=1"),
+        (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
+        (["--metrics-port", "0"], "0 is not in the range 1<=x<=65535"),
+    ],
+)
+@pytest.mark.parametrize("name", ["relay", "enrich_orders"])
+def test_bad_arguments(name: str, more: list[str], message: str) -> None:
+    result = CliRunner().invoke(job(name).main, [*GIVEN, *more])
+    assert result.exit_code == 2
+    assert message in result.output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["relay", "enrich_orders"])
+def test_required_arguments_and_help(name: str) -> None:
+    command = job(name).main
+    result = CliRunner().invoke(command, [])
+    assert result.exit_code == 2
+    assert "Missing option '--bootstrap-servers'" in result.output
+    text = CliRunner().invoke(command, ["--help"]).output
+    for parameter in command.params:
+        assert parameter.opts[0] in text
+        assert parameter.help

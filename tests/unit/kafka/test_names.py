@@ -1,0 +1,65 @@
+"""Names that would be taken for others: in ACLs, in transactional ids, on a terminal."""
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from spark_eos import ExactlyOnceSink, errors
+from spark_eos.cli import main
+from spark_eos.cli.status_tables import transactions
+from spark_eos.kafka.groups import DescribedMember
+from spark_eos.kafka.open_transactions import OpenTransaction
+from spark_eos.kafka.transactional_ids import id_prefix
+
+OPTIONS: dict[str, Any] = {
+    "kafka": {"bootstrap.servers": "localhost:9092"},
+    "group_id": "group",
+    "topic": "out",
+    "checkpoint_location": "checkpoint-*",
+}
+
+
+def test_prefixes_do_not_nest() -> None:
+    """An ACL, or fencing, of one query's prefix would be another's too."""
+    assert id_prefix("a/b", "c").startswith(id_prefix("a", "b"))
+    with pytest.raises(
+        errors.ConfigurationError, match=r"transactional_id_prefix='a/b' contains a /"
+    ):
+        ExactlyOnceSink(**OPTIONS, transactional_id_prefix="a/b")
+
+
+@pytest.mark.parametrize("name", ["group_id", "topic", "transactional_id_prefix"])
+@pytest.mark.parametrize("text", ["*", "orders-*"])
+def test_no_name_is_a_wildcard_of_acls(name: str, text: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=rf"{name}='.*\*' has a \*.*KIP-290"):
+        ExactlyOnceSink(**{**OPTIONS, name: text})
+
+
+def test_a_checkpoint_is_no_name_of_kafkas() -> None:
+    ExactlyOnceSink(**OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["--group-id", "--source", "--target", "--prefix"])
+def test_no_acl_for_all_names_is_printed(name: str) -> None:
+    chosen = {"--group-id": "g", "--source": "in", "--target": "out", "--prefix": "p", name: "*"}
+    line = ["acls", "--bootstrap-servers", "x:1", "--principal", "User:a"]
+    result = CliRunner().invoke(main, [*line, *(word for pair in chosen.items() for word in pair)])
+    assert result.exit_code == 1
+    assert "kafka-acls.sh" not in result.output
+    assert "contains a *" in result.output
+
+
+# Terminals -----------------------------------------------------------------------------------
+
+EVIL = "evil\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202e[red]"
+
+
+def test_a_transactional_id_and_a_host_move_no_cursor() -> None:
+    console = Console(width=200, record=True, highlight=False)
+    one = OpenTransaction(EVIL, "Ongoing", None, 60_000, 1, 0, (("in", 0),))
+    console.print(transactions([one], 10.0))
+    assert all(line.isprintable() for line in console.export_text().splitlines())
+    member = DescribedMember("id", None, "client", EVIL, None, None)
+    assert str(member).isprintable()

@@ -1,0 +1,58 @@
+"""What is kept with committed offsets: the partitions the group has known, what is in doubt."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_eos.kafka import offsets
+from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartitions
+
+_PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
+
+
+@given(_PARTITIONS, st.dictionaries(st.sampled_from("abc"), st.uuids(version=4)))
+def test_each_offset_tells_of_all_partitions_of_its_topic(
+    partitions: frozenset[tuple[str, int]], ids: dict[str, uuid.UUID]
+) -> None:
+    known = KnownPartitions().including(partitions, ids)
+    for place in partitions:
+        found = KnownPartitions.of({place: CommittedOffset(1, known.metadata(place[0]))})
+        assert found.partitions == {p for p in partitions if p[0] == place[0]}
+        assert found.topics == known.topics
+        for topic, index in partitions:
+            # Of other topics only that they were known is told, by their ids.
+            expected = topic == place[0] or topic in ids
+            assert found.knows(topic, index, ids.get(topic)) == expected
+        assert not found.knows(place[0], 41, ids.get(place[0]))
+
+
+def test_a_doubt_is_told_of_its_partition_only() -> None:
+    known = KnownPartitions().including([("a", 0), ("a", 1)], {})
+    text = known.metadata("a", Doubt(3, 9))
+    found = {("a", 0): CommittedOffset(9, text), ("a", 1): CommittedOffset(9, known.metadata("a"))}
+    assert KnownPartitions.of(found).doubts == {("a", 0): Doubt(3, 9)}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "mine", "[]", "{}", "null", '{"spark-eos":2,"partitions":"0","topics":""}', "7"]
+)
+def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
+    assert KnownPartitions.of({("a", 0): CommittedOffset(9, text)}) == KnownPartitions()
+
+
+def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
+    partitions = [(f"topic-{n}", index) for n in range(2_000) for index in range(3)]
+    ids = {topic: uuid.uuid4() for topic, _ in partitions}
+    known = KnownPartitions().including(partitions, ids)
+    # offset.metadata.max.bytes, unless set.
+    assert len(known.metadata("topic-1", Doubt(2**62, 2**62))) < 4_096
+
+
+def test_requests_hold_everything_once() -> None:
+    ends = {("a", index): index for index in range(10_000)}
+    parts = list(offsets.in_requests(ends, {}))
+    assert len(parts) > 2
+    assert {place: offset for part in parts for place, offset in part.items()} == ends
+    assert sum(map(len, parts)) == len(ends)

@@ -1,0 +1,72 @@
+"""What operators see of a query: log lines, joined progress."""
+
+import json
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+
+from spark_eos import ConfigurationError, ExactlyOnceSink
+from spark_eos.observability.json_logs import JsonFormatter
+from spark_eos.observability.listener import BatchListener, source_lag
+from support.reports import REPORT, progress
+
+
+def test_values_that_would_break_a_line_are_quoted() -> None:
+    assert 'group_id="orders and more" batch_id=7 ' in str(REPORT)
+
+
+def test_a_log_shipper_gets_one_document_per_record() -> None:
+    record = logging.makeLogRecord(
+        {"name": "spark_eos", "levelname": "INFO", "created": 1.5, "msg": "%s", "args": (REPORT,)}
+        | REPORT.fields()
+    )
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "timestamp": "1970-01-01T00:00:01.500+00:00",
+        "level": "INFO",
+        "logger": "spark_eos",
+        "message": str(REPORT),
+        **REPORT.fields(),
+    }
+
+
+def test_a_document_holds_the_traceback() -> None:
+    with pytest.raises(ValueError, match="abc") as caught:
+        int("abc")
+    failure = (caught.type, caught.value, caught.tb)
+    record = logging.LogRecord("n", logging.ERROR, "", 1, "m", (), failure)
+    document = json.loads(JsonFormatter().format(record))
+    assert document["exception"].startswith("Traceback")
+    assert document["exception"].endswith(
+        "ValueError: invalid literal for int() with base 10: 'abc'"
+    )
+
+
+def test_what_can_not_be_called_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="on_batch holds a str; it must be a function"):
+        ExactlyOnceSink(
+            kafka={"bootstrap.servers": "h:1"},
+            group_id="g",
+            checkpoint_location=str(tmp_path),
+            on_batch=[print, "print"],  # type: ignore[list-item]
+        )
+
+
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_lag_is_told_where_it_is_known(kind: str) -> None:
+    def told(offsets: object) -> object:
+        # As Spark's progress has them.
+        return offsets if kind == "classic" else json.dumps(offsets)
+
+    end, latest = {"a": {"0": 5, "1": 5}}, {"a": {"0": 9, "1": 4, "2": 3}}
+    # Partition 2 appeared after the batch was planned: where it starts is not known.
+    assert source_lag(progress(told(end), told(latest))) == {("a", 0): 4, ("a", 1): 0}
+    assert source_lag(progress(told(end), told(None))) == {}
+
+
+def test_a_listener_can_not_travel() -> None:
+    with pytest.raises(ConfigurationError, match="join reports and progress by query_id"):
+        pickle.dumps(BatchListener(print))

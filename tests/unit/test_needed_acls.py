@@ -1,0 +1,84 @@
+"""The ACLs that a query needs, as they are printed and named in errors."""
+
+import copy
+import json
+
+from click.testing import CliRunner
+
+from spark_eos.acls import Grantee, Purpose, acls_for, read_group, read_topic
+from spark_eos.cli import main
+from spark_eos.client.error_codes import refusal
+from spark_eos.errors import AuthorizationError
+from support.tables import table_of
+
+
+def test_the_table_of_acls_is_what_is_granted() -> None:
+    table = table_of("acls.md", "What is needed")
+    told = [tuple(row.values())[:-1] for row in table.rows]
+    assert told == [
+        (purpose.value, acl.operation.value, acl.resource.value, acl.pattern_type, acl.name)
+        for purpose in Purpose
+        for acl in acls_for(purpose, "GROUP", "spark-eos/GROUP/", ["SOURCE"], ["TARGET"])
+    ]
+
+
+_ARGUMENTS = (
+    *("acls", "--bootstrap-servers", "kafka:9092", "--principal", "User:it's", "--group-id", "a b"),
+    *("--source", "in", "--source", "other", "--target", "out"),
+)
+
+
+def _printed(*more: str) -> str:
+    result = CliRunner().invoke(main, [*_ARGUMENTS, *more])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_lines_are_quoted_for_a_shell() -> None:
+    lines = _printed("--prefix", "eu", "--command-config", "my admin.properties").splitlines()
+    start = (
+        "kafka-acls.sh --bootstrap-server kafka:9092 --command-config 'my admin.properties' --add "
+        """--allow-principal 'User:it'"'"'s' --operation """
+    )
+    assert [line.removeprefix(start) for line in lines] == [
+        "Read --topic in",
+        "Read --topic other",
+        "Write --topic out",
+        "Read --group 'a b'",
+        "Write --resource-pattern-type prefixed --transactional-id eu/a%20b/",
+    ]
+
+
+def test_what_one_acl_implies_is_not_printed_again() -> None:
+    assert _printed("--for", "query", "--for", "status", "--for", "abort") == _printed()
+
+
+def test_acls_as_json() -> None:
+    found = json.loads(_printed("--json", "--for", "deprecated-offset-fetching"))
+    assert found == [
+        {
+            "principal": "User:it's",
+            "operation": "Read",
+            "resource_type": "group",
+            "pattern_type": "prefixed",
+            "name": "spark-kafka-source",
+        }
+    ]
+
+
+def test_a_principal_without_its_type_is_refused() -> None:
+    result = CliRunner().invoke(main, [*_ARGUMENTS, "--principal", "alice"])
+    assert result.exit_code == 2
+    assert "'alice' has no type, as User:alice has" in result.stderr
+
+
+def test_errors_have_the_acls_that_they_name() -> None:
+    acl = read_group("orders")
+    error = refusal("x", 30, [acl, read_topic("in")], Grantee(None, "kafka:9092"))
+    assert isinstance(error, AuthorizationError)
+    assert copy.copy(error).missing == (acl,)
+    assert str(error).startswith(
+        "x: 30 GROUP_AUTHORIZATION_FAILED: the principal of the kafka settings lacks Read on group "
+        "'orders'. To grant: kafka-acls.sh "
+    )
+    assert "--allow-principal User:PRINCIPAL " in str(error)

@@ -1,0 +1,71 @@
+"""The columns that Spark hands to a task, as the task needs them."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from spark_eos.worker.arrow_columns import writable_batches
+from spark_eos.worker.records import source_rows
+
+_SOURCE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+
+
+def _batch(values: pa.Array, **columns: pa.Array) -> pa.RecordBatch:
+    source = [{"topic": "t", "partition": 1, "offset": n} for n in range(len(values))]
+    return pa.RecordBatch.from_pydict(
+        {"value": values, "source": pa.array(source, _SOURCE), **columns}
+    )
+
+
+def _writable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    (found,) = writable_batches(iter([batch]))
+    return found
+
+
+def test_what_is_written_and_nothing_else() -> None:
+    """Null where the struct is null."""
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "other": pa.array([1, 2]),
+            "key": pa.array([b"k", None]),
+            "source": pa.array([{"topic": "t", "partition": 1, "offset": 7}, None], _SOURCE),
+            "value": pa.array(["é", None]),
+        }
+    )
+    assert _writable(rows).to_pydict() == {
+        "source_topic": ["t", None],
+        "source_partition": [1, None],
+        "source_offset": [7, None],
+        "value": ["é".encode(), None],
+        "key": [b"k", None],
+    }
+
+
+@pytest.mark.parametrize("kind", [pa.string, pa.large_string, pa.binary, pa.large_binary])
+def test_values_become_bytes(kind: Callable[[], pa.DataType]) -> None:
+    found = _writable(_batch(pa.array(["a", None, ""], kind())))
+    assert found.column("value").to_pylist() == [b"a", None, b""]
+
+
+def test_a_part_of_a_larger_batch() -> None:
+    found = _writable(_batch(pa.array(["a", "b", "c", "d"])).slice(2, 1))
+    assert (found.num_rows, found.column("source_offset").to_pylist()) == (1, [2])
+    assert found.column("value").to_pylist() == [b"c"]
+
+
+def test_no_rows() -> None:
+    found = _writable(_batch(pa.array([], pa.string())))
+    assert (found.num_rows, list(source_rows(found))) == (0, [])
+
+
+# The last ones are names that Spark knows and Arrow does not.
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin", "+08:00", "GMT+8", "PST", "Z"])
+def test_timestamps_become_milliseconds_in_any_time_zone(zone: str | None) -> None:
+    # The second and third are the same local time in Berlin, where the clock was put back between.
+    moments = [1_729_987_200_000_000, 1_729_989_000_000_000, 1_729_992_600_000_999, -1, None]
+    column = pa.array(moments, pa.timestamp("us", tz=zone))
+    found = _writable(_batch(pa.array(["x"] * 5), timestamp=column))
+    assert found.column("timestamp").to_pylist() == [
+        1_729_987_200_000, 1_729_989_000_000, 1_729_992_600_000, -1, None,
+    ]  # fmt: skip
