@@ -81,7 +81,7 @@ def test_the_secret_goes_to_no_other_host(status: int) -> None:
 
         with (
             endpoint(redirect) as url,
-            pytest.raises(TokenError, match=rf"{status}.*set the one that it redirects to") as told,
+            pytest.raises(TokenError, match=rf"{status}.*set the URL that it redirects to") as told,
         ):
             ask(url)
     assert elsewhere == []
@@ -101,7 +101,7 @@ def test_a_life_that_is_none(life: object) -> None:
 @pytest.mark.parametrize("token", [None, "", 7, {}])
 def test_a_token_that_is_none(token: object) -> None:
     answer = document({"access_token": token, "expires_in": 60})
-    with endpoint(answer) as url, pytest.raises(TokenError, match="access_token, a text"):
+    with endpoint(answer) as url, pytest.raises(TokenError, match="access_token, a string"):
         ask(url)
 
 
