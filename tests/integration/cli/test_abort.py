@@ -80,7 +80,7 @@ def test_abort_refuses_to_guess_without_a_terminal(flow: Flow) -> None:
 def test_a_running_query_writes_again_what_was_ended(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         assert run("abort", flow, "--yes").exit_code == 0
         with pytest.raises(TransactionError) as fenced:
             writing.commit()
@@ -102,12 +102,12 @@ def test_abort_leaves_alone_what_began_after_the_question(
             assert question == "End 1 open transaction?"
             writing.commit()
             writing.add(rows(flow, 0, 1))
-            writing._producer.flush(deadline())
+            writing._producer.records.flush(deadline())
             return True
 
         monkeypatch.setattr("spark_eos.cli.abort._agreed", next_transaction)
         result = run("abort", flow)
-        assert result.stdout.endswith("They have ended by themselves in the meantime.\n")
+        assert result.stdout.endswith("They have ended in the meantime.\n")
         writing.commit()
     assert sorted(flow.values()) == ["0/0", "0/1"]
 

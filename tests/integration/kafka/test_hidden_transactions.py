@@ -34,7 +34,7 @@ def test_a_broker_that_is_away_does_not_hold_up_a_start(
     flow = proxied_flow
     with started(flow) as membership, transactions(flow, membership) as dead:
         dead.add(rows(flow, 0, 0, 1))
-        dead._producer.flush(deadline())
+        dead._producer.records.flush(deadline())
         dead._send_offsets(deadline())
         membership.abandon()
         # What the killed worker has left is with the broker that answers.

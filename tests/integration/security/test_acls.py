@@ -88,7 +88,7 @@ def _left_open(flow: Guarded, **options: Any) -> Iterator[Transactions]:
     """A transaction of the principal's with an offset in it, of a worker that has no driver."""
     with started(flow) as membership, transactions(flow, membership, **options) as writing:
         writing.add(rows(flow, 0, 0))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         writing._send_offsets(deadline())
         membership.abandon()
         assert len(flow.open_transactions()) == 1
@@ -364,6 +364,3 @@ def _documented(flow: Guarded, column: str, missing: str) -> str:
         # Words, not the names of codes.
         text = re.sub(rf"(?<![A-Z_]){name}(?![A-Z_])", value, text)
     return text
-
-
-# The command itself -------------------------------------------------------------------------------

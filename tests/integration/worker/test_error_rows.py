@@ -257,7 +257,7 @@ def test_the_brokers_own_answer_to_what_does_not_exist(
 def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: Bench) -> None:
     before = rows.committed()
     rows.add()
-    rows.worker.flush(deadline())
+    rows.worker.records.flush(deadline())
     used = rows.worker.identity
     if row.startswith("47"):
         fence_producer(rows.wire, used.transactional_id, 60_000, deadline())
@@ -301,7 +301,7 @@ def test_a_query_ends_and_the_next_writes_every_row(
     proxied_flow.produce(range(20))
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)), times=None)
     # A code that is retried, to the end of two rounds.
-    options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "rounds": 2}
+    options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "max_rounds": 2}
     with pytest.raises(StreamingQueryException) as failure:
         _run(spark_eos_session, proxied_flow, **options)
     reason = str(failure.value)

@@ -115,7 +115,7 @@ def test_metrics_travel_without_what_was_started(registry: CollectorRegistry) ->
     copy = pickle.loads(pickle.dumps(metrics))  # noqa: S301 - made here
     assert copy.port is None
     metrics.close()
-    with pytest.raises(ConfigurationError, match="leave registry out and give a port"):
+    with pytest.raises(ConfigurationError, match="omit registry and give a port"):
         pickle.dumps(PrometheusMetrics(registry=registry))
 
 
