@@ -39,14 +39,20 @@ jars: $(VENV)/.stamp ## Download the jars of the embedded brokers and of Spark's
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
 
-test: jars ## Run the tests on a real broker and a real Spark
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
+# Tests wait more than they work. Their order is random, and its seed is printed at the end:
+# ARGS="--randomly-seed=n" repeats it, ARGS="-p no:randomly" takes them as they are written.
+PROCESSES ?= 3
+PYTEST = $(BIN)/python -m pytest
+PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
+
+test: jars ## Run the tests on a real broker and a real Spark; ARGS="-p no:randomly" for a fixed order
+	@$(PYTEST) -m "not slow" $(PARALLEL) $(ARGS)
 
 test-unit: $(VENV)/.stamp ## Run the tests that need neither: seconds, and no JVM
-	@$(BIN)/python -m pytest tests/unit
+	@$(PYTEST) tests/unit $(ARGS)
 
-test-slow: jars ## Run the tests that take longest: faults, the demo, the jobs, secrets, Connect
-	@$(BIN)/python -m pytest -m slow --numprocesses 2 --dist worksteal
+test-slow: jars ## Run the tests that take longest: faults, the demo, the jobs, secrets, Connect, the data source
+	@$(PYTEST) -m slow --numprocesses 2 --dist worksteal $(ARGS)
 
 matrix: jars ## Run the tests on other versions of Python, Spark and Kafka, into docs/versions.md; ARGS="--help"
 	@$(BIN)/python tools/matrix.py $(ARGS)

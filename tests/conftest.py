@@ -9,6 +9,7 @@ import pytest
 
 from spark_eos.testing import EmbeddedKafka
 from support.bench import Bench, bench
+from support.collected import COLLECTED
 from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.proxy import KafkaProxy, clean
@@ -18,6 +19,20 @@ pytest_plugins = ["pytester"]
 # Spark's workers find there what tests define.
 _PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps what there is, before marks leave some of it out."""
+    whole = [str(Path(__file__).parent.relative_to(config.rootpath))]
+    config.stash[COLLECTED] = {item.nodeid for item in items} if config.args == whole else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how to have the same order of tests again."""
+    seed = terminalreporter.config.getoption("randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"The order of the tests is that of --randomly-seed={seed}")
 
 
 @pytest.fixture

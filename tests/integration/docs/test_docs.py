@@ -1,17 +1,14 @@
 """What docs/ says in tables is what the code does, and names tests that exist."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_eos.client.error_codes import Code, verdict
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from support.jobs import ROOT
+from support.collected import all_tests
 from support.tables import table_of, tables
 from support.versions import needs_data_sources
 
@@ -19,18 +16,9 @@ _REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
 
 
 @pytest.fixture(scope="module")
-def collected() -> set[str]:
+def collected(request: pytest.FixtureRequest) -> set[str]:
     """All tests there are, by the names of their files, with the ids of their parameters."""
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    paths = {line.partition("::")[0] for line in found.stdout.splitlines() if "::" in line}
-    assert len({Path(path).name for path in paths}) == len(paths), "two files of one name"
-    return {re.sub(r"^[^:\[]*/", "", line) for line in found.stdout.splitlines() if "::" in line}
+    return all_tests(request.config)
 
 
 @pytest.mark.parametrize(("page", "least"), [("protocol.md", 80), ("acls.md", 12)])

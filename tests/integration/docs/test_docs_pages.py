@@ -60,7 +60,10 @@ def commands(code: str) -> list[list[str]]:
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
 WITH_CODE = [
-    pytest.param(page, marks=needs_data_sources if page == "docs/data-source.md" else ())
+    pytest.param(
+        page,
+        marks=[needs_data_sources, pytest.mark.slow] if page == "docs/data-source.md" else (),
+    )
     for page in PAGES
     if any(block.runs_here for block in blocks(page))
 ]

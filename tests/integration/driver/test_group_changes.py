@@ -256,6 +256,7 @@ def test_partitions_added_under_a_running_query(
     _exactly_once(flow, range(70))
 
 
+@pytest.mark.slow
 def test_all_sessions_end_while_the_driver_is_stopped(flow: Flow, tmp_path: Path) -> None:
     # As on a virtual machine that is paused, in the middle of a batch.
     _set_timeouts(flow, session_ms=1_000)

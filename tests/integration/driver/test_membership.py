@@ -69,15 +69,16 @@ def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
 
 
 def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
+    def names() -> list[str]:
+        return [thread.name for thread in threading.enumerate()]
+
+    heartbeat = f"spark-eos-heartbeat-{flow.group_id}"
     with started(flow) as group:
+        assert heartbeat in names()
         group.leave()
         with pytest.raises(errors.SparkEosError, match="have left group"):
             group.check()
-    threads = [t.name for t in threading.enumerate()]
-    until(
-        lambda: f"spark-eos-heartbeat-{flow.group_id}" not in str(threading.enumerate()),
-        lambda: f"the heartbeat thread to end: {threads}",
-    )
+        until(lambda: heartbeat not in names(), lambda: f"the heartbeat thread to end: {names()}")
 
 
 def test_closed_connections_stay_closed(flow: Flow) -> None:

@@ -48,6 +48,7 @@ def _waits(go: Path) -> bool:
     return sign.exists() and time.time() - sign.stat().st_mtime < 0.5
 
 
+@pytest.mark.slow
 def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
     front: Front, connect_stage: ConnectStage, flow: Flow, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_stopped_before_its_job_it_joins_first_and_then_leaves(
     assert flow.written() == []
 
 
+@pytest.mark.slow
 def test_stopped_between_batches(front: Front, connect_stage: ConnectStage, flow: Flow) -> None:
     flow.produce(range(10))
     query = front.start(flow, available_now=False)
@@ -112,6 +114,7 @@ def test_stopped_between_batches(front: Front, connect_stage: ConnectStage, flow
     assert sorted(map(int, flow.values())) == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_failed_task_is_retried_by_a_further_round(
     front: Front, flow: Flow, tmp_path: Path
 ) -> None:
@@ -134,6 +137,7 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     assert sorted(map(int, flow.values())) == list(range(24))
 
 
+@pytest.mark.slow
 def test_an_error_reaches_the_client_with_its_words(front: Front, flow: Flow) -> None:
     flow.produce(range(4))
     front.start(flow).drain()
@@ -148,6 +152,7 @@ def test_an_error_reaches_the_client_with_its_words(front: Front, flow: Flow) ->
     until(lambda: flow.members() == [], lambda: "the members to leave")
 
 
+@pytest.mark.slow
 def test_a_row_that_can_not_be_written_is_named_to_the_client(front: Front, flow: Flow) -> None:
     flow.produce(["x" * 5_000], partition=1)
     error = front.start(flow, kafka={**flow.kafka, "message.max.bytes": 2_000}).error()
@@ -269,6 +274,7 @@ def test_what_spark_reads_is_what_lies_there(
     assert files.names("nowhere") == []
 
 
+@pytest.mark.slow
 def test_what_the_page_shows(connect_stage: ConnectStage, flow: Flow) -> None:
     flow.produce(range(10))
     (code,) = code_blocks("connect", "python")
@@ -282,6 +288,7 @@ def test_what_the_page_shows(connect_stage: ConnectStage, flow: Flow) -> None:
     assert flow.committed() == {0: 5, 1: 5}
 
 
+@pytest.mark.slow
 def test_the_server_is_killed(
     front: Front,
     connect_stage: ConnectStage,

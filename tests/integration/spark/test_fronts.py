@@ -18,7 +18,11 @@ from support.planting import look
 from support.queries import until
 from support.versions import needs_data_sources
 
-FRONTS = ["foreachBatch", "connect", pytest.param("data source", marks=needs_data_sources)]
+FRONTS = [
+    "foreachBatch",
+    pytest.param("connect", marks=pytest.mark.slow),
+    pytest.param("data source", marks=[pytest.mark.slow, needs_data_sources]),
+]
 
 
 @pytest.fixture(scope="module", params=FRONTS)

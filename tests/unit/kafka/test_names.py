@@ -60,6 +60,9 @@ def test_a_transactional_id_and_a_host_move_no_cursor() -> None:
     console = Console(width=200, record=True, highlight=False)
     one = OpenTransaction(EVIL, "Ongoing", None, 60_000, 1, 0, (("in", 0),))
     console.print(transactions([one], 10.0))
-    assert all(line.isprintable() for line in console.export_text().splitlines())
+    shown = console.export_text()
+    assert "owned" in shown
+    assert all(line.isprintable() for line in shown.splitlines())
     member = DescribedMember("id", None, "client", EVIL, None, None)
+    assert "owned" in str(member)
     assert str(member).isprintable()

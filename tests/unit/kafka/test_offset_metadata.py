@@ -50,6 +50,14 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
     assert len(known.metadata("topic-1", Doubt(2**62, 2**62))) < 4_096
 
 
+def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
+    known = KnownPartitions().including([("a", index) for index in range(0, 9_000, 2)], {})
+    text = known.metadata("a", Doubt(2**62, 2**62))
+    assert len(text) < 4_096
+    # Rather too many are taken for known than too few.
+    assert KnownPartitions.of({("a", 0): CommittedOffset(1, text)}).partitions >= known.partitions
+
+
 def test_requests_hold_everything_once() -> None:
     ends = {("a", index): index for index in range(10_000)}
     parts = list(offsets.in_requests(ends, {}))
