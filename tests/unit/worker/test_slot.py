@@ -36,7 +36,7 @@ def workers(tmp_path: Path) -> Path:
 def test_a_planted_link_takes_no_private_key_into_an_id(workers: Path, tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text(KEY)
     (workers / f"node-{HOST}").symlink_to(tmp_path / "key.pem")
-    _refused(workers, f"node-{HOST} must be a file, and no link")
+    _refused(workers, f"node-{HOST} must be a file, not a link")
     assert (tmp_path / "key.pem").read_text() == KEY
 
 
