@@ -3,8 +3,8 @@
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
 - `KafkaEosDataSource`: the same as ``format("kafka-eos")``, with `read_from_group` to read and
   `write_stream` to write.
-- `BatchReport`, `PartitionReport`, `LostRecords`: what became of one micro-batch.
-- The errors that spark-eos raises, all of which are `SparkEosError`.
+- `BatchReport`, `PartitionReport`, `LostRecords`: the outcome of one micro-batch.
+- The errors that spark-eos raises, all subclasses of `SparkEosError`.
 """
 
 from importlib import import_module
@@ -61,7 +61,7 @@ __all__ = [
     "write_stream",
 ]
 
-# Where public names live that are no errors.
+# Modules of the public names that are not errors.
 _HOMES = {
     "BatchReport": "batch.batch_report",
     "ExactlyOnceSink": "spark.sink",
@@ -74,7 +74,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Imported on first use: the pytest plugin and the command line lie in this package too, and
+    # Imported on first use: the pytest plugin and the command line are part of this package and
     # must load without pyspark.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""The ACLs that a query and the commands about it need: one list for command, errors and docs.
+"""The ACLs that a query and its commands need: one list for the command, errors and docs.
 
-Kafka's authorizers imply Describe by Read and by Write, so where one of these is needed Describe
-is not named as well. Operations and resources are Kafka's (KIP-11, KIP-98, KIP-290 for prefixes).
+In Kafka's authorizers Read and Write imply Describe, so Describe is not listed beside them.
+Operations and resources are Kafka's (KIP-11, KIP-98, and KIP-290 for prefixes).
 """
 
 import enum
@@ -14,7 +14,7 @@ _UNKNOWN_PRINCIPAL: Final = "User:PRINCIPAL"
 
 
 class ResourceType(enum.Enum):
-    """What an ACL is about; the value is its option of ``kafka-acls.sh``."""
+    """The resource type of an ACL; the value is its option of ``kafka-acls.sh``."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -23,7 +23,7 @@ class ResourceType(enum.Enum):
 
 
 class Operation(enum.Enum):
-    """What an ACL allows; the value is the name that ``kafka-acls.sh`` takes."""
+    """The operation that an ACL allows; the value is its name for ``kafka-acls.sh``."""
 
     READ = "Read"
     WRITE = "Write"
@@ -31,7 +31,7 @@ class Operation(enum.Enum):
 
 
 class Purpose(enum.Enum):
-    """Who needs ACLs."""
+    """What ACLs are needed for."""
 
     QUERY = "query"
     STATUS = "status"
@@ -42,13 +42,18 @@ class Purpose(enum.Enum):
 
 @dataclass(frozen=True)
 class Acl:
-    """One operation on one resource, or on all whose names begin alike.
+    """One operation on one resource, or on all resources with a common prefix.
 
     Attributes:
-        resource: The type of the resource.
-        name: Its name, or what the names begin with.
-        operation: What is allowed.
+        resource: Type of the resource.
+        name: Name of the resource, or the prefix of the names.
+        operation: The allowed operation.
         prefixed: Whether the name is a prefix (KIP-290).
+
+    Example:
+        >>> acl = Acl(ResourceType.TRANSACTIONAL_ID, "eos/", Operation.WRITE, prefixed=True)
+        >>> print(acl)
+        Write on transactional ids that begin with 'eos/'
     """
 
     resource: ResourceType
@@ -64,11 +69,11 @@ class Acl:
 
     @property
     def pattern_type(self) -> str:
-        """How ``kafka-acls.sh`` calls the kind of name."""
+        """The pattern type, as ``kafka-acls.sh`` names it."""
         return "prefixed" if self.prefixed else "literal"
 
     def options(self) -> list[str]:
-        """Its part of a command line of ``kafka-acls.sh``."""
+        """The options of ``kafka-acls.sh`` for this ACL."""
         pattern = ["--resource-pattern-type", self.pattern_type] if self.prefixed else []
         operation = ["--operation", self.operation.value]
         return [*operation, *pattern, f"--{self.resource.value}", self.name]
@@ -76,12 +81,17 @@ class Acl:
 
 @dataclass(frozen=True)
 class Grantee:
-    """Whom ACLs are given to, and where.
+    """The principal that needs ACLs, and its cluster.
 
     Attributes:
-        principal: Such as ``User:alice``; None if only the brokers know it.
-        bootstrap_servers: The cluster.
-        command_config: Properties file with which an administrator connects; None for none.
+        principal: The principal, such as ``User:alice``; None if only the brokers know it.
+        bootstrap_servers: The ``bootstrap.servers`` of the cluster.
+        command_config: The administrator's properties file for ``kafka-acls.sh``, if any.
+
+    Example:
+        >>> Grantee("User:alice", "localhost:9092").command(read_topic("orders"))
+        'kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:alice \
+--operation Read --topic orders'
     """
 
     principal: str | None
@@ -90,11 +100,11 @@ class Grantee:
 
     @property
     def who(self) -> str:
-        """The principal in words."""
+        """The principal, for a text."""
         return self.principal or "the principal of the kafka settings"
 
     def command(self, acl: Acl) -> str:
-        """The line, quoted for a shell, that adds an ACL."""
+        """The command that adds an ACL, quoted for a shell."""
         config = [] if self.command_config is None else ["--command-config", self.command_config]
         return shlex.join(
             [
@@ -110,53 +120,61 @@ class Grantee:
         )
 
     def lacks(self, missing: Iterable[Acl]) -> str:
-        """What is missing, and how to grant it, in words."""
+        """A text that names missing ACLs and the commands that grant them."""
         acls = list(missing)
         what, how = ", ".join(map(str, acls)), "; ".join(map(self.command, acls))
         return f"{self.who} lacks {what}. To grant: {how}"
 
 
 def read_topic(topic: str) -> Acl:
-    """Reading a source topic, and committing its offsets."""
+    """The ACL to read a source topic and to commit its offsets."""
     return Acl(ResourceType.TOPIC, topic, Operation.READ)
 
 
 def write_topic(topic: str) -> Acl:
-    """Writing to a target topic."""
+    """The ACL to write to a target topic."""
     return Acl(ResourceType.TOPIC, topic, Operation.WRITE)
 
 
 def read_group(group_id: str) -> Acl:
-    """Being a member of the group, and committing offsets for it."""
+    """The ACL to join the group and to commit its offsets."""
     return Acl(ResourceType.GROUP, group_id, Operation.READ)
 
 
 def describe(resource: ResourceType, name: str) -> Acl:
-    """Seeing a resource, without more."""
+    """The ACL to describe a resource."""
     return Acl(resource, name, Operation.DESCRIBE)
 
 
-def transactional_ids(beginning: str, operation: Operation) -> Acl:
-    """Something with all transactional ids that begin so."""
-    return Acl(ResourceType.TRANSACTIONAL_ID, beginning, operation, prefixed=True)
+def transactional_ids(prefix: str, operation: Operation) -> Acl:
+    """The ACL for an operation on all transactional ids with a prefix."""
+    return Acl(ResourceType.TRANSACTIONAL_ID, prefix, operation, prefixed=True)
 
 
 def query_acls(
     group_id: str, id_prefix: str, sources: Collection[str], targets: Collection[str]
 ) -> list[Acl]:
-    """All that a query needs; nothing on the cluster.
+    """Lists the ACLs that a query needs; none is on the cluster.
 
     Args:
         group_id: The query's group.
-        id_prefix: What its transactional ids begin with.
-        sources: Topics that it reads.
-        targets: Topics that it writes to.
+        id_prefix: Prefix of the query's transactional ids.
+        sources: Names of the source topics.
+        targets: Names of the target topics.
+
+    Example:
+        >>> for acl in query_acls("g", "spark-eos/g/", ["orders"], ["enriched"]):
+        ...     print(acl)
+        Read on topic 'orders'
+        Write on topic 'enriched'
+        Read on group 'g'
+        Write on transactional ids that begin with 'spark-eos/g/'
     """
     return [
         *map(read_topic, sorted(sources)),
         *map(write_topic, sorted(targets)),
         read_group(group_id),
-        # Finding, describing and ending open transactions is part of it.
+        # It also allows finding, describing and ending open transactions.
         transactional_ids(id_prefix, Operation.WRITE),
     ]
 
@@ -168,24 +186,32 @@ def acls_for(
     sources: Collection[str],
     targets: Collection[str],
 ) -> list[Acl]:
-    """What one purpose needs; the arguments are those of `query_acls`."""
+    """Lists the ACLs that a purpose needs.
+
+    Args:
+        purpose: What the ACLs are needed for.
+        group_id: The query's group.
+        id_prefix: Prefix of the query's transactional ids.
+        sources: Names of the source topics.
+        targets: Names of the target topics.
+    """
     group = describe(ResourceType.GROUP, group_id)
     if purpose is Purpose.QUERY:
         return query_acls(group_id, id_prefix, sources, targets)
     if purpose in (Purpose.STATUS, Purpose.ABORT):
-        # A group is described only to who may describe the topics of its members too.
+        # To describe a group, one must be allowed to describe its members' topics too.
         topics = [describe(ResourceType.TOPIC, topic) for topic in sorted(sources)]
         operation = Operation.WRITE if purpose is Purpose.ABORT else Operation.DESCRIBE
         return [*topics, group, transactional_ids(id_prefix, operation)]
     if purpose is Purpose.VERIFY:
         read = [read_topic(topic) for topic in sorted({*sources, *targets})]
         return [*read, group, transactional_ids(id_prefix, Operation.DESCRIBE)]
-    # Spark's consumers join a group of their own then, with a name that ends at random.
+    # Spark's consumers then join groups of their own, whose names end at random.
     return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]
 
 
 def without_implied(acls: Iterable[Acl]) -> list[Acl]:
-    """Each ACL once, in order, but no Describe that Read or Write on the same names implies."""
+    """Removes duplicates, and each Describe that Read or Write on the same name implies."""
     found = dict.fromkeys(acls)
     return [
         acl

@@ -1,4 +1,9 @@
-"""What spark-eos raises."""
+"""The errors that spark-eos raises.
+
+Errors raised while a query starts reach the caller as they are. When an error ends a running
+query, Spark raises its own ``StreamingQueryException``, with the error's class and text in the
+message.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,74 +12,178 @@ from spark_eos.acls import Acl
 
 
 class SparkEosError(Exception):
-    """Base of every error that spark-eos raises on purpose."""
+    """Base class of all errors that spark-eos raises on purpose.
+
+    Example::
+
+        try:
+            query = sink.write(rows).start()
+        except SparkEosError as error:
+            sys.exit(str(error))  # names the cause and the setting to change
+    """
 
 
 class ConfigurationError(SparkEosError, ValueError):
-    """An option or client setting can't be used as given."""
+    """An option or client setting can't be used as given.
+
+    Example:
+        >>> from spark_eos.client.settings import ClientSettings
+        >>> ClientSettings({})
+        Traceback (most recent call last):
+            ...
+        spark_eos.errors.ConfigurationError: kafka needs 'bootstrap.servers', such as \
+'localhost:9092'
+    """
 
 
 class AuthenticationError(SparkEosError):
-    """A broker and this client do not accept one another.
+    """A broker and this client do not accept each other.
 
-    Certificates, passwords, tokens, or protocols that differ; the text names the listener.
+    The cause is a certificate, password, token or protocol; the text names the listener and the
+    setting to change.
+
+    Example::
+
+        ExactlyOnceSink(kafka={..., "sasl.password": "wrong"}, ...).write(rows)
+        # AuthenticationError: host:9093 (SASL_SSL SCRAM-SHA-512 as alice): the broker refuses the
+        # credentials: check sasl.username and sasl.password
     """
 
 
 class UnsupportedPipelineError(SparkEosError, ValueError):
-    """The query's columns or plan can't be written exactly once."""
+    """The query's columns or plan can't be written exactly once.
+
+    Example::
+
+        sink.write(orders.groupBy("key").count())
+        # UnsupportedPipelineError: names the operator, here an aggregation
+    """
 
 
 class UnsupportedBrokerError(SparkEosError):
-    """The cluster lacks a protocol version or feature that exactly-once needs."""
+    """The cluster lacks a protocol version or feature that exactly-once needs.
+
+    Example::
+
+        sink.write(rows)  # on brokers before Kafka 4.0, or with transaction.version below 2
+        # UnsupportedBrokerError: the text has the command that upgrades the feature
+    """
 
 
 class TopicNotFoundError(SparkEosError):
-    """A source or target topic does not exist, or does not exist any more."""
+    """A source or target topic does not exist, or no longer exists.
+
+    spark-eos never creates topics.
+
+    Example::
+
+        ExactlyOnceSink(..., topic="no-such-topic").write(rows)
+        # TopicNotFoundError: after waiting max_block_ms
+    """
 
 
 class ForeignMemberError(SparkEosError):
-    """Somebody else's consumer is a live member of the group, or was one while the query ran."""
+    """Another consumer is a live member of the group, or was one while the query ran.
+
+    Example::
+
+        Consumer({..., "group.id": "order-processors"}).subscribe(["orders"])  # anywhere
+        ExactlyOnceSink(..., group_id="order-processors").write(rows).start()
+        # ForeignMemberError: names the consumer's client id and host
+    """
 
 
 class FencedByNewerRunError(SparkEosError):
-    """Another run of the same group has taken its members over."""
+    """Another run of the same group has taken over its members.
+
+    Example::
+
+        query = sink.write(rows).start()  # then the same query starts on another host
+        query.awaitTermination()
+        # StreamingQueryException: ... FencedByNewerRunError: names the other run's host
+    """
 
 
 class OffsetGapError(SparkEosError):
-    """The group's committed offset lies before what Spark has read."""
+    """The group's committed offset is before what Spark has already read.
+
+    Example::
+
+        # kafka-consumer-groups.sh --reset-offsets --to-earliest ..., with the old checkpoint
+        query = sink.write(rows).start()
+        # OffsetGapError: start with an empty checkpoint to write again from the offsets
+    """
 
 
 class OffsetsLostError(SparkEosError):
-    """The group's committed offsets do not tell any more what is written.
+    """The group's committed offsets no longer tell what has been written.
 
-    They have been deleted, have expired, were set by somebody else, or belong to a topic that was
-    deleted and created anew.
+    They were deleted, have expired, were set by another client, or belong to a topic that was
+    deleted and recreated.
+
+    Example::
+
+        # kafka-consumer-groups.sh --delete-offsets ..., with an empty checkpoint
+        query = sink.write(rows).start()
+        # OffsetsLostError: find out what is written (spark-eos verify) and set the offsets
     """
 
 
 class RecordsLostError(SparkEosError):
-    """Source records were deleted before they were read: by retention, or by an administrator."""
+    """Source records were deleted before they were read, by retention or by an administrator.
+
+    Example::
+
+        ExactlyOnceSink(..., fail_on_data_loss=False)  # reports the gap and goes on instead
+    """
 
 
 class CheckpointError(SparkEosError):
-    """Spark's checkpoint can't be read, or belongs to another query."""
+    """Spark's checkpoint can't be read, or belongs to another query.
+
+    Example::
+
+        ExactlyOnceSink(..., group_id="b", checkpoint_location="/checkpoints/of-group-a")
+        # CheckpointError at the start: use one checkpoint for one query
+    """
 
 
 class QueryStoppedError(SparkEosError):
-    """The query was stopped while a batch was being written."""
+    """The query was stopped while a batch was being written.
+
+    Example::
+
+        query.stop()  # what was not committed is written at the next start
+    """
 
 
 class WriteError(SparkEosError):
-    """A row, or the transaction that holds it, can't be written."""
+    """A row, or the transaction that holds it, can't be written.
+
+    Example::
+
+        sink.write(rows.withColumn("partition", F.lit(99)))  # the topic has fewer partitions
+        # WriteError: names the row's source topic, partition and offset
+    """
 
 
 class VerificationError(SparkEosError):
-    """Input and output can't be judged: they can't be read, or not be matched."""
+    """Input and output can't be verified, because they can't be read or matched.
+
+    Example::
+
+        # spark-eos verify exits with status 2; the text names the record or the topic
+    """
 
 
 class DeadlineExceededError(SparkEosError, TimeoutError):
-    """The cluster gave no final answer in the time allowed."""
+    """The cluster gave no final answer in the time allowed.
+
+    Example::
+
+        ExactlyOnceSink(kafka={"bootstrap.servers": "unreachable:9092"}, ...).write(rows)
+        # DeadlineExceededError: names the setting that limits the wait, and the last failure
+    """
 
 
 class KafkaResponseError(SparkEosError):
@@ -82,6 +191,10 @@ class KafkaResponseError(SparkEosError):
 
     Attributes:
         code: Kafka's error code.
+
+    Example:
+        >>> KafkaResponseError("offsets of group 'orders': 24 INVALID_GROUP_ID", 24).code
+        24
     """
 
     def __init__(self, message: str, code: int) -> None:
@@ -89,15 +202,21 @@ class KafkaResponseError(SparkEosError):
         self.code = int(code)
 
     def __reduce__(self) -> tuple[type["KafkaResponseError"], tuple[str, int]]:
-        # Exceptions are pickled by what they were told at the top, which lacks the code.
+        # By default exceptions are pickled with the arguments of Exception, which lack the code.
         return type(self), (str(self), self.code)
 
 
 class AuthorizationError(KafkaResponseError):
-    """A broker refuses what no ACL allows; the text names the ACLs and how to grant them.
+    """No ACL allows the operation; the text names the missing ACLs and how to grant them.
 
     Attributes:
-        missing: The ACLs, as far as they are known.
+        missing: The missing ACLs, as far as they are known.
+
+    Example:
+        >>> from spark_eos.acls import read_group
+        >>> error = AuthorizationError("refused", 30, [read_group("orders")])
+        >>> print(*error.missing)
+        Read on group 'orders'
     """
 
     def __init__(self, message: str, code: int, missing: Iterable[Acl]) -> None:

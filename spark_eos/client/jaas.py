@@ -1,8 +1,8 @@
-"""The line of a JAAS configuration, as Kafka's Java clients and brokers take it.
+"""JAAS configuration lines, as Kafka's Java clients and brokers read them.
 
 Kafka's ``sasl.jaas.config`` is one entry of a JAAS file without the entry's name:
-``org.example.LoginModule required name="value" other="value";``. Kafka splits it with Java's
-``StreamTokenizer``, whose rules for quoted text these are (KIP-85).
+``org.example.LoginModule required name="value" other="value";`` (KIP-85). Kafka splits it with
+Java's ``StreamTokenizer``; this module follows the same rules for quoted text.
 """
 
 import re
@@ -27,7 +27,7 @@ _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)", re.DOTALL)
 
 
 class JaasError(ValueError):
-    """A line is no JAAS configuration; the text says where, and quotes none of it."""
+    """A line is not a JAAS configuration; the text says where it fails and quotes none of it."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,12 @@ class JaasLine:
 
     Attributes:
         module: Class name of the login module.
-        options: Its options, which may hold secrets: not shown.
+        options: Options of the module; hidden in ``repr``, since they may contain secrets.
         flag: One of `FLAGS`.
+
+    Example:
+        >>> JaasLine("PlainLoginModule", {"username": "alice"}).render()
+        'PlainLoginModule required username="alice";'
     """
 
     module: str
@@ -45,7 +49,7 @@ class JaasLine:
     flag: str = "required"
 
     def render(self) -> str:
-        """The line, with every value quoted."""
+        """Formats the line, with every value quoted."""
         options = "".join(f" {name}={_quoted(value)}" for name, value in self.options.items())
         return f"{self.module} {self.flag}{options};"
 
@@ -55,10 +59,14 @@ def _quoted(value: str) -> str:
 
 
 def parse_jaas(line: str) -> JaasLine:
-    """Takes a line apart.
+    """Parses a line.
 
     Raises:
-        JaasError: It is not of the form ``Module flag name="value" ...;``.
+        JaasError: The line is not of the form ``Module flag name="value" ...;``.
+
+    Example:
+        >>> parse_jaas("PlainLoginModule required username=alice;").options
+        {'username': 'alice'}
     """
     tokens = _tokens(line)
     if tokens and tokens[-1] == _END:
@@ -66,12 +74,12 @@ def parse_jaas(line: str) -> JaasLine:
     else:
         raise JaasError("it does not end with a semicolon")
     if _END in tokens:
-        raise JaasError("it has more than one login module; Kafka takes one")
+        raise JaasError("it has more than one login module; Kafka allows one")
     if len(tokens) < 2 or "=" in (mark for kind, mark in tokens[:2] if kind == "mark"):
         raise JaasError("it must begin with a login module and a flag such as required")
     module, flag = tokens[0][1], tokens[1][1]
     if flag.lower() not in FLAGS:
-        raise JaasError(f"after the login module comes one of {', '.join(FLAGS)}")
+        raise JaasError(f"the login module must be followed by one of {', '.join(FLAGS)}")
     options: dict[str, str] = {}
     rest = tokens[2:]
     for at in range(0, len(rest), 3):
@@ -91,7 +99,7 @@ def _tokens(line: str) -> list[tuple[str, str]]:
     while at < end:
         match = _TOKEN.match(line, at)
         if match is None:
-            raise JaasError(f"a quotation that begins at character {at + 1} does not end")
+            raise JaasError(f"the quoted text that begins at character {at + 1} does not end")
         if match["mark"]:
             found.append(("mark", match["mark"]))
         elif match["quote"]:

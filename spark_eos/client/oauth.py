@@ -1,4 +1,4 @@
-"""Tokens for SASL OAUTHBEARER, by functions that are called as librdkafka's ``oauth_cb`` is."""
+"""Tokens for SASL OAUTHBEARER, from functions with the signature of librdkafka's ``oauth_cb``."""
 
 import http.client
 import importlib
@@ -25,21 +25,21 @@ from spark_eos.errors import ConfigurationError
 
 TokenFunction = Callable[[str], Any]
 """Takes librdkafka's ``sasl.oauthbearer.config`` and returns the token and its expiry in seconds
-since 1970; then also, if it likes, the principal and a dict of SASL extensions."""
+since 1970, optionally followed by the principal and a dict of SASL extensions."""
 
-# Kafka's Java client, too, renews a token when so much of its life is over.
-_RENEWED_AFTER: Final = 0.8
+# Fraction of a token's lifetime after which it is renewed, as in Kafka's Java client.
+_RENEW_AFTER: Final = 0.8
 _TIMEOUT: Final = 10.0
-# An endpoint may say what it likes; asking it once a day costs nothing.
-_LONGEST_LIFE: Final = 86_400.0
+# Longest lifetime in seconds to believe: asking the endpoint once a day costs nothing.
+_MAX_LIFETIME: Final = 86_400.0
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 
 
 class TokenError(Exception):
-    """There is no token.
+    """No token could be obtained.
 
     Attributes:
-        permanent: Whether asking again is of no use.
+        permanent: Whether asking again can't succeed.
     """
 
     def __init__(self, reason: str, *, permanent: bool) -> None:
@@ -53,10 +53,14 @@ class ClientCredentials:
 
     Attributes:
         endpoint: URL of the token endpoint.
-        client_id: Who asks.
-        client_secret: Their secret.
-        scope: What for; None to leave it to the endpoint.
-        authorities: PEM of authorities to trust; None for the system's.
+        client_id: The client id.
+        client_secret: The client secret.
+        scope: The requested scope; None for the endpoint's default.
+        authorities: PEM of the authorities to trust; None for the system's.
+
+    Example:
+        >>> ClientCredentials("https://login.example.com/token", "orders", "secret").scope is None
+        True
     """
 
     endpoint: str
@@ -66,10 +70,13 @@ class ClientCredentials:
     authorities: str | None = field(default=None, repr=False)
 
     def __call__(self, _config: str = "") -> tuple[str, float]:
-        """Asks for a token.
+        """Asks the endpoint for a token.
+
+        Returns:
+            The token and its expiry in seconds since 1970.
 
         Raises:
-            TokenError: There is none.
+            TokenError: The endpoint can't be reached, refuses, or sends no valid token.
         """
         form = {"grant_type": "client_credentials"}
         if self.scope is not None:
@@ -87,12 +94,12 @@ class ClientCredentials:
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} answered {error.code} "
                 f"{printable(str(error.reason))}{_hint(error.code)}",
-                # 408 and 429 ask for patience.
+                # 408 (timeout) and 429 (too many requests) may pass.
                 permanent=300 <= error.code < 500 and error.code not in (408, 429),
             ) from None
         except OSError as error:
             unknown = isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError)
-            hint = ": https.ca.location names the authority to trust" if unknown else ""
+            hint = ": set https.ca.location to the authority to trust" if unknown else ""
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} can't be reached: "
                 f"{printable(str(error))}{hint}",
@@ -101,8 +108,8 @@ class ClientCredentials:
         except (http.client.HTTPException, ValueError, KeyError, TypeError):
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} did not answer with a "
-                "JSON document that has access_token, a text, and expires_in, a number of seconds "
-                "above 0",
+                "JSON document that has access_token, a string, and expires_in, a number of "
+                "seconds above 0",
                 permanent=True,
             ) from None
 
@@ -111,32 +118,36 @@ def _hint(code: int) -> str:
     if code >= 500:
         return ""
     if code >= 400:
-        return ": sasl.oauthbearer.client.id, .client.secret or .scope is not right"
-    return ": the client secret is for this URL alone; set the one that it redirects to"
+        return ": check sasl.oauthbearer.client.id, .client.secret and .scope"
+    return ": the client secret is not sent to another URL; set the URL that it redirects to"
 
 
 def _token(body: bytes) -> tuple[str, float]:
-    """The token and its expiry; or ValueError, KeyError, TypeError."""
+    """Reads the token and its expiry; raises ValueError, KeyError or TypeError."""
     document = json.loads(body)
     token, life = document["access_token"], document["expires_in"]
     if not isinstance(token, str) or not token or isinstance(life, bool):
         raise TypeError
-    # Some endpoints have it as a text.
+    # Some endpoints send a string.
     seconds = float(life)
     if not 0 < seconds < math.inf:
         raise ValueError
-    return token, time.time() + min(seconds, _LONGEST_LIFE)
+    return token, time.time() + min(seconds, _MAX_LIFETIME)
 
 
 @dataclass(frozen=True)
 class MskIam:
-    """Tokens for Amazon MSK, signed with the credentials that AWS' tools find on the machine.
+    """Tokens for Amazon MSK, signed with this machine's AWS credentials.
 
     Attributes:
-        region: AWS region; None for that of the environment.
+        region: AWS region; None for the region in the environment.
         profile: Named profile of the credentials, if any.
         role: ARN of a role to assume, if any.
-        session: Name of the role's session, if any.
+        session: Session name for the role, if any.
+
+    Example:
+        >>> MskIam("eu-west-1", profile="kafka")
+        MskIam(region='eu-west-1', profile='kafka', role=None, session=None)
     """
 
     region: str | None
@@ -147,15 +158,18 @@ class MskIam:
     def __call__(self, _config: str = "") -> tuple[str, float]:
         """Signs a token.
 
+        Returns:
+            The token and its expiry in seconds since 1970.
+
         Raises:
-            ConfigurationError: The package or the region is missing.
+            ConfigurationError: Amazon's package is not installed, or the region is not known.
         """
         provider = msk_signer()
         region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         if not region:
             raise ConfigurationError(
-                "sasl.mechanism=AWS_MSK_IAM: the AWS region is not in the name of the brokers; "
-                "set the environment variable AWS_REGION, on the executors too"
+                "sasl.mechanism=AWS_MSK_IAM: the names of the brokers do not contain the AWS "
+                "region; set the environment variable AWS_REGION, on the executors too"
             )
         if self.role is not None:
             names = {} if self.session is None else {"sts_session_name": self.session}
@@ -168,10 +182,10 @@ class MskIam:
 
 
 def msk_signer() -> Any:
-    """Amazon's signer.
+    """Imports Amazon's signer.
 
     Raises:
-        ConfigurationError: It is not installed.
+        ConfigurationError: The signer is not installed.
     """
     try:
         return importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
@@ -183,17 +197,22 @@ def msk_signer() -> Any:
 
 
 def msk_region(bootstrap_servers: str) -> str | None:
-    """The AWS region that the names of MSK's brokers tell, if they do."""
+    """The AWS region in the names of MSK's brokers; None if there is none.
+
+    Example:
+        >>> msk_region("b-1.orders.x1.c2.kafka.eu-west-1.amazonaws.com:9098")
+        'eu-west-1'
+    """
     found = _REGION.search(bootstrap_servers)
     return found[1] if found else None
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """Tokens for kafka-python, each used until it is due for renewal.
+    """Tokens for kafka-python, each reused until it is due for renewal; thread-safe.
 
     Args:
-        function: Makes a token.
-        config: What it is called with.
+        function: Returns a token.
+        config: Argument of the function.
         extensions: SASL extensions (KIP-342).
     """
 
@@ -207,10 +226,10 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._renewal = 0.0
 
     def token(self) -> str:
-        """A token that has not expired.
+        """Returns a token that has not expired.
 
         Raises:
-            TokenError: There is none.
+            TokenError: The function failed or returned no valid token.
         """
         with self._lock:
             now = time.time()
@@ -219,11 +238,11 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
                 if len(more) > 1:
                     self._extensions.update(more[1])
                 self._token = token
-                self._renewal = now + _RENEWED_AFTER * (expiry - now)
+                self._renewal = now + _RENEW_AFTER * (expiry - now)
             return self._token
 
     def extensions(self) -> dict[str, str]:
-        """The SASL extensions."""
+        """Returns the SASL extensions."""
         return dict(self._extensions)
 
     def _made(self) -> Any:

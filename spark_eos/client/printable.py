@@ -1,8 +1,13 @@
-"""Text that came from elsewhere, made fit for a terminal and a log."""
+"""Text from other machines, made safe for terminals and logs."""
 
 
 def printable(text: str) -> str:
-    """A text that came from elsewhere, with escapes in the place of control characters."""
+    r"""Escapes the control characters in a text from another machine.
+
+    Example:
+        >>> printable("a" + chr(27) + "b")
+        'a\\x1bb'
+    """
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
     )

@@ -1,7 +1,7 @@
-"""Security settings: written once, in librdkafka's names, for librdkafka, kafka-python and Java.
+"""Security settings: written once, with librdkafka's names, for librdkafka, kafka-python and Java.
 
-Names: librdkafka's CONFIGURATION.md. Spark's own style, with ``kafka.`` before a name and a JAAS
-line, is taken too. What can't be had in all three clients is refused by name.
+The names are those of librdkafka's CONFIGURATION.md. Spark's style, ``kafka.`` before a name and a
+JAAS line, works too. Settings that not all three clients support are refused by name.
 """
 
 from collections.abc import Mapping
@@ -18,35 +18,40 @@ from spark_eos.errors import ConfigurationError
 _PROTOCOL: Final = "security.protocol"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PREFIXES: Final = ("sasl.", "ssl.", "ssl_", "https.", "enable.ssl.", "enable.sasl.", "oauth")
-_AS_PEM: Final = "give PEM files as ssl.ca.location, ssl.certificate.location and ssl.key.location"
-_NOT_IN_ALL: Final = "it can't be had in all clients that a query has"
-# What to use instead, by how a name begins; the first that fits.
+_AS_PEM: Final = "set PEM files as ssl.ca.location, ssl.certificate.location and ssl.key.location"
+_NOT_IN_ALL: Final = "not all Kafka clients of a query support it"
+# What to do instead, by the beginning of a name; the first match counts.
 _INSTEAD: Final = {
     "ssl.truststore.": f"{_AS_PEM} instead",
     "ssl.keystore.": f"{_AS_PEM} instead",
     "ssl.crl.": _NOT_IN_ALL,
-    "ssl.": f"{_NOT_IN_ALL}; it goes into OpenSSL's and Java's own configuration",
+    "ssl.": f"{_NOT_IN_ALL}; change OpenSSL's and Java's own configuration instead",
     "sasl.kerberos.": "Kerberos is not supported; use SCRAM, OAUTHBEARER or a client certificate",
-    "sasl.login.": "give it in options= of sink.read, beside oauth_cb",
+    "sasl.login.": "set it in options= of sink.read, beside oauth_cb",
     "sasl.client.callback.": "for Amazon MSK set sasl.mechanism=AWS_MSK_IAM",
     "sasl.oauthbearer.": "use the client-credentials grant, or a token function as oauth_cb",
-    "enable.sasl.oauthbearer.unsecure.jwt": "unsigned tokens are for nobody; use oauth_cb",
+    "enable.sasl.oauthbearer.unsecure.jwt": "unsigned tokens are not secure; use oauth_cb",
 }
 
 
 def is_security_setting(name: str) -> bool:
-    """Whether a client setting is one of security."""
+    """Whether a client setting is a security setting.
+
+    Example:
+        >>> is_security_setting("ssl.ca.location"), is_security_setting("linger.ms")
+        (True, False)
+    """
     return name == _PROTOCOL or name.startswith(_PREFIXES)
 
 
 @dataclass(frozen=True)
 class Security:
-    """How a client reaches a listener.
+    """The security settings of a client.
 
     Attributes:
         protocol: Kafka's name of the security protocol.
-        tls: TLS, if the protocol has it.
-        sasl: SASL, if the protocol has it.
+        tls: TLS settings, if the protocol uses TLS.
+        sasl: SASL settings, if the protocol uses SASL.
     """
 
     protocol: str
@@ -54,7 +59,7 @@ class Security:
     sasl: Sasl | None
 
     def __str__(self) -> str:
-        """The protocol, mechanism and user; no secret."""
+        """The protocol, mechanism and user, without secrets."""
         parts = [self.protocol]
         if self.sasl is not None:
             parts.append(self.sasl.mechanism)
@@ -64,14 +69,14 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """Whom brokers take the client for, unless they map names; None if only they know it."""
+        """The client's principal, unless brokers map names; None if only the brokers know it."""
         if self.sasl is not None:
             return f"User:{self.sasl.username}" if self.sasl.username else None
         shown = self.tls is not None and self.tls.certificate is not None
         return None if shown else "User:ANONYMOUS"
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Settings of librdkafka."""
+        """Settings for librdkafka."""
         return {
             _PROTOCOL: self.protocol,
             **({} if self.tls is None else self.tls.for_librdkafka()),
@@ -79,7 +84,7 @@ class Security:
         }
 
     def for_wire(self) -> dict[str, Any]:
-        """Settings of kafka-python; made anew for each use, since they can't travel."""
+        """Settings for kafka-python; made on each call, since they can't be pickled."""
         return {
             "security_protocol": self.protocol,
             **({} if self.tls is None else {"ssl_context": self.tls.context()}),
@@ -87,7 +92,7 @@ class Security:
         }
 
     def for_java(self) -> dict[str, str]:
-        """Settings of Kafka's Java clients."""
+        """Settings for Kafka's Java clients."""
         if self.protocol == "PLAINTEXT":
             return {}
         return {
@@ -98,10 +103,14 @@ class Security:
 
 
 def security(settings: Mapping[str, Any]) -> Security:
-    """Security as the client settings say.
+    """Reads security from the client settings.
 
     Raises:
-        ConfigurationError: A setting is missing, is not known, or can't be used.
+        ConfigurationError: A setting is missing, is unknown, or can't be used.
+
+    Example:
+        >>> security({"security.protocol": "ssl"}).protocol
+        'SSL'
     """
     given = [name for name in settings if is_security_setting(name)]
     known = {_PROTOCOL, *tls_settings.NAMES, *sasl_settings.NAMES}
@@ -118,7 +127,7 @@ def security(settings: Mapping[str, Any]) -> Security:
         )
     has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
     for name in given:
-        # Set, but not used, it would give a false sense of security.
+        # A setting without effect would give a false sense of security.
         if (name in tls_settings.NAMES and not has_tls) or (
             name in sasl_settings.NAMES and not has_sasl
         ):

@@ -1,7 +1,7 @@
-"""Client settings: written once, in librdkafka's names, for librdkafka, the wire and Spark.
+"""Client settings: written once, with librdkafka's names, for librdkafka, kafka-python and Spark.
 
-Names: librdkafka's CONFIGURATION.md. Every client setting of spark-eos passes through here; those
-of security are in `spark_eos.client.security`.
+The names are those of librdkafka's CONFIGURATION.md. Every client setting of spark-eos passes
+through here. `spark_eos.client.security` reads those about security.
 """
 
 import os
@@ -23,19 +23,19 @@ _OWNED: Final = {
     "acks": "a transactional producer needs acks=all",
     "request.required.acks": "a transactional producer needs acks=all",
     "delivery.report.only.error": "spark-eos counts delivery errors itself",
-    "message.timeout.ms": "records live as long as their transaction; set transaction_timeout_ms",
-    "delivery.timeout.ms": "records live as long as their transaction; set transaction_timeout_ms",
-    "error_cb": "callbacks can't travel to Spark's workers",
-    "stats_cb": "callbacks can't travel to Spark's workers",
-    "on_delivery": "callbacks can't travel to Spark's workers",
+    "message.timeout.ms": "records expire with their transaction; set transaction_timeout_ms",
+    "delivery.timeout.ms": "records expire with their transaction; set transaction_timeout_ms",
+    "error_cb": "callbacks can't be sent to Spark's workers",
+    "stats_cb": "callbacks can't be sent to Spark's workers",
+    "on_delivery": "callbacks can't be sent to Spark's workers",
 }
 _SPARKS_PREFIX: Final = "kafka."
 _CONSUMER_ONLY: Final = ("isolation.level",)
 
-# Spark asks for a partition's first and last offset after each poll, over the connection on which
-# the next fetch waits at the end of the topic. With Kafka's defaults that is a second for each task
-# that reads up to the end, and otherwise two requests for every 500 records. Spark keeps what a
-# poll has brought, of each partition.
+# After each poll Spark asks for the partition's first and last offset, on the same connection on
+# which the next fetch waits at the end of the topic. With Kafka's defaults this takes a second in
+# each task that reads up to the end, and otherwise two requests per 500 records. Spark keeps the
+# records of each poll, per partition.
 QUICK_SOURCE: Final = {"kafka.fetch.max.wait.ms": "1", "kafka.max.poll.records": "5000"}
 
 _PRODUCER_DEFAULTS: Final = {
@@ -48,24 +48,31 @@ _PRODUCER_DEFAULTS: Final = {
 
 
 def default_client_id() -> str:
-    """A client id by which an operator finds the process: ``spark-eos-<host>-<pid>``."""
+    """A client id that identifies the process: ``spark-eos-<host>-<pid>``."""
     return f"spark-eos-{socket.gethostname()}-{os.getpid()}"
 
 
 class ClientSettings:
-    """Kafka client settings as their user wrote them; what may be secret stays hidden.
+    """Kafka client settings as the user wrote them; ``repr`` hides secrets.
 
-    Files of certificates and keys are read here, on the driver, and nowhere else.
+    Reads certificate and key files when it is made, on the driver, and nowhere else.
 
     Args:
-        settings: Librdkafka's names, or Spark's with ``kafka.`` before them, to strings, numbers
-            or booleans, and ``oauth_cb`` to a function; ``bootstrap.servers`` is required.
+        settings: Strings, numbers or booleans by librdkafka's names, with or without Spark's
+            ``kafka.`` before them; ``oauth_cb`` is a function. ``bootstrap.servers`` is required.
 
     Attributes:
-        security: How the clients reach the listener.
+        security: The security settings.
 
     Raises:
-        ConfigurationError: A setting is missing, is spark-eos' own, or can't be used.
+        ConfigurationError: A setting is missing, is reserved for spark-eos, or can't be used.
+
+    Example:
+        >>> settings = ClientSettings({"bootstrap.servers": "localhost:9092"})
+        >>> settings
+        ClientSettings({'bootstrap.servers': 'localhost:9092'}, security='PLAINTEXT')
+        >>> settings.for_spark_source()["kafka.isolation.level"]
+        'read_committed'
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -102,27 +109,27 @@ class ClientSettings:
         return hash(tuple(sorted((name, str(value)) for name, value in self._settings.items())))
 
     def plain(self) -> dict[str, str | int | float]:
-        """The settings as they were given, secrets among them: for another process of this user.
+        """The settings as given, secrets included, for another process of this user.
 
         Raises:
-            ConfigurationError: There is a function, which can't travel as a plain value.
+            ConfigurationError: ``oauth_cb`` is set: a function is not a plain value.
         """
         if "oauth_cb" in self._given:
-            raise ConfigurationError("kafka['oauth_cb'] is a function, and can't be had here")
+            raise ConfigurationError("kafka['oauth_cb'] is a function, which can't be used here")
         return dict(self._given)
 
     @property
     def bootstrap_servers(self) -> str:
-        """The servers to start from, joined by commas."""
+        """The ``bootstrap.servers``, joined by commas."""
         return str(self._settings["bootstrap.servers"])
 
     @property
     def grantee(self) -> Grantee:
-        """Whom ACLs for these clients are given to, as far as the settings tell, and where."""
+        """The principal that needs ACLs, as far as the settings tell, and its cluster."""
         return Grantee(self.security.principal, self.bootstrap_servers)
 
     def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
-        """Settings of librdkafka for one transactional producer."""
+        """Settings for one transactional producer of librdkafka."""
         return {
             **_PRODUCER_DEFAULTS,
             "client.id": default_client_id(),
@@ -134,19 +141,20 @@ class ClientSettings:
         }
 
     def checked_by_librdkafka(self) -> "ClientSettings":
-        """These settings, once librdkafka has accepted what it will be given on the workers.
+        """Lets librdkafka check the settings that the workers will use, and returns ``self``.
 
         Raises:
-            ConfigurationError: In librdkafka's own words, with the setting's name.
+            ConfigurationError: librdkafka refuses a setting; the text has its name and
+                librdkafka's reason.
         """
         _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
         return self
 
     def for_consumer(self) -> dict[str, Any]:
-        """Settings of librdkafka for a consumer or an administrator.
+        """Settings for a consumer or admin client of librdkafka.
 
-        librdkafka warns of each setting that only producers have, and prints lost connections:
-        it is told to be quiet, since errors reach the user as exceptions.
+        librdkafka logs a warning for each setting that only producers have, and prints lost
+        connections. Its log is off here, since errors reach the user as exceptions.
         """
         return {
             "log_level": 0,
@@ -156,7 +164,7 @@ class ClientSettings:
         }
 
     def for_wire(self) -> dict[str, Any]:
-        """kafka-python's settings for the connections of `spark_eos.kafka.connection`."""
+        """Settings for kafka-python, which `spark_eos.kafka.brokers` uses."""
         return {
             "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
             "client_id": str(self._settings.get("client.id", default_client_id())),
@@ -169,7 +177,7 @@ class ClientSettings:
         }
 
     def for_spark_source(self) -> dict[str, str]:
-        """Options of Spark's Kafka source. It reads committed records only, unless told else."""
+        """Options for Spark's Kafka source; it reads only committed records by default."""
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "kafka.isolation.level": str(self._settings.get("isolation.level", "read_committed")),
@@ -195,9 +203,9 @@ def _try_producer(settings: dict[str, Any], what: str) -> None:
         Producer({**settings, "log_level": 0}).close()
     except KafkaException as error:
         if len(settings) > 1:
-            # librdkafka speaks of a setting by its oldest name, so find out which one it means.
+            # librdkafka names a setting by its oldest name, so find the one it means.
             for name, value in settings.items():
-                # By itself one of security may fail for lack of the others.
+                # A security setting may fail only because the others are missing.
                 if not is_security_setting(name):
                     _try_producer({name: value}, f"kafka[{name!r}]")
         raise ConfigurationError(f"{what}: {error.args[0].str()}") from error

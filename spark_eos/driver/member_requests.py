@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from spark_eos import acls
 from spark_eos.client.error_codes import Code, code_name, refusal
 from spark_eos.driver.assigned_partitions import Member, after_heartbeat
-from spark_eos.kafka import groups
+from spark_eos.kafka import groups, heartbeats
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
@@ -43,11 +43,11 @@ class MemberRequests:
             RetriableError: Another run holds the instance id.
             KafkaResponseError: The broker refuses.
         """
-        answer = groups.heartbeat(
+        answer = heartbeats.heartbeat(
             self._wire,
             self._group_id,
             member_id,
-            groups.JOIN_EPOCH,
+            heartbeats.JOIN_EPOCH,
             instance_id,
             deadline,
             subscription=topics,
@@ -76,7 +76,7 @@ class MemberRequests:
             RetriableError: The instance id has another member id by now, or none.
             KafkaResponseError: The broker refuses.
         """
-        answer = groups.heartbeat(
+        answer = heartbeats.heartbeat(
             self._wire, self._group_id, member_id, epoch, instance_id, deadline
         )
         if answer.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
@@ -90,26 +90,26 @@ class MemberRequests:
             SparkEosError: No answer.
         """
         for member in members:
-            groups.heartbeat(
+            heartbeats.heartbeat(
                 self._wire,
                 self._group_id,
                 member.member_id,
-                groups.LEAVE_GROUP_MEMBER_EPOCH,
+                heartbeats.LEAVE_GROUP_MEMBER_EPOCH,
                 member.instance_id,
                 deadline,
             )
 
     def beat(
         self, members: Iterable[Member], topics: Topics, deadline: Deadline
-    ) -> list[tuple[Member, groups.HeartbeatAnswer]]:
+    ) -> list[tuple[Member, heartbeats.HeartbeatAnswer]]:
         """Sends a heartbeat of each member; returns the members, each with its answer.
 
         Always sends the full state: the answer then has the assignment even if an earlier answer
         was lost, and the list of owned partitions confirms every change.
         """
         sent = list(members)
-        beats = [groups.Beat(m.member_id, m.epoch, m.instance_id, m.owned) for m in sent]
-        answers = groups.heartbeats(self._wire, self._group_id, beats, topics, deadline)
+        beats = [heartbeats.Beat(m.member_id, m.epoch, m.instance_id, m.owned) for m in sent]
+        answers = heartbeats.heartbeats(self._wire, self._group_id, beats, topics, deadline)
         return list(zip(sent, answers, strict=True))
 
     def holder(self, instance_id: str, deadline: Deadline) -> groups.DescribedMember | None:
@@ -117,7 +117,7 @@ class MemberRequests:
         group = groups.describe_group(self._wire, self._group_id, deadline)
         return next((m for m in group.members if m.instance_id == instance_id), None)
 
-    def check(self, answer: groups.HeartbeatAnswer, topics: Topics) -> None:
+    def check(self, answer: heartbeats.HeartbeatAnswer, topics: Topics) -> None:
         """Raises the error of a heartbeat's answer, if it has one.
 
         Raises:

@@ -17,7 +17,7 @@ from spark_eos.driver.group_deadline import group_deadline
 from spark_eos.driver.heartbeat_thread import HeartbeatThread
 from spark_eos.driver.member_requests import MemberRequests
 from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEosError
-from spark_eos.kafka import groups
+from spark_eos.kafka import groups, heartbeats
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
@@ -209,7 +209,7 @@ class GroupMembership:
     def _release_members(self, wanted: list[str], deadline: Deadline, *, first: bool) -> None:
         for found in own_group(self._wire, self._group_id, deadline).members:
             instance_id = found.instance_id or ""
-            if found.epoch == groups.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:
+            if found.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:
                 continue
             if found.member_id not in self._own_ids:
                 if self._renews_only:
@@ -217,9 +217,9 @@ class GroupMembership:
                 if not first and instance_id != RENEWAL_INSTANCE:
                     raise self._fence(found)
             epoch = (
-                groups.LEAVE_GROUP_STATIC_MEMBER_EPOCH
+                heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH
                 if instance_id in wanted
-                else groups.LEAVE_GROUP_MEMBER_EPOCH
+                else heartbeats.LEAVE_GROUP_MEMBER_EPOCH
             )
             self._members.pop(instance_id, None)
             self._requests.leave(found.member_id, instance_id, epoch, self._topics, deadline)
@@ -286,7 +286,9 @@ class GroupMembership:
         for member, answer in self._requests.beat(self._members.values(), self._topics, deadline):
             self._apply(member, answer, deadline)
 
-    def _apply(self, member: Member, answer: groups.HeartbeatAnswer, deadline: Deadline) -> None:
+    def _apply(
+        self, member: Member, answer: heartbeats.HeartbeatAnswer, deadline: Deadline
+    ) -> None:
         if answer.code == Code.FENCED_INSTANCE_ID:
             self._fence(self._requests.holder(member.instance_id, deadline))
         elif answer.code in _SESSION_LOST:

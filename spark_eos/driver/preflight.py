@@ -15,7 +15,7 @@ from spark_eos.errors import (
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.groups import check_membership
+from spark_eos.kafka.heartbeats import check_membership
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos.kafka.transactional_ids import driver_id
 from spark_eos.kafka.transactions import BY_ID, BY_NAME, fence_producer

@@ -1,1 +1,1 @@
-"""The computer a process runs on: private directories, other processes."""
+"""The host: private directories and other processes."""

@@ -1,4 +1,4 @@
-"""The process of Spark's driver, as one of its Python workers finds it, and whether it lives."""
+"""Finds the process of Spark's driver from one of its Python workers, and tells if it is alive."""
 
 import os
 import subprocess
@@ -13,11 +13,11 @@ _DEAD = "Z"
 
 @dataclass(frozen=True)
 class HostProcess:
-    """A process of this host; its number alone may be given to another one later.
+    """A process of this host, identified by id and start, since process ids are reused.
 
     Attributes:
-        pid: Its process id.
-        started: When it started, in the words of the operating system.
+        pid: The process id.
+        started: Start of the process, as the operating system reports it.
     """
 
     pid: int
@@ -25,7 +25,7 @@ class HostProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process is still running."""
         found = _look_up(self.pid)
         return found is not None and found.started == self.started
 
@@ -38,14 +38,14 @@ class _Found:
 
 
 def _look_up(pid: int) -> _Found | None:
-    """What the operating system says of a process; None if it has ended."""
+    """Asks the operating system about a process; None if it has ended."""
     if not _PROC.joinpath("self").exists():
         return _ask_ps(pid)
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # proc(5): pid (command) state ppid ..., and as the 22nd field the time of its start.
+    # proc(5): pid (command) state ppid ...; the 22nd field is the start time.
     command, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
     return None if fields[0] == _DEAD else _Found(int(fields[1]), fields[19], command)
@@ -61,17 +61,17 @@ def _ask_ps(pid: int) -> _Found | None:
 
 
 def spark_driver() -> HostProcess:
-    """The driver's JVM, or the Connect server's: the nearest ancestor that does not run Python.
+    """Finds the JVM of the driver or Connect server: the nearest ancestor that is not Python.
 
-    Between it and one of its Python workers lies Spark's worker daemon, unless
+    Spark's worker daemon is between the JVM and a Python worker, unless
     ``spark.python.use.daemon`` is false.
 
     Raises:
-        SparkEosError: It has just ended.
+        SparkEosError: The process has just ended.
     """
     pid = os.getppid()
     while (found := _look_up(pid)) is not None:
-        # In a container the driver may be the topmost process there is.
+        # In a container the driver may be the topmost process.
         if "python" not in found.command.lower() or found.parent < 1:
             return HostProcess(pid, found.started)
         pid = found.parent

@@ -1,7 +1,7 @@
 """Directories and files that belong to this user alone.
 
-Each is opened before it is judged, without following a link, and what lies in a directory is
-opened relative to that: what was judged is what is used, whatever becomes of the names meanwhile.
+Each is opened without following links, and then checked. Files are opened relative to the open
+directory. So the object that was checked is the one that is used, even if names change meanwhile.
 """
 
 import contextlib
@@ -13,35 +13,35 @@ from pathlib import Path
 from typing import Final
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe in the place of a file must not be waited for.
+# O_NONBLOCK: opening must not wait if the name belongs to a pipe.
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
-_LONGEST_TEXT: Final = 4096
+_MAX_BYTES: Final = 4096
 
 
 @contextlib.contextmanager
 def private_directory(
     path: Path, inside: int | None = None, *, readable: bool = False
 ) -> Iterator[int]:
-    """Opens a directory of this user's, and makes it if it is not there.
+    """Opens a directory of this user, and creates it if it does not exist.
 
     Args:
-        path: The directory; its parent must be there.
+        path: The directory; its parent must exist.
         inside: Descriptor of the directory that a relative path starts from.
-        readable: Whether others may look into it; if not, they lose the right to.
+        readable: Whether others may read it; if not, their permissions are removed.
 
     Yields:
-        Its descriptor.
+        The directory's descriptor.
 
     Raises:
-        OSError: It is a link, belongs to another user, others may write in it, or it can't be used.
+        OSError: It is a link, belongs to another user, is writable by others, or can't be opened.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700, dir_fd=inside)
     try:
         descriptor = os.open(path, _DIRECTORY, dir_fd=inside)
     except NotADirectoryError:
-        raise OSError(f"{path} must be a directory, and no link to one") from None
+        raise OSError(f"{path} must be a directory, not a link or a file") from None
     try:
         found = os.fstat(descriptor)
         _check_owner(str(path), found)
@@ -53,38 +53,46 @@ def private_directory(
 
 
 def private_text(name: str, inside: int) -> str | None:
-    """A short file's text; None if it is not there.
+    """Reads the text of a short file.
 
     Args:
-        name: The file.
-        inside: Descriptor of its directory.
+        name: The file name.
+        inside: Descriptor of the file's directory.
+
+    Returns:
+        The text, at most 4096 bytes of it; None if the file does not exist, or if it is this
+        user's but writable by others.
 
     Raises:
-        OSError: It is a link or no file, belongs to another user, others may write in it, or it
-            can't be read.
+        OSError: It is a link or not a file, belongs to another user, or can't be read.
     """
     try:
         descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=inside)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise OSError(f"{name} must be a file, and no link to one: {error.strerror}") from None
+        raise OSError(f"{name} must be a file, not a link: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{name} must be a file")
         if found.st_uid == os.geteuid() and found.st_mode & _WRITABLE_BY_OTHERS:
-            # As older versions made it under a generous umask: as good as none.
+            # Older versions created it like this under a permissive umask: ignore it.
             return None
         _check_owner(name, found)
-        return file.read(_LONGEST_TEXT).decode(errors="replace")
+        return file.read(_MAX_BYTES).decode(errors="replace")
 
 
 def write_private_text(name: str, text: str, inside: int) -> None:
-    """Puts a file in place, whole or not at all; whatever has its name is replaced.
+    """Writes a file atomically, and replaces anything that has its name.
+
+    Args:
+        name: The file name.
+        text: The file's new text.
+        inside: Descriptor of the file's directory.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
     """
     new = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
@@ -98,15 +106,15 @@ def write_private_text(name: str, text: str, inside: int) -> None:
 def _check_owner(name: str, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise OSError(
-            f"{name} belongs to user id {found.st_uid} and must belong to this one, {os.geteuid()}"
+            f"{name} belongs to user id {found.st_uid}; it must belong to this user, {os.geteuid()}"
         )
     if found.st_mode & _WRITABLE_BY_OTHERS:
         raise OSError(
             f"{name} has mode {stat.S_IMODE(found.st_mode):04o}, so others may write there: remove "
-            "it, or, if you know what is in it, chmod go-w"
+            "it, or run chmod go-w if you trust its contents"
         )
 
 
 def default_directory() -> Path:
-    """Where a host keeps its node id and slots: a private directory below the temporary one."""
+    """The directory for a host's node id and slots, below the temporary directory."""
     return Path(tempfile.gettempdir()) / f"spark-eos-{os.geteuid()}"

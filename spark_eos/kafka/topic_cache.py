@@ -146,7 +146,7 @@ def source_topics(
         before = known.get(name) or NO_ID
         if before not in (NO_ID, topic.topic_id):
             raise OffsetsLostError(
-                f"source topic {name!r} was deleted and created anew: its topic "
+                f"source topic {name!r} was deleted and recreated: its topic "
                 f"id was {before} and is {topic.topic_id}. {_what_to_do(group_id)}"
             )
     return found

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spark_eos.driver.assigned_partitions import Member, after_heartbeat
-from spark_eos.kafka import cluster, groups
+from spark_eos.kafka import cluster, groups, heartbeats
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.transactions import (
     MemberIdentity,
@@ -44,7 +44,7 @@ class Actors:
 
     def join(self, instance_id: str) -> None:
         """A new member joins."""
-        self._beat(Member(instance_id, str(uuid.uuid4()), groups.JOIN_EPOCH))
+        self._beat(Member(instance_id, str(uuid.uuid4()), heartbeats.JOIN_EPOCH))
 
     def beat(self, *instance_ids: str) -> None:
         """Members tell what they own and learn what they are assigned."""
@@ -52,7 +52,7 @@ class Actors:
             self._beat(self.members[instance_id])
 
     def _beat(self, member: Member) -> None:
-        answer = groups.heartbeat(
+        answer = heartbeats.heartbeat(
             self.wire,
             self.group_id,
             member.member_id,
@@ -132,7 +132,7 @@ class Actors:
 
 def leave(wire: Wire, group_id: str, member_id: str, instance_id: str) -> None:
     """Lets any member leave, as anybody who knows its ids can."""
-    left = groups.heartbeat(
-        wire, group_id, member_id, groups.LEAVE_GROUP_MEMBER_EPOCH, instance_id, deadline()
+    left = heartbeats.heartbeat(
+        wire, group_id, member_id, heartbeats.LEAVE_GROUP_MEMBER_EPOCH, instance_id, deadline()
     )
     assert left.code == 0, left

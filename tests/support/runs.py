@@ -242,6 +242,6 @@ def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:
         if when != "during the job":
             recreate()
         then = recreate if when == "during the job" else _nothing
-        with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and created anew"):
+        with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"):
             runs.batch(20, 20, without_output=10, while_planned=then)
     assert flow.committed() == {}

@@ -183,7 +183,7 @@ def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
         left.update({**checkpoint, "commits/0": ""})
         with (
             running(flow, checkpoint=left) as runs,
-            pytest.raises(OffsetsLostError, match="deleted and created anew"),
+            pytest.raises(OffsetsLostError, match="deleted and recreated"),
         ):
             runs.batch(*ends)
     assert flow.committed() == {}

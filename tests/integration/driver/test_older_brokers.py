@@ -97,7 +97,7 @@ def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None
         flow.recreate(flow.source)
         flow.produce(range(20))
         # The broker takes the offsets, for it knows the topic by name alone.
-        assert not refused(flow, writing, "was deleted and created anew").again
+        assert not refused(flow, writing, "was deleted and recreated").again
         # The members' assignment tells the driver within a heartbeat.
         until(lambda: not membership.identities(), lambda: "the assignment to change", 20)
 

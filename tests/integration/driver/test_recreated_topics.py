@@ -65,7 +65,7 @@ def test_a_source_topic_created_anew_takes_no_offset_of_the_old_one(flow: Flow) 
         # More records than the old one had.
         flow.produce(range(40))
         began = time.monotonic()
-        with pytest.raises(TransactionError, match="was deleted and created anew") as failure:
+        with pytest.raises(TransactionError, match="was deleted and recreated") as failure:
             writing.commit()
         # Not after the transaction's timeout.
         assert time.monotonic() - began < 40

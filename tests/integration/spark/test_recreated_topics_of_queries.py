@@ -48,12 +48,12 @@ def test_a_source_topic_with_more_records_than_before(
     def transform(frame: DataFrame) -> DataFrame:
         return relay(frame.where("value NOT LIKE 'new%'") if filtered else frame)
 
-    with pytest.raises(StreamingQueryException, match="was deleted and created anew"):
+    with pytest.raises(StreamingQueryException, match="was deleted and recreated"):
         _run(spark_eos_session, flow, recreate, transform)
     assert sorted(map(int, flow.values())) == list(range(10))
     assert flow.committed() == {}
     # Nor does a restart take the new topic for the old one.
-    with pytest.raises(StreamingQueryException, match="was deleted and created anew"):
+    with pytest.raises(StreamingQueryException, match="was deleted and recreated"):
         _run(spark_eos_session, flow, lambda: None, transform)
     assert sorted(map(int, flow.values())) == list(range(10))
     assert flow.committed() == {}
@@ -68,7 +68,7 @@ def test_a_source_topic_with_fewer_records_than_before(
 
     # Spark's complaint or ours, whichever comes first: both say that data is gone.
     spark = "available offset which is less than end offset|offset was changed|data may have been"
-    ours = f"source topic '{flow.source}' was deleted and created anew"
+    ours = f"source topic '{flow.source}' was deleted and recreated"
     with pytest.raises(StreamingQueryException, match=f"{spark}|{ours}"):
         _run(spark_eos_session, flow, recreate)
     assert sorted(map(int, flow.values())) == list(range(10))

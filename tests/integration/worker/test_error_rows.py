@@ -250,7 +250,7 @@ def test_the_brokers_own_answer_to_what_does_not_exist(
     else:
         # Looked up, the topic has another id than the one that the broker does not know.
         assert not failure.again
-        assert f"'{rows.flow.source}' was deleted and created anew" in str(failure)
+        assert f"'{rows.flow.source}' was deleted and recreated" in str(failure)
 
 
 @pytest.mark.parametrize("row", _FENCED[:2])

@@ -81,7 +81,7 @@ def test_the_secret_goes_to_no_other_host(status: int) -> None:
 
         with (
             endpoint(redirect) as url,
-            pytest.raises(TokenError, match=rf"{status}.*set the one that it redirects to") as told,
+            pytest.raises(TokenError, match=rf"{status}.*set the URL that it redirects to") as told,
         ):
             ask(url)
     assert elsewhere == []
@@ -101,7 +101,7 @@ def test_a_life_that_is_none(life: object) -> None:
 @pytest.mark.parametrize("token", [None, "", 7, {}])
 def test_a_token_that_is_none(token: object) -> None:
     answer = document({"access_token": token, "expires_in": 60})
-    with endpoint(answer) as url, pytest.raises(TokenError, match="access_token, a text"):
+    with endpoint(answer) as url, pytest.raises(TokenError, match="access_token, a string"):
         ask(url)
 
 
@@ -142,7 +142,7 @@ def _headers_in_drops(request: BaseHTTPRequestHandler) -> None:
 def test_an_answer_that_comes_in_drops(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each drop comes within the time of a socket, all of them together do not."""
     monkeypatch.setattr(oauth, "_TIMEOUT", 1.0)
-    with endpoint(answer) as url, pytest.raises(TokenError, match="no whole answer within 1 s"):
+    with endpoint(answer) as url, pytest.raises(TokenError, match="no complete answer within 1 s"):
         ask(url)
 
 

@@ -33,7 +33,7 @@ def test_prefixes_do_not_nest() -> None:
 @pytest.mark.parametrize("name", ["group_id", "topic", "transactional_id_prefix"])
 @pytest.mark.parametrize("text", ["*", "orders-*"])
 def test_no_name_is_a_wildcard_of_acls(name: str, text: str) -> None:
-    with pytest.raises(errors.ConfigurationError, match=rf"{name}='.*\*' has a \*.*KIP-290"):
+    with pytest.raises(errors.ConfigurationError, match=rf"{name}='.*\*' contains a \*.*KIP-290"):
         ExactlyOnceSink(**{**OPTIONS, name: text})
 
 

@@ -36,7 +36,7 @@ def workers(tmp_path: Path) -> Path:
 def test_a_planted_link_takes_no_private_key_into_an_id(workers: Path, tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text(KEY)
     (workers / f"node-{HOST}").symlink_to(tmp_path / "key.pem")
-    _refused(workers, f"node-{HOST} must be a file, and no link")
+    _refused(workers, f"node-{HOST} must be a file, not a link")
     assert (tmp_path / "key.pem").read_text() == KEY
 
 
@@ -81,7 +81,7 @@ def test_a_directory_that_others_may_write_in_is_refused(workers: Path, mode: in
 
 def test_a_linked_directory_is_refused(workers: Path, tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(workers)
-    _refused(tmp_path / "linked", "no link")
+    _refused(tmp_path / "linked", "must be a directory, not a link")
 
 
 def test_others_may_look_into_a_directory_that_was_chosen(workers: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_linked_directory_of_locks_is_refused(workers: Path, tmp_path: Path) -
     locks.rmdir()
     (tmp_path / "elsewhere").mkdir()
     locks.symlink_to(tmp_path / "elsewhere")
-    _refused(workers, "no link")
+    _refused(workers, "must be a directory, not a link")
 
 
 def test_a_lock_that_is_held_is_named(workers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
