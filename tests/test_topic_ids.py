@@ -98,7 +98,7 @@ def test_both_topics_of_a_request_by_name_are_answered(
     requests = sent_requests(monkeypatch)
     with _two_topics(flow, other) as writing:
         producer = writing._producer
-        producer.flush(deadline())
+        producer.records.flush(deadline())
         answer = txn_offset_commit(
             producer.wire,
             flow.group_id,
