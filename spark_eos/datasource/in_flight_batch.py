@@ -1,4 +1,4 @@
-"""A data source's batch while Spark runs its job, in processes of its own."""
+"""A data source's batch while Spark runs its job in separate processes."""
 
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -15,7 +15,7 @@ from spark_eos.errors import QueryStoppedError, WriteError
 class InFlightBatch:
     """A planned batch whose job Spark runs.
 
-    `QueryRun.process` runs on a thread of its own and waits there for the job's outcome.
+    `QueryRun.process` runs on a separate thread, where it waits for the job's outcome.
 
     Args:
         run: The query's run.
@@ -53,8 +53,8 @@ class InFlightBatch:
         raise WriteError(
             f"batch {batch.batch_id} of group {settings.group_id!r}: {len(only)} source partitions "
             f"are not written, the first is {topic}-{partition}: {self._outcome.result().reason}. "
-            "A data source can't write them in a further job; start the query again, and it goes "
-            "on exactly once"
+            "A data source can't write them in a second job. Restart the query; it continues "
+            "exactly once"
         )
 
     def plan(self) -> BatchPlan:

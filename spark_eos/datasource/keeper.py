@@ -142,7 +142,7 @@ class Keeper:
             planned = "none" if self._in_flight is None else self._in_flight.batch_id
             raise WriteError(
                 f"Spark commits batch {request.batch_id}, but the planned batch is {planned}: "
-                "start the query again, and it goes on exactly once"
+                "restart the query; it continues exactly once"
             )
         self._run.run_id = request.query_run
         self._last = self._in_flight.settle(request.outcome)
@@ -224,7 +224,7 @@ def serve(
 
 
 def _serve_one(accepted: socket.socket, keeper: Keeper, at_end: contextlib.ExitStack) -> bool:
-    """Answers one request; returns whether the keeper goes on."""
+    """Answers one request; returns whether the keeper continues."""
     try:
         peer = Peer(accepted)
         request = from_plain(peer.receive(Deadline(_MESSAGE_SECONDS, "")))

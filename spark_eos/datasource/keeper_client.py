@@ -100,8 +100,8 @@ class KeeperClient:
         except (*_NO_KEEPER, *_ENDED) as error:
             raise WriteError(
                 f"batch {request.batch_id} of group {self._group_id!r}: the process that keeps the "
-                "group's members ended while the batch was written. Start the query again, and it "
-                "goes on exactly once"
+                "group's members ended while the batch was written. Restart the query; it "
+                "continues exactly once"
             ) from error
 
     def abort(self) -> None:
@@ -132,20 +132,17 @@ class KeeperClient:
 
     @contextlib.contextmanager
     def _connected(self, deadline: Deadline) -> Iterator[Peer]:
-        found = connected(self._path, deadline)
-        try:
-            peer = found.__enter__()
-        except PeerError as error:
-            raise SparkEosError(
-                f"the socket {self._path} can't be used: {error}. Remove it, or set TMPDIR to "
-                "another directory"
-            ) from error
-        except (BlockingIOError, TimeoutError) as error:
-            raise deadline.exceeded(f"connecting to {self._path}", error) from error
-        try:
+        with contextlib.ExitStack() as at_end:
+            try:
+                peer = at_end.enter_context(connected(self._path, deadline))
+            except PeerError as error:
+                raise SparkEosError(
+                    f"the socket {self._path} can't be used: {error}. Remove it, or set TMPDIR to "
+                    "another directory"
+                ) from error
+            except (BlockingIOError, TimeoutError) as error:
+                raise deadline.exceeded(f"connecting to {self._path}", error) from error
             yield peer
-        finally:
-            found.__exit__(None, None, None)
 
     def _start(self, idle_seconds: float, deadline: Deadline) -> None:
         # If two processes start one at the same time, the second finds the first one's keeper.

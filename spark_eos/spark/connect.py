@@ -92,7 +92,7 @@ class ConnectRuntime:
         return True
 
     def active(self) -> bool:
-        """Whether the run goes on; does not ask Spark if SIGTERM reports the end."""
+        """Whether the run is active; does not ask Spark if SIGTERM reports the end."""
         return self._told_by_signal or self._asked_spark()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002

@@ -32,7 +32,7 @@ class QueryRuntime(Protocol):
         """Whether a batch belongs to this run, not to a later one."""
 
     def active(self) -> bool:
-        """Whether the run goes on; called about once a second."""
+        """Whether the run is active; called about once a second."""
 
     def end_with(self, run: QueryRun) -> None:
         """Makes the run end when the process does, at the latest."""

@@ -80,7 +80,7 @@ class ExactlyOnceSink:
             ids; by default one below the temporary directory.
         on_batch: Function, or several, called with each `BatchReport` after everything is
             committed. They run on the driver; on Spark Connect, copies run in the process that the
-            server starts for the query. Exceptions are logged, and the query goes on.
+            server starts for the query. Exceptions are logged, and the query continues.
 
     Raises:
         ConfigurationError: An option can't be used as given.
@@ -135,7 +135,7 @@ class ExactlyOnceSink:
         self._checked = False
         self._writers = StreamWriters()
         self._run: SinkRun | None = None
-        # When the query was last known to have no batch in hand, in ms since the epoch.
+        # When the query was last known to have no batch in progress, in ms since the epoch.
         self._prepared_ms = time.time_ns() // 1_000_000
         self._batch_relation: str | None = None
 

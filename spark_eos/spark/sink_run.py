@@ -42,8 +42,8 @@ class SinkRun:
         settings: The writer's settings.
         runtime: Where the run takes place.
         limits: The run's limits.
-        prepared_ms: When the query was last known to have no batch in hand, in milliseconds since
-            the epoch.
+        prepared_ms: When the query was last known to have no batch in progress, in milliseconds
+            since the epoch.
 
     Attributes:
         ended: Whether the run has left the group or was abandoned.

@@ -99,7 +99,7 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
     """Refuses sources whose records can't be written exactly once.
 
     Example:
-        >>> check_sources([StreamSource("rate", {})])
+        >>> check_sources([StreamSource("rate", {})])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         spark_eos.errors.UnsupportedPipelineError: the query reads from 'rate': ...
 

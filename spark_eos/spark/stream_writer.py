@@ -55,7 +55,7 @@ class StreamWriters:
             if self._query is not None and _is_active(self._query):
                 raise UnsupportedPipelineError(
                     f"the sink's query {self._query.id} is active, and a sink serves one query: "
-                    "stop it first, or give the other query a sink of its own, with its own "
+                    "stop it first, or give the other query a separate sink, with its own "
                     "group_id and checkpoint_location"
                 )
             self._query = start(*args, **options)

@@ -101,7 +101,7 @@ def test_abort_ends_the_keeper_and_fences_the_tasks(kept: Keeping) -> None:
     late = kept.written(planned, 2, 2)
     assert {part.status for part in late.outcome.partitions.values()} == {"rejected"}
     assert kept.flow.values() == []
-    with pytest.raises(errors.WriteError, match="goes on exactly once"):
+    with pytest.raises(errors.WriteError, match="continues exactly once"):
         kept.client.commit(late)
     # And nobody is there to abort anything any more.
     kept.client.abort()
