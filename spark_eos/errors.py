@@ -45,7 +45,7 @@ class AuthenticationError(SparkEosError):
     Example::
 
         ExactlyOnceSink(kafka={..., "sasl.password": "wrong"}, ...).write(rows)
-        # AuthenticationError: host:9093 (SASL_SSL SCRAM-SHA-512 as alice): the broker refuses the
+        # AuthenticationError: host:9093 (SASL_SSL PLAIN as alice): the broker refuses the
         # credentials: check sasl.username and sasl.password
     """
 
