@@ -43,11 +43,11 @@ class Bench:
     """What all scenarios share.
 
     Args:
-        broker: the broker.
-        spark: the session.
-        directory: for checkpoints.
-        rounds: rounds that count.
-        quix: the interpreter that has Quix Streams, if any.
+        broker: The broker.
+        spark: The session.
+        directory: For checkpoints.
+        rounds: Rounds that count.
+        quix: The interpreter that has Quix Streams, if any.
     """
 
     def __init__(

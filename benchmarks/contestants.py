@@ -24,16 +24,16 @@ class Arena:
     """Where a contestant reads and writes.
 
     Attributes:
-        spark: the session.
-        bootstrap_servers: the broker's.
-        source: topic to read, from its beginning.
-        target: topic to write, empty.
-        directory: for checkpoints.
-        header: whether headers are passed on.
-        most: records of one trigger; None for all there are.
-        batches: triggers that are looked at. None of them should read up to the end of the
+        spark: The session.
+        bootstrap_servers: The broker's.
+        source: Topic to read, from its beginning.
+        target: Topic to write, empty.
+        directory: For checkpoints.
+        header: Whether headers are passed on.
+        most: Records of one trigger; None for all there are.
+        batches: Triggers that are looked at. None of them should read up to the end of the
             topic, where Spark's source waits (`spark_eos.client.settings` tells why).
-        members: of the group.
+        members: Of the group.
     """
 
     spark: SparkSession
@@ -85,7 +85,7 @@ class Trial:
 
     Attributes:
         progress: Spark's progress reports of batches that had rows.
-        reports: those of spark-eos.
+        reports: Those of spark-eos.
     """
 
     progress: list[dict[str, Any]]

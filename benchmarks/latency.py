@@ -25,11 +25,11 @@ def latencies(
     Both ends are on this machine, so one clock tells both times.
 
     Args:
-        arena: with topics that are empty.
-        start: starts the query, with a trigger that does not wait.
-        partitions: of both topics.
-        rate: records each second.
-        seconds: how long it goes on, after the query is warm.
+        arena: With topics that are empty.
+        start: Starts the query, with a trigger that does not wait.
+        partitions: Of both topics.
+        rate: Records each second.
+        seconds: How long it goes on, after the query is warm.
     """
     found: list[float] = []
     seen = 0

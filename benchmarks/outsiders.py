@@ -16,12 +16,12 @@ class Topics:
     """What a loop reads and writes.
 
     Attributes:
-        bootstrap_servers: the broker's.
-        source: filled.
-        target: empty.
-        rows: records to pass on, no more than the source has.
-        partitions: of both.
-        size: bytes of a value.
+        bootstrap_servers: The broker's.
+        source: Filled.
+        target: Empty.
+        rows: Records to pass on, no more than the source has.
+        partitions: Of both.
+        size: Bytes of a value.
     """
 
     bootstrap_servers: str
@@ -74,7 +74,7 @@ def quix(python: Path) -> Callable[[Topics], float]:
     """Rows per second of Quix Streams.
 
     Args:
-        python: the interpreter of an environment that has it.
+        python: The interpreter of an environment that has it.
     """
 
     def rate(topics: Topics) -> float:

@@ -16,8 +16,8 @@ def plot(file: Path, measured: Sequence[Measured]) -> None:
     """Medians of all contestants, a panel for each scenario.
 
     Args:
-        file: the picture, as PNG.
-        measured: the scenarios.
+        file: The picture, as PNG.
+        measured: The scenarios.
     """
     columns = 3
     lines = -(-len(measured) // columns)

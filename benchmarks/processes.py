@@ -13,8 +13,8 @@ class Usage:
     """What the processes have used.
 
     Attributes:
-        cpu_seconds: by part: ``jvm``, ``workers``, ``broker`` and ``driver`` (its Python).
-        peak_mib: peak resident memory of the largest process of a part since it started.
+        cpu_seconds: By part: ``jvm``, ``workers``, ``broker`` and ``driver`` (its Python).
+        peak_mib: Peak resident memory of the largest process of a part since it started.
     """
 
     cpu_seconds: dict[str, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ def usage(broker: int) -> Usage:
     """What has been used so far.
 
     Args:
-        broker: process id of the broker.
+        broker: Process id of the broker.
     """
     found = Usage()
     for part, process in parts(broker):

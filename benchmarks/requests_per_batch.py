@@ -23,8 +23,8 @@ def requests_per_batch(spark: SparkSession, directory: Path) -> Measured:
     """Requests of all clients, start and end of the query included, over its batches.
 
     Args:
-        spark: the session.
-        directory: for checkpoints.
+        spark: The session.
+        directory: For checkpoints.
     """
     measured = Measured(f"requests, {_ROWS:,} rows, {_RECORDS.name}", "requests per batch")
     with KafkaProxy() as proxy, EmbeddedKafka(advertised_port=proxy.port) as broker:

@@ -15,10 +15,10 @@ class Measured:
     """One scenario, all contestants in turn, several rounds.
 
     Attributes:
-        name: the scenario's.
-        unit: of the figures.
-        figures: by contestant, one for each round.
-        details: whatever else was measured, by contestant.
+        name: The scenario's.
+        unit: Of the figures.
+        figures: By contestant, one for each round.
+        details: Whatever else was measured, by contestant.
     """
 
     name: str

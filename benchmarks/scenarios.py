@@ -12,10 +12,10 @@ class Records:
     """What is in the source topic.
 
     Attributes:
-        size: bytes of a value.
-        partitions: of source and target.
-        key: whether records have a key, of 8 bytes.
-        header: whether records have a header, of 16 bytes.
+        size: Bytes of a value.
+        partitions: Of source and target.
+        key: Whether records have a key, of 8 bytes.
+        header: Whether records have a header, of 16 bytes.
     """
 
     size: int
@@ -45,9 +45,9 @@ class Throughput:
     """One large batch.
 
     Attributes:
-        records: what is in the source.
-        rows: so many.
-        loops: whether the plain loops and Quix Streams take part.
+        records: What is in the source.
+        rows: So many.
+        loops: Whether the plain loops and Quix Streams take part.
     """
 
     records: Records
@@ -65,9 +65,9 @@ class Triggers:
     """Many batches of one size, of which the first do not count.
 
     Attributes:
-        records: what is in the source.
-        rows: of one trigger.
-        count: triggers that count.
+        records: What is in the source.
+        rows: Of one trigger.
+        count: Triggers that count.
     """
 
     records: Records
@@ -92,10 +92,10 @@ class Growth:
     """What becomes of the driver's own part as partitions and members grow.
 
     Attributes:
-        rows: of each partition in each batch.
-        sizes: numbers of partitions and members.
-        batches: triggers to run.
-        name: as it stands in tables.
+        rows: Of each partition in each batch.
+        sizes: Numbers of partitions and members.
+        batches: Triggers to run.
+        name: As it stands in tables.
     """
 
     rows: int

@@ -38,17 +38,17 @@ class Sample:
     """How things stand.
 
     Attributes:
-        minutes: since the first sample.
-        batches: so far.
-        driver_mib: resident memory of the driver's Python, in which this program runs too.
-        driver_threads: of the same process.
-        jvm_mib: resident memory of the driver's JVM.
-        jvm_threads: of the same process.
+        minutes: Since the first sample.
+        batches: So far.
+        driver_mib: Resident memory of the driver's Python, in which this program runs too.
+        driver_threads: Of the same process.
+        jvm_mib: Resident memory of the driver's JVM.
+        jvm_threads: Of the same process.
         workers: Python workers and the daemon that forks them.
-        workers_mib: resident memory of the largest of them.
-        workers_threads: of all of them.
-        transactional_ids: that the broker knows.
-        members: of the group.
+        workers_mib: Resident memory of the largest of them.
+        workers_threads: Of all of them.
+        transactional_ids: That the broker knows.
+        members: Of the group.
     """
 
     minutes: float

@@ -1,4 +1,4 @@
-"""Enriches JSON orders exactly once: amount in EUR, region and tier; JSON keyed by customer.
+"""Enriches JSON orders exactly once with amount in EUR, region and tier; keys them by customer.
 
 spark-submit --properties-file conf/spark-defaults.conf --jars "$(spark-eos jars)" \
     jobs/enrich_orders.py --bootstrap-servers localhost:9092 --group-id enrich-orders \
@@ -11,9 +11,10 @@ An order:
      "items": [{"sku": "s-0815", "quantity": 2, "unit_price": 19.90}],
      "status": "paid", "ordered_at": "2026-11-20T09:30:00Z"}
 
-Cancelled orders are left out. A record that is no such order is never dropped: with
-``--errors-topic`` it goes there as it came, its headers saying why and where it was, in the same
-transaction as everything else; without, the query stops and names its topic, partition and offset.
+Cancelled orders are left out. A record that is not such an order is never dropped. With
+``--errors-topic`` it is written there unchanged, in the same transaction as everything else;
+headers give the reason and its source position. Without, the query stops and names its topic,
+partition and offset.
 """
 
 from functools import partial
@@ -34,8 +35,8 @@ ORDER: Final = (
 )
 REQUIRED: Final = ("order_id", "customer_id", "currency", "items", "status", "ordered_at")
 MONEY: Final = "decimal(18,2)"
-# What one unit is worth; small tables like these are expressions here, larger ones are joined
-# with a broadcast, which is narrow as well.
+# Small tables like these two are expressions here; join larger ones with a broadcast join, which
+# is a narrow operator too.
 EUR_PER_UNIT: Final = {
     "EUR": "1.0000",
     "CHF": "1.0650",
@@ -54,14 +55,15 @@ REGIONS: Final = {
 
 
 def enrich(records: DataFrame, errors_topic: str | None = None) -> DataFrame:
-    """From Kafka records that hold orders to Kafka records that hold enriched ones.
+    """Turns Kafka records that hold orders into Kafka records that hold enriched orders.
 
     Args:
-        records: ``source``, ``key``, ``value``, ``headers`` and ``timestamp``.
-        errors_topic: where records go that are no orders; None: the query fails at the first.
+        records: Columns ``source``, ``key``, ``value``, ``headers`` and ``timestamp``.
+        errors_topic: Topic for records that are not orders; None makes the query fail at the
+            first one.
 
     Returns:
-        ``source``, ``key``, ``value``, ``headers``, ``timestamp`` and ``topic``.
+        Columns ``source``, ``key``, ``value``, ``headers``, ``timestamp`` and ``topic``.
     """
     orders = (
         records.withColumn("order", F.from_json(F.col("value").cast("string"), ORDER))
@@ -170,13 +172,13 @@ _HEADERS: Final = "array<struct<key: string, value: binary>>"
 @click.option(
     "--errors-topic",
     metavar="TOPIC",
-    help="Where records go that are no orders; by default the query stops at the first one.",
+    help="Topic for records that are not orders; by default the query stops at the first one.",
 )
 def main(options: JobOptions, errors_topic: str | None) -> None:
-    """Enrich JSON orders, exactly once: amount in EUR, region and tier, keyed by customer.
+    """Enrich JSON orders exactly once with amount in EUR, region and tier, keyed by customer.
 
     Cancelled orders are left out. Ctrl-C and SIGTERM stop the query cleanly; started again, it
-    goes on where it stopped.
+    continues where it stopped.
     """
     run_job(options, partial(enrich, errors_topic=errors_topic), include_headers=True)
 

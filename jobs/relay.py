@@ -13,7 +13,7 @@ from spark_eos.jobs.options import JobOptions, job_options
 
 
 def relay(records: DataFrame) -> DataFrame:
-    """Keeps what a record is made of; its partition follows from its key again."""
+    """Keeps everything but the partition, which the producer chooses by the key again."""
     return records.select("source", "key", "value", "headers", "timestamp")
 
 
@@ -23,7 +23,7 @@ def main(options: JobOptions) -> None:
     """Copy records from topics to a topic, exactly once.
 
     Key, value, headers and timestamp are copied. Ctrl-C and SIGTERM stop the query cleanly;
-    started again, it goes on where it stopped.
+    started again, it continues where it stopped.
     """
     run_job(options, relay, include_headers=True)
 

@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # Exactly once, from Kafka to Kafka
 # MAGIC
-# MAGIC Reads what a topic has, writes it to another one, and shows what each batch did. Run it
+# MAGIC Copies one topic to another with an upper-case value, and shows what each batch did. Run it
 # MAGIC again, or stop it in the middle and run it again: every record is written once. Databricks
-# MAGIC brings Spark's Kafka source; driver and workers must both reach the brokers, and both topics
-# MAGIC must exist.
+# MAGIC includes Spark's Kafka source. Driver and workers must both reach the brokers, and both
+# MAGIC topics must exist.
 
 # COMMAND ----------
 
@@ -20,17 +20,17 @@ dbutils.library.restartPython()
 dbutils.widgets.text("bootstrap_servers", "localhost:9092", "Kafka brokers")
 dbutils.widgets.text("source", "orders", "Source topic")
 dbutils.widgets.text("target", "orders-enriched", "Target topic")
-dbutils.widgets.text("group_id", "order-processors", "Consumer group, no one else's")
+dbutils.widgets.text("group_id", "order-processors", "Consumer group, used by nobody else")
 dbutils.widgets.text("checkpoint", "/Volumes/main/default/checkpoints/orders", "Checkpoint")
 dbutils.widgets.text("records_per_batch", "100000", "Records per batch")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## The job
+# MAGIC ## The query
 # MAGIC
-# MAGIC A batch's report is a file beside the checkpoint: with Spark Connect, batches run in another
-# MAGIC process than this notebook.
+# MAGIC Each batch's report is written to a file beside the checkpoint, because with Spark Connect
+# MAGIC batches run in a different process than this notebook.
 
 # COMMAND ----------
 
@@ -72,8 +72,8 @@ query.awaitTermination()
 # MAGIC %md
 # MAGIC ## What it did
 # MAGIC
-# MAGIC The sink's reports and Spark's progress of this run, joined. `lag` is what was there and not
-# MAGIC read yet.
+# MAGIC The sink's reports joined with Spark's progress of this run. `lag` is the number of records
+# MAGIC available and not read yet.
 
 # COMMAND ----------
 
@@ -114,8 +114,8 @@ display(figure)
 # MAGIC %md
 # MAGIC ## Cleaning up
 # MAGIC
-# MAGIC The checkpoint stays, so that the notebook goes on where it has stopped. Without it, it
-# MAGIC would go on from the group's offsets in Kafka, and still write each record once.
+# MAGIC The checkpoint stays, so that the next run continues where this one stopped. Without it, the
+# MAGIC query would continue from the group's offsets in Kafka, and still write each record once.
 
 # COMMAND ----------
 

@@ -45,10 +45,10 @@ class Acl:
     """One operation on one resource, or on all whose names begin alike.
 
     Attributes:
-        resource: the type of the resource.
-        name: its name, or what the names begin with.
-        operation: what is allowed.
-        prefixed: whether the name is a prefix (KIP-290).
+        resource: The type of the resource.
+        name: Its name, or what the names begin with.
+        operation: What is allowed.
+        prefixed: Whether the name is a prefix (KIP-290).
     """
 
     resource: ResourceType
@@ -79,9 +79,9 @@ class Grantee:
     """Whom ACLs are given to, and where.
 
     Attributes:
-        principal: such as ``User:alice``; None if only the brokers know it.
-        bootstrap_servers: the cluster.
-        command_config: properties file with which an administrator connects; None for none.
+        principal: Such as ``User:alice``; None if only the brokers know it.
+        bootstrap_servers: The cluster.
+        command_config: Properties file with which an administrator connects; None for none.
     """
 
     principal: str | None
@@ -147,10 +147,10 @@ def query_acls(
     """All that a query needs; nothing on the cluster.
 
     Args:
-        group_id: the query's group.
-        id_prefix: what its transactional ids begin with.
-        sources: topics that it reads.
-        targets: topics that it writes to.
+        group_id: The query's group.
+        id_prefix: What its transactional ids begin with.
+        sources: Topics that it reads.
+        targets: Topics that it writes to.
     """
     return [
         *map(read_topic, sorted(sources)),

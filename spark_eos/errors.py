@@ -97,7 +97,7 @@ class AuthorizationError(KafkaResponseError):
     """A broker refuses what no ACL allows; the text names the ACLs and how to grant them.
 
     Attributes:
-        missing: the ACLs, as far as they are known.
+        missing: The ACLs, as far as they are known.
     """
 
     def __init__(self, message: str, code: int, missing: Iterable[Acl]) -> None:

@@ -18,16 +18,16 @@ class Result:
     """What became of the tests on one combination of versions.
 
     Attributes:
-        python: the version of Python, as ``3.11.7``.
-        spark: of PySpark.
-        kafka: of the embedded brokers.
-        java: of the Java that runs Spark and the brokers.
+        python: The version of Python, as ``3.11.7``.
+        spark: Of PySpark.
+        kafka: Of the embedded brokers.
+        java: Of the Java that runs Spark and the brokers.
         tests: ``all``, or the files that were run.
-        passed: number of tests.
-        failed: number of tests that failed or could not be set up.
-        skipped: number of tests.
-        date: the day, as ``2026-11-21``.
-        commit: the commit that was tested, abbreviated; with a plus if there were changes.
+        passed: Number of tests.
+        failed: Number of tests that failed or could not be set up.
+        skipped: Number of tests.
+        date: The day, as ``2026-11-21``.
+        commit: The commit that was tested, abbreviated; with a plus if there were changes.
     """
 
     python: str

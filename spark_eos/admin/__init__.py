@@ -1,1 +1,1 @@
-"""What operators see and do: the state of a query, a query taken over."""
+"""Operators' tasks: show a query's state, migrate a query from Spark's own sink."""

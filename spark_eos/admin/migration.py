@@ -1,6 +1,6 @@
-"""A query of Spark's own sink goes on with spark-eos: its checkpoint's offsets become the group's.
+"""Migrates a query from Spark's own sink: its checkpoint's offsets become the group's offsets.
 
-Spark's own sink knows no consumer group: only the checkpoint tells what a query has written.
+Spark's own sink uses no consumer group: only the checkpoint records what a query has written.
 """
 
 from spark_eos.batch.plan import Positions
@@ -21,43 +21,47 @@ from spark_eos.kafka.list_offsets import end_offsets, start_offsets
 from spark_eos.kafka.offsets import all_committed_offsets, commit_offsets
 from spark_eos.kafka.open_transactions import lingering
 
-# Who commits to a group without being a member of it.
-_NOBODY = ("", -1, None)
+# Member id, epoch and instance id of a commit from outside the group.
+_NOT_A_MEMBER = ("", -1, None)
 
 
 def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
     """Refuses a checkpoint whose last batch was begun and not finished.
 
+    Args:
+        found: What the checkpoint says.
+        repeat_unfinished: Whether the rows of such a batch may be written again.
+
     Raises:
-        CheckpointError: naming the batch.
+        CheckpointError: A batch is unfinished, and may not be repeated; the text names it.
     """
     if found.unfinished is None or repeat_unfinished:
         return
     raise CheckpointError(
-        f"batch {found.unfinished} of the checkpoint was begun and not finished: its rows may be "
-        "written already, all or some of them. Start the query once more as it was, with "
-        ".trigger(availableNow=True), and let it end; or give --repeat-unfinished, and the rows "
-        "that it has written are written a second time"
+        f"batch {found.unfinished} of the checkpoint was begun and not finished: some or all of "
+        "its rows may already be written. Run the unchanged query once more with "
+        ".trigger(availableNow=True) and let it end; or give --repeat-unfinished to write all "
+        "rows of that batch again, which duplicates those already written"
     )
 
 
 def check_unused(
     wire: Wire, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
 ) -> bool:
-    """Whether the group's offsets are still to be set; it must be in nobody's use.
+    """Checks that the group is unused, and whether its offsets still have to be set.
 
     Args:
-        wire: the connections.
-        group_id: the group that is to go on.
-        prefix: its query's ``transactional_id_prefix``.
-        wanted: next offset by (topic, partition).
-        deadline: over all calls.
+        wire: The connections.
+        group_id: The group of the migrated query.
+        prefix: The query's ``transactional_id_prefix``.
+        wanted: Next offset by (topic, partition).
+        deadline: For all calls together.
 
     Returns:
-        False if the group has these offsets already, and no others.
+        False if the group already has exactly these offsets.
 
     Raises:
-        ConfigurationError: the group has live members, open transactions or other offsets.
+        ConfigurationError: The group has live members, open transactions or other offsets.
     """
     group = describe_group(wire, group_id, deadline)
     if group.members:
@@ -67,8 +71,8 @@ def check_unused(
         )
     if lingering(wire, prefix, group_id, deadline):
         raise ConfigurationError(
-            f"group_id {group_id!r} has open transactions: a query of spark-eos has used it. "
-            "Choose another group_id, or end them with spark-eos abort"
+            f"group_id {group_id!r} has open transactions: a spark-eos query has used it. "
+            "Choose another group_id, or end the transactions with spark-eos abort"
         )
     committed = all_committed_offsets(wire, group_id, deadline)
     if committed == wanted:
@@ -77,19 +81,19 @@ def check_unused(
         topic, partition = min(committed)
         raise ConfigurationError(
             f"group_id {group_id!r} has offsets already, such as "
-            f"{committed[topic, partition]} of {topic}-{partition}: it is another query's, or "
-            "this one goes on already. Choose another group_id, or delete the group "
+            f"{committed[topic, partition]} of {topic}-{partition}: it belongs to another query, "
+            "or this query has already run with it. Choose another group_id, or delete the group "
             "(kafka-consumer-groups.sh --delete)"
         )
     return True
 
 
 def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str, TopicInfo]:
-    """The source topics; the checkpoint's offsets must lie within them.
+    """Looks up the source topics, and checks that the checkpoint's offsets lie within them.
 
     Raises:
-        TopicNotFoundError: a topic or a partition does not exist.
-        CheckpointError: an offset lies outside of its partition.
+        TopicNotFoundError: A topic or partition does not exist, or a partition has no leader.
+        CheckpointError: An offset lies outside its partition.
     """
     names = {topic for topic, _ in wanted}
     found = cluster.topics(wire, names, deadline)
@@ -99,22 +103,22 @@ def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str,
         name = f"{topic}-{partition}"
         if (topic, partition) not in ends:
             raise TopicNotFoundError(
-                f"the checkpoint has read {name}, which does not exist on this cluster"
+                f"the checkpoint has offsets of {name}, which does not exist on this cluster"
             )
         end, start = ends[topic, partition], starts.get((topic, partition))
         if end is None or start is None:
-            raise TopicNotFoundError(f"{name} has no leader now; try again")
+            raise TopicNotFoundError(f"{name} has no leader at the moment; try again")
         if offset > end.high_watermark:
             raise CheckpointError(
                 f"the checkpoint has read {name} up to {offset}, but it ends at "
-                f"{end.high_watermark}: the topic was deleted and created anew, or this is "
+                f"{end.high_watermark}: the topic was deleted and recreated, or this is "
                 "another cluster"
             )
         if offset < start:
             raise CheckpointError(
                 f"the checkpoint has read {name} up to {offset}, but it begins at {start}: "
                 f"offsets {offset} to {start - 1} were deleted by the topic's retention before "
-                "anybody read them. If you can do without them, set the group's offsets yourself "
+                "they were read. If you can do without them, set the group's offsets yourself "
                 "(kafka-consumer-groups.sh --reset-offsets)"
             )
     return found
@@ -127,17 +131,17 @@ def set_offsets(
     topics: dict[str, TopicInfo],
     deadline: Deadline,
 ) -> None:
-    """Commits offsets to a group that has no members; the broker sees to it that it has none.
+    """Commits offsets to a group without members; the broker refuses if it has any.
 
     Raises:
-        KafkaResponseError: an offset is not committed.
+        KafkaResponseError: An offset was not committed.
     """
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    codes = commit_offsets(wire, group_id, _NOBODY, wanted, ids, deadline)
+    codes = commit_offsets(wire, group_id, _NOT_A_MEMBER, wanted, ids, deadline)
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:
         raise KafkaResponseError(
             f"setting the offsets of group {group_id!r}: {code_names(bad)}. If a consumer has "
-            "joined it meanwhile, stop that consumer",
+            "joined the group in the meantime, stop that consumer",
             min(bad),
         )

@@ -1,4 +1,4 @@
-"""What a cluster knows of a query: its group, offsets and open transactions. Changes nothing."""
+"""A query's state as its cluster reports it: group, offsets, open transactions. Read-only."""
 
 import time
 from collections.abc import Mapping
@@ -16,22 +16,22 @@ from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCom
 
 
 class UnknownGroupError(SparkEosError):
-    """The cluster has no consumer group of the name."""
+    """The cluster has no consumer group with this name."""
 
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """How far the group is in one source partition; None where something is not known.
+    """The group's position in one source partition; None means unknown.
 
     Attributes:
-        topic: the source topic.
-        partition: its number.
-        committed: the group's committed offset, the next to be processed.
-        last_stable: the first offset that a read_committed consumer can't reach yet.
-        high_watermark: the next offset to be written.
-        member: member id of the member that the partition is assigned to.
-        assignment_epoch: the member epoch at which it was assigned. Only the member itself
-            knows it, so always None here: ConsumerGroupDescribe does not tell it.
+        topic: The source topic.
+        partition: The partition's number.
+        committed: The group's committed offset, the next one to process.
+        last_stable: The first offset that a read_committed consumer can't reach yet.
+        high_watermark: The next offset to be written.
+        member: Member id of the member that the partition is assigned to.
+        assignment_epoch: The member epoch at which it was assigned. Always None here: only the
+            member itself knows it, and ConsumerGroupDescribe does not return it.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class PartitionStatus:
 
     @property
     def lag(self) -> int | None:
-        """Offsets from the committed one to the last stable one."""
+        """Number of offsets from the committed one to the last stable one."""
         if self.committed is None or self.last_stable is None:
             return None
         return max(0, self.last_stable - self.committed)
@@ -52,11 +52,11 @@ class PartitionStatus:
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """The greatest protocol versions of one broker that matter here; None: not spoken.
+    """One broker's highest versions of the requests that matter here; None if unsupported.
 
     Attributes:
-        node_id: the broker's id.
-        txn_offset_commit: TxnOffsetCommit; 6 commits by topic id (KIP-1319).
+        node_id: The broker's id.
+        txn_offset_commit: TxnOffsetCommit; version 6 commits by topic id (KIP-1319).
         consumer_group_heartbeat: ConsumerGroupHeartbeat (KIP-848).
     """
 
@@ -67,14 +67,14 @@ class BrokerStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """What the brokers offer to spark-eos.
+    """Whether and how spark-eos can run on the cluster.
 
     Attributes:
-        brokers: each of them.
-        transaction_version: the finalized level of the feature ``transaction.version``.
-        offset_commit_version: the version of TxnOffsetCommit that a query uses here, 5 or 6;
-            None if it can't run here.
-        problem: why it can't, and what would help; None if it can.
+        brokers: All brokers.
+        transaction_version: The finalized level of the feature ``transaction.version``.
+        offset_commit_version: The version of TxnOffsetCommit that a query uses here, 5 or 6;
+            None if no query can run here.
+        problem: Why no query can run here, and the remedy; None if one can.
     """
 
     brokers: tuple[BrokerStatus, ...]
@@ -88,13 +88,13 @@ class Status:
     """A query as its cluster sees it.
 
     Attributes:
-        group_id: the consumer group.
-        prefix: the transactional id prefix.
-        taken_at: when this was asked, in seconds since 1970.
-        group: state, epochs and members.
-        partitions: all partitions of the topics that the group has offsets of or is assigned.
-        transactions: open transactions, the oldest first.
-        cluster: the brokers' versions.
+        group_id: The consumer group.
+        prefix: The transactional id prefix.
+        taken_at: Time of the request, in seconds since 1970.
+        group: State, epochs and members.
+        partitions: All partitions of topics in which the group has offsets or assignments.
+        transactions: Open transactions, oldest first.
+        cluster: The brokers' versions.
     """
 
     group_id: str
@@ -107,31 +107,31 @@ class Status:
 
     @property
     def lag(self) -> int:
-        """The sum over all partitions whose lag is known."""
+        """Sum over all partitions whose lag is known."""
         return sum(partition.lag or 0 for partition in self.partitions)
 
 
 def query_status(
     wire: Wire, bootstrap_servers: str, group_id: str, prefix: str, deadline: Deadline
 ) -> Status:
-    """Asks the cluster about a query. Nothing is joined, fenced or created by it.
+    """Asks the cluster about a query, without joining, fencing or creating anything.
 
-    The calls follow each other, so a running query moves on between them.
+    The requests are sent one after another, so a running query moves on between them.
 
     Args:
-        wire: the connections.
-        bootstrap_servers: for the words of errors.
-        group_id: the query's group.
-        prefix: its ``transactional_id_prefix``.
-        deadline: over all calls.
+        wire: The connections.
+        bootstrap_servers: Named in error messages.
+        group_id: The query's group.
+        prefix: The query's ``transactional_id_prefix``.
+        deadline: For all calls together.
 
     Raises:
-        UnknownGroupError: there is no such group; the text tells open transactions of its name.
-        DeadlineExceededError: no answer in time.
-        KafkaResponseError: something can't be described, for lack of authorization say.
+        UnknownGroupError: There is no such group; the text counts its open transactions, if any.
+        DeadlineExceededError: No answer in time.
+        KafkaResponseError: A broker refuses a request, for example for lack of authorization.
     """
     group = groups.describe_group(wire, group_id, deadline)
-    # By instance id, which ends in a number.
+    # Instance ids end in a number: the shorter ones have the lower numbers.
     members = sorted(
         group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
     )
@@ -146,7 +146,7 @@ def query_status(
         )
         raise UnknownGroupError(
             f"group {group_id!r} does not exist on {bootstrap_servers}: no query has run with "
-            f"this group_id here, or its offsets have expired{left}"
+            f"this group_id, or its offsets have expired{left}"
         )
     return Status(
         group_id=group_id,
@@ -162,7 +162,7 @@ def query_status(
 def _partitions(
     wire: Wire, group_id: str, group: groups.DescribedGroup, deadline: Deadline
 ) -> tuple[PartitionStatus, ...]:
-    # Offsets before ends, so that no committed offset is newer than its partition's end.
+    # Committed offsets first, so that none is newer than its partition's end.
     committed = all_committed_offsets(wire, group_id, deadline)
     members = {
         partition: member.member_id
@@ -192,12 +192,12 @@ def cluster_status(wire: Wire, bootstrap_servers: str, deadline: Deadline) -> Cl
     """Asks every broker for its versions.
 
     Raises:
-        DeadlineExceededError: a broker of the cluster gave no answer in time.
+        DeadlineExceededError: A broker did not answer in time.
     """
     features = {
         node: cluster.broker_features(wire, deadline, node=node) for node in wire.brokers(deadline)
     }
-    # A query speaks to all brokers: what one of them lacks, it can't use.
+    # A query talks to all brokers, so it can only use what every broker supports.
     spoken = set.intersection(*(set(f.versions) for f in features.values()))
     common = cluster.BrokerFeatures(
         versions={key: min(f.versions[key] for f in features.values()) for key in spoken},

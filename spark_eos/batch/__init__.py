@@ -1,1 +1,1 @@
-"""Values that driver and tasks exchange about one batch; pure."""
+"""What driver and tasks tell each other about one batch; pure values."""

@@ -11,10 +11,10 @@ from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.kafka.transactions import MemberIdentity
 
-# Steps of tasks, whose times are summed over them.
+# Steps of tasks; their times are summed over all tasks of the batch.
 TASK_STEPS: Final = ("produce", "flush", "offsets", "commit")
 
-# What a report's text says; a log shipper gets the other fields too.
+# The fields in a report's text; JSON logs have all of them.
 _IN_TEXT: Final = (
     "event",
     "group_id",
@@ -33,13 +33,19 @@ class PartitionReport:
     """One source partition's part in a batch.
 
     Attributes:
-        topic: source topic.
-        partition: source partition.
-        start: first offset of the batch; None if the partition is new.
-        end: offset after the last one of the batch; the group has committed it.
-        rows_written: output rows committed.
-        rows_skipped: output rows that an earlier attempt had committed.
-        member_epoch: the epoch of the member that committed; None if none is assigned any more.
+        topic: Source topic.
+        partition: Source partition.
+        start: First offset of the batch; None if the partition is new.
+        end: Offset after the last one of the batch; the group has committed it.
+        rows_written: Output rows committed.
+        rows_skipped: Output rows that an earlier attempt had already committed.
+        member_epoch: Member epoch of the member that committed; None if the partition is not
+            assigned any more.
+
+    Example:
+        >>> part = PartitionReport("orders", 0, 120, 150, 30, 0, member_epoch=4)
+        >>> part.end - part.start
+        30
     """
 
     topic: str
@@ -53,26 +59,46 @@ class PartitionReport:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What became of one micro-batch; given to ``on_batch`` once everything is committed.
+    """What became of one micro-batch; passed to ``on_batch`` once everything is committed.
 
     Attributes:
-        group_id: the consumer group.
+        group_id: The consumer group.
         query_id: Spark's id of the query, the same over restarts from its checkpoint.
         query_run: Spark's id of the query's run, or "".
         batch_id: Spark's number of the batch.
-        rows_written: output rows committed.
-        rows_skipped: output rows that an earlier attempt had committed.
-        bytes_written: bytes of the rows handed to the producers, as Arrow holds them.
-        transactions: transactions committed.
-        rounds: Spark jobs that were needed; 1 unless something was retried.
-        offset_commit_version: version of TxnOffsetCommit that the tasks sent, the lower one if they
-            sent both; that which the cluster spoke at the start if they sent none.
-        partitions: one `PartitionReport` per source partition.
-        lost: source records that were deleted before they were read, and are not written; only
+        rows_written: Output rows committed.
+        rows_skipped: Output rows that an earlier attempt had already committed.
+        bytes_written: Bytes of the rows handed to the producers, as Arrow holds them.
+        transactions: Transactions committed.
+        rounds: Spark jobs needed; 1 unless something was retried.
+        offset_commit_version: Version of TxnOffsetCommit that the tasks sent, the lower one if they
+            sent both. If they sent none, the version that the cluster supported at the start.
+        partitions: One `PartitionReport` per source partition.
+        milliseconds: Time by step: ``range``, ``start`` (of a run), ``plan``, ``job``, ``fence``,
+            ``settle`` and ``total`` as measured by the driver; ``produce``, ``flush``, ``offsets``
+            and ``commit`` summed over the tasks.
+        lost: Source records that were deleted before they were read, and are not written; only
             with ``fail_on_data_loss=False``.
-        milliseconds: time by step: ``range``, ``start`` (of a run), ``plan``, ``job``,
-            ``fence``, ``settle`` and ``total`` as the driver saw them; ``produce``, ``flush``,
-            ``offsets`` and ``commit`` summed over the tasks.
+
+    Example:
+        >>> report = BatchReport(
+        ...     group_id="order-processors",
+        ...     query_id="5d2f",
+        ...     query_run="91ab",
+        ...     batch_id=7,
+        ...     rows_written=30,
+        ...     rows_skipped=0,
+        ...     bytes_written=2_048,
+        ...     transactions=1,
+        ...     rounds=1,
+        ...     offset_commit_version=6,
+        ...     partitions=(PartitionReport("orders", 0, 120, 150, 30, 0, member_epoch=4),),
+        ...     milliseconds={"total": 180.0},
+        ... )
+        >>> print(report)  # doctest: +ELLIPSIS
+        event=batch group_id=order-processors batch_id=7 rows_written=30 ... total_ms=180.0
+        >>> report.fields()["total_ms"]
+        180.0
     """
 
     group_id: str
@@ -96,7 +122,7 @@ class BatchReport:
     def fields(self) -> dict[str, Any]:
         """The report as flat fields of a log record, with ``<step>_ms`` for each step's time.
 
-        Offsets are not among them, since a batch may have thousands of source partitions.
+        Offsets are left out, since a batch may have thousands of source partitions.
         """
         return {
             "event": "batch",
@@ -130,15 +156,15 @@ def batch_report(
     """Adds up what the rounds of a batch did.
 
     Args:
-        settings: the writer's settings.
+        settings: Writer settings.
         query_id: Spark's id of the query.
         query_run: Spark's id of the query's run.
-        cluster_version: newest version of TxnOffsetCommit that the run found when it started.
-        batch: the batch's range, all of it committed.
-        outcomes: of each round's job.
-        members: who committed each source partition last.
-        milliseconds: time by step, as the driver saw it.
-        lost: source records that were deleted before they were read.
+        cluster_version: Newest version of TxnOffsetCommit that the run found when it started.
+        batch: The batch's range, all of it committed.
+        outcomes: The outcome of each round's Spark job.
+        members: The member that each source partition is assigned to.
+        milliseconds: Time by step, as measured by the driver.
+        lost: Source records that were deleted before they were read.
     """
 
     def total(partition: tuple[str, int], name: str) -> int:
@@ -181,10 +207,15 @@ def batch_report(
 
 
 def key_values(fields: Mapping[str, object]) -> str:
-    """Fields as ``key=value`` with spaces between them (logfmt); values in quotes where need be."""
-    return " ".join(f"{name}={_plain(str(value))}" for name, value in fields.items())
+    """Formats fields as logfmt: ``key=value`` separated by spaces, values quoted if necessary.
+
+    Example:
+        >>> key_values({"event": "batch", "reason": "no answer"})
+        'event=batch reason="no answer"'
+    """
+    return " ".join(f"{name}={_quoted(str(value))}" for name, value in fields.items())
 
 
-def _plain(text: str) -> str:
+def _quoted(text: str) -> str:
     safe = text.isprintable() and not any(character in text for character in ' "=')
     return text if text and safe else json.dumps(text)

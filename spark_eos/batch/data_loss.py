@@ -8,15 +8,21 @@ from spark_eos.batch.plan import BatchRange, Positions
 
 @dataclass(frozen=True)
 class LostRecords:
-    """Offsets of a source partition whose records were gone before they could be written.
+    """Offsets of a source partition whose records were deleted before they could be written.
+
+    Reported in `BatchReport.lost` with ``fail_on_data_loss=False``.
 
     Attributes:
-        topic: source topic.
-        partition: source partition.
-        first: the first offset that was not written.
-        after: the offset after the last one that is gone.
-        certain: whether they were gone before the batch was read; if not, they were deleted while
-            it was, and some of them may be written.
+        topic: Source topic.
+        partition: Source partition.
+        first: The first offset that was not written.
+        after: The offset after the last deleted one.
+        certain: Whether the records were deleted before the batch was read. If False, they were
+            deleted while it was read, and some of them may be written.
+
+    Example:
+        >>> str(LostRecords("orders", 0, 5, 7))
+        'orders-0 offsets 5 to 6'
     """
 
     topic: str
@@ -32,12 +38,12 @@ class LostRecords:
 def lost_records(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> tuple[LostRecords, ...]:
-    """What lies between the group's offsets and the first records there are.
+    """The batch's records between the group's offsets and the first records that still exist.
 
     Args:
-        batch: the batch's range.
-        committed: next offset by (topic, partition), when the batch began.
-        first_offsets: the first offset there is now, by (topic, partition).
+        batch: The batch's range.
+        committed: Next offset by (topic, partition), from before the batch.
+        first_offsets: The first offset that still exists, by (topic, partition).
 
     Example:
         >>> batch = BatchRange(1, {("orders", 0): 5}, {("orders", 0): 9})
@@ -57,11 +63,11 @@ def lost_records(
 def deleted_meanwhile(
     before: Iterable[LostRecords], now: Iterable[LostRecords]
 ) -> tuple[LostRecords, ...]:
-    """What was deleted while the batch was read.
+    """The records that were deleted while the batch was read.
 
     Args:
-        before: what was lost when the batch began.
-        now: the same, counted again at its end.
+        before: What was lost when the batch began.
+        now: What is lost at its end.
 
     Example:
         >>> began, ended = LostRecords("orders", 0, 5, 7), LostRecords("orders", 0, 5, 9)

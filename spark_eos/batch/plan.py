@@ -1,14 +1,18 @@
-"""What one batch will do; pure values, and checks against the group's committed offsets."""
+"""What one batch is to do, checked against the group's committed offsets; pure."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from spark_eos.errors import OffsetGapError
 from spark_eos.kafka.offset_metadata import KnownPartitions
 from spark_eos.kafka.transactions import MemberIdentity
 
 Positions = dict[tuple[str, int], int]
+"""Offsets by (topic, partition)."""
+Partitions = Collection[tuple[str, int]]
+"""(topic, partition) pairs."""
 
 
 @dataclass(frozen=True)
@@ -17,9 +21,8 @@ class BatchRange:
 
     Attributes:
         batch_id: Spark's number of the batch.
-        starts: first offset, by (topic, partition); a partition that appeared in this batch is
-            not in it.
-        ends: offset after the last, by (topic, partition).
+        starts: First offset by (topic, partition), without partitions that are new in this batch.
+        ends: Offset after the last one, by (topic, partition).
     """
 
     batch_id: int
@@ -32,12 +35,12 @@ class PartitionPlan:
     """How a task treats one source partition.
 
     Attributes:
-        topic_id: the source topic's id.
-        start: the first offset of the batch; 0 if the batch is the first to have the partition.
-        end: the offset after the batch's last.
-        committed: rows below this offset are already written and are skipped.
-        member: the member that commits the partition's offsets.
-        metadata: the text that is committed with them.
+        topic_id: The source topic's id.
+        start: The first offset of the batch; 0 if the partition is new in it.
+        end: The offset after the batch's last one.
+        committed: Rows below this offset are already written, and are skipped.
+        member: The member that commits the partition's offsets.
+        metadata: The text to commit with them.
     """
 
     topic_id: uuid.UUID
@@ -48,28 +51,35 @@ class PartitionPlan:
     metadata: str
 
 
-# Starting a task in a Python worker takes as long as writing a few thousand.
-_ROWS_OF_A_TASK = 25_000
-# As many consumers as an executor keeps (spark.kafka.consumer.cache.capacity). Before Spark 4.2 a
-# task holds those of all its partitions until it ends.
-_PARTITIONS_OF_A_TASK = 64
+# Starting a task in a Python worker takes as long as writing a few thousand rows.
+_ROWS_PER_TASK: Final = 25_000
+# The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity). Before Spark 4.2
+# a task holds those of all its partitions until it ends.
+_PARTITIONS_PER_TASK: Final = 64
 
 
 def task_count(batch: BatchRange, cores: int) -> int:
-    """How many Spark tasks the batch's source partitions are worth.
+    """How many Spark tasks to use for the batch's source partitions.
 
     Args:
-        batch: the batch's range; if a partition has no start, it counts as large.
-        cores: tasks that can run at a time, Spark's default parallelism.
+        batch: The batch's range. If a partition is new in it, the batch counts as large.
+        cores: Number of tasks that can run at the same time, Spark's default parallelism.
 
     Returns:
-        At most one task for each source partition, and no fewer than there are cores to run them.
+        At least ``cores``, but never more than one task per source partition.
+
+    Example:
+        >>> places = [("orders", partition) for partition in range(100)]
+        >>> idle = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 6))
+        >>> busy = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 100_000))
+        >>> task_count(idle, cores=4), task_count(busy, cores=4)
+        (4, 100)
     """
     partitions = len(batch.ends)
     if batch.starts.keys() != batch.ends.keys():
         return partitions
     records = sum(batch.ends.values()) - sum(batch.starts.values())
-    wanted = max(cores, -(-records // _ROWS_OF_A_TASK), -(-partitions // _PARTITIONS_OF_A_TASK))
+    wanted = max(cores, -(-records // _ROWS_PER_TASK), -(-partitions // _PARTITIONS_PER_TASK))
     return min(partitions, wanted)
 
 
@@ -77,11 +87,16 @@ BatchPlan = Mapping[tuple[str, int], PartitionPlan]
 _NOTHING_KNOWN = KnownPartitions()
 
 
-def check_progress(group_id: str, batch: BatchRange, committed: Positions) -> None:
-    """Compares a batch's range with what the group has committed.
+def check_no_gap(group_id: str, batch: BatchRange, committed: Positions) -> None:
+    """Checks that the batch starts no later than what the group has committed.
+
+    Args:
+        group_id: The consumer group, for the text of an error.
+        batch: The batch's range.
+        committed: Next offset by (topic, partition).
 
     Raises:
-        OffsetGapError: writing the range would skip records that nobody wrote.
+        OffsetGapError: Writing the batch would skip records that nobody wrote.
     """
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start = batch.starts[partition]
@@ -92,7 +107,7 @@ def check_progress(group_id: str, batch: BatchRange, committed: Positions) -> No
                 f"group {group_id!r} has committed {name} up to {offset}, but batch "
                 f"{batch.batch_id} starts at {start}: offsets {offset} to {start - 1} would "
                 "never be written, so nothing is. Delete the checkpoint at checkpoint_location "
-                "to go on from the group's offsets (nothing is lost or doubled by that), or, to "
+                "to continue from the group's offsets (this loses and duplicates nothing), or, to "
                 f"skip these records, set the group's offset to {start} "
                 "(kafka-consumer-groups.sh --reset-offsets)"
             )
@@ -105,8 +120,16 @@ def batch_plan(
     topic_ids: Mapping[str, uuid.UUID],
     known: KnownPartitions = _NOTHING_KNOWN,
 ) -> dict[tuple[str, int], PartitionPlan]:
-    """The plan for the range's partitions; those that no member may commit are left out."""
-    # One text for all partitions of a topic, which pickle then writes once.
+    """The plan for each of the batch's partitions.
+
+    Args:
+        batch: The batch's range.
+        committed: Next offset by (topic, partition).
+        members: The member that may commit each partition; one without a member is left out.
+        topic_ids: Ids of the source topics.
+        known: Partitions that the group has ever had offsets for, told in the metadata.
+    """
+    # One string object per topic, which pickle then writes only once.
     metadata = {topic: known.metadata(topic) for topic in {topic for topic, _ in batch.ends}}
     return {
         partition: PartitionPlan(

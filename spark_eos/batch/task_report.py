@@ -15,8 +15,8 @@ DEFERRED: Final = "deferred"
 FAILED: Final = "failed"
 MISPLACED: Final = "misplaced"
 
-# One row per source partition, and one per task (topic is null) with its counters. In Arrow's and
-# in Spark's types.
+# One row per source partition, and one per task (topic is null) with its counters. Names with
+# Arrow's and Spark's types.
 _COLUMNS: Final = (
     ("topic", pa.string(), "string"),
     ("partition", pa.int32(), "int"),
@@ -40,10 +40,17 @@ REPORT_DDL: Final = ", ".join(f"{name} {spark}" for name, _, spark in _COLUMNS)
 
 @dataclass
 class Counters:
-    """What a task did; times in milliseconds.
+    """What a task did.
 
-    ``offset_commits_by_id`` counts answers to TxnOffsetCommit of version 6, and
-    ``offset_commits_by_name`` to version 5.
+    Attributes:
+        transactions: Committed transactions.
+        bytes: Bytes of the rows handed to the producer.
+        offset_commits_by_id: Answers to TxnOffsetCommit version 6.
+        offset_commits_by_name: Answers to TxnOffsetCommit version 5.
+        produce_ms: Milliseconds spent handing rows to the producer.
+        flush_ms: Milliseconds spent waiting for their acknowledgement.
+        offsets_ms: Milliseconds spent sending offsets.
+        commit_ms: Milliseconds spent committing.
     """
 
     transactions: int = 0
@@ -72,15 +79,16 @@ class Counters:
 
 @dataclass
 class PartitionOutcome:
-    """What a task made of one source partition.
+    """What became of one source partition in a task.
 
     Attributes:
-        status: written; rejected (a later round may write it); deferred (only a later round
-            may); failed (it can't be written); misplaced (its rows were not in their order).
-        next_offset: offset after the last row committed; None if no row was.
-        rows: rows committed.
-        skipped: rows below the committed offset, written already by an earlier attempt.
-        reason: why the partition is not written.
+        status: WRITTEN; REJECTED (a later round may write it); TOO_SLOW (smaller transactions in a
+            later round may); DEFERRED (a repeated attempt, which leaves it to a later round);
+            FAILED (it can't be written); MISPLACED (its rows were out of order).
+        next_offset: Offset after the last committed row; None if no row was committed.
+        rows: Committed rows.
+        skipped: Rows below the committed offset, already written by an earlier attempt.
+        reason: Why the partition is not written.
     """
 
     status: str = WRITTEN
@@ -107,16 +115,16 @@ def report_batch(
 
 @dataclass
 class JobOutcome:
-    """What one Spark job, that is one round of a batch, made of its source partitions.
+    """What became of the source partitions in one Spark job, that is in one round of a batch.
 
     Attributes:
-        partitions: outcomes by (topic, partition).
-        counters: sums over all tasks.
-        reason: the first reason for which rows were not written, or None.
-        failed: whether the reason can't be cured by another round.
-        misplaced: partitions whose rows came out of order, or to two tasks: some may not be
-            written although others after them are committed.
-        deferred: whether a task was a retry or a speculative copy.
+        partitions: Outcomes by (topic, partition).
+        counters: Sums over all tasks.
+        reason: The first reason why rows were not written, or None.
+        failed: Whether another round can't help.
+        misplaced: Partitions whose rows came out of order, or in two tasks: some may not be
+            written although later ones are.
+        deferred: Whether a task was a retry or a speculative copy.
     """
 
     partitions: dict[tuple[str, int], PartitionOutcome] = field(default_factory=dict)
@@ -133,12 +141,16 @@ class JobOutcome:
 
     @property
     def too_slow(self) -> bool:
-        """Whether fewer rows in a transaction might be written in time."""
+        """Whether a transaction took too long, so that smaller ones may succeed."""
         return any(outcome.status == TOO_SLOW for outcome in self.partitions.values())
 
 
 def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:
-    """Adds the reports of a job's tasks up."""
+    """Adds up the reports of a Spark job's tasks.
+
+    Args:
+        rows: Rows of `REPORT_DDL`, from all tasks.
+    """
     job = JobOutcome()
     for row in rows:
         if row["status"] == DEFERRED:
@@ -159,14 +171,14 @@ def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:
         if row["status"] == MISPLACED:
             job.misplaced.add(place)
         if known is not outcome:
-            # Two tasks saw rows of one partition: the rows of one of them must not be taken for
-            # written because of the other's offset.
+            # Two tasks got rows of one partition: one's offset must not make the other's rows
+            # count as written.
             job.failed = True
             job.misplaced.add(place)
-            # The group's offset is that of the task that came last.
+            # The group's offset is that of the task that committed last.
             known.next_offset = max(known.next_offset or 0, outcome.next_offset or 0) or None
             job.reason = (
                 f"two tasks hold rows of source {row['topic']}-{row['partition']}: between "
-                "sink.read and sink.write rows must stay in their source partition"
+                "sink.read and sink.write, rows must stay in their source partition"
             )
     return job

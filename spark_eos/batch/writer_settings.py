@@ -1,4 +1,4 @@
-"""What a task needs to know to write; travels to Spark's workers, pickled."""
+"""The settings a task needs to write; they are pickled and sent to Spark's workers."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -8,9 +8,9 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.kafka.transactional_ids import id_prefix
 
-# Three rounds bring the default max_transaction_records from 100,000 to a single row.
-_SMALLER: Final = 64
-_LARGER: Final = 4
+# Three divisions bring the default max_transaction_records from 100,000 down to a single row.
+_SHRINK: Final = 64
+_GROW: Final = 4
 _SIZES: Final = ("max_transaction_records", "max_transaction_bytes", "max_transaction_ms")
 _NUMBERS: Final = (
     *_SIZES,
@@ -27,22 +27,41 @@ class WriterSettings:
 
     Attributes:
         client: Kafka client settings.
-        group_id: the consumer group whose offsets move with the output.
-        topic: default target topic; None if every row names its own.
-        transactional_id_prefix: what transactional ids begin with.
-        transaction_timeout_ms: after so long the broker aborts an open transaction.
-        max_transaction_records: rows after which a transaction is committed and another begun.
-        max_transaction_bytes: the same, bytes of keys, values and headers.
-        max_transaction_ms: the same, milliseconds since it began.
-        worker_directory: where a host keeps its node id and slots; None for the default.
-        connect_timeout_ms: milliseconds allowed to reach the cluster.
-        max_block_ms: milliseconds to wait for topics that are missing.
-        metadata_max_idle_ms: milliseconds after which topics not used are forgotten.
-        fail_on_data_loss: whether source records that were deleted before they were read end the
+        group_id: The consumer group whose offsets are committed with the output.
+        topic: Default target topic; None if every row names its own.
+        transactional_id_prefix: What transactional ids begin with.
+        transaction_timeout_ms: Age in milliseconds at which brokers abort an open transaction.
+        max_transaction_records: Rows after which a transaction is committed.
+        max_transaction_bytes: Bytes of keys, values and headers after which it is committed.
+        max_transaction_ms: Milliseconds after which it is committed.
+        worker_directory: Where a host keeps its node id and slots; None for the default.
+        connect_timeout_ms: Milliseconds to wait for the cluster.
+        max_block_ms: Milliseconds to wait for topics that are missing.
+        metadata_max_idle_ms: Milliseconds after which unused topics leave the metadata cache.
+        fail_on_data_loss: Whether source records that were deleted before they were read end the
             query; if not, they are reported.
 
     Raises:
-        ConfigurationError: a setting can't be used as given.
+        ConfigurationError: A setting can't be used as given.
+
+    Example:
+        >>> settings = WriterSettings(
+        ...     client=ClientSettings({"bootstrap.servers": "localhost:9092"}),
+        ...     group_id="order-processors",
+        ...     topic="orders-enriched",
+        ...     transactional_id_prefix="spark-eos",
+        ...     transaction_timeout_ms=60_000,
+        ...     max_transaction_records=100_000,
+        ...     max_transaction_bytes=64 << 20,
+        ...     max_transaction_ms=10_000,
+        ...     worker_directory=None,
+        ...     connect_timeout_ms=30_000,
+        ...     max_block_ms=60_000,
+        ...     metadata_max_idle_ms=300_000,
+        ...     fail_on_data_loss=True,
+        ... )
+        >>> settings.with_smaller_transactions().max_transaction_records
+        1562
     """
 
     client: ClientSettings
@@ -75,22 +94,16 @@ class WriterSettings:
 
     @property
     def id_prefix(self) -> str:
-        """What the query's transactional ids begin with."""
+        """What the query's own transactional ids begin with."""
         return id_prefix(self.transactional_id_prefix, self.group_id)
 
     def with_smaller_transactions(self) -> "WriterSettings":
-        """The same settings with transactions of a small part of the size and the age."""
-        return replace(self, **{name: max(1, getattr(self, name) // _SMALLER) for name in _SIZES})
+        """The same settings, with transaction limits divided by 64."""
+        return replace(self, **{name: max(1, getattr(self, name) // _SHRINK) for name in _SIZES})
 
     def with_larger_transactions(self, most: "WriterSettings") -> "WriterSettings":
-        """The same settings with larger transactions, up to those of ``most``."""
+        """The same settings, with transaction limits times 4, at most those of ``most``."""
         return replace(
             self,
-            max_transaction_records=min(
-                most.max_transaction_records, self.max_transaction_records * _LARGER
-            ),
-            max_transaction_bytes=min(
-                most.max_transaction_bytes, self.max_transaction_bytes * _LARGER
-            ),
-            max_transaction_ms=min(most.max_transaction_ms, self.max_transaction_ms * _LARGER),
+            **{n: min(getattr(most, n), getattr(self, n) * _GROW) for n in _SIZES},
         )

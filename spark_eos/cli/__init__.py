@@ -4,7 +4,7 @@ import click
 
 from spark_eos.cli.group import LazyGroup
 
-# Each command's module is imported only when the command runs or helps.
+# Each command's module is imported only when the command runs or prints its help.
 COMMANDS = {
     "abort": "spark_eos.cli.abort:abort",
     "acls": "spark_eos.cli.acls:acls",
@@ -23,18 +23,18 @@ def main() -> None:
     """Exactly-once PySpark Structured Streaming from Kafka to Kafka.
 
     \b
-    See a query survive being killed, beside Spark's own sink:
+    See a query survive being killed, compared with Spark's own sink:
       spark-eos demo
     Read from Kafka with your own Spark:
       spark-submit --jars "$(spark-eos jars)" job.py
-    How a query of yours stands:
+    Show the state of a query:
       spark-eos status --bootstrap-servers localhost:9092 --group-id orders
-    Whether its output is exactly-once:
+    Verify that its output is exactly-once:
       spark-eos verify --bootstrap-servers localhost:9092 --group-id orders \\
           --input orders --output orders-enriched --position-header source
-    What an administrator has to allow it:
+    Print the commands that grant it its ACLs:
       spark-eos acls --bootstrap-servers localhost:9092 --principal User:orders \\
           --group-id orders --source orders --target orders-enriched
-    A Kafka to try things on, until Ctrl-C:
+    Run a Kafka for experiments, until Ctrl-C:
       spark-eos broker --port 9092
-    """  # noqa: D301 - click wants the character itself
+    """  # noqa: D301 - click needs the character itself

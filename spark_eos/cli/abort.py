@@ -20,13 +20,13 @@ from spark_eos.kafka.transactions import fence_producer
 
 @click.command()
 @query_options
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 def abort(*, query: Query, yes: bool) -> None:
-    """End the open transactions of a query, such as a killed one left behind.
+    """Abort the open transactions of a query, for example those left by a killed one.
 
-    Until they end, consumers that read committed records stop before them. A query does this by
-    itself when it starts; brokers do it at each transaction's timeout. What a transaction holds,
-    offsets included, becomes as if never written, so a query that runs writes it again.
+    Until they end, read_committed consumers can't read beyond them. A query aborts them itself
+    when it starts, and brokers abort each at its timeout. An aborted transaction's records and
+    offsets count as never written, so a running query writes them again.
     """
     with connected(query) as wire:
         found = lingering(wire, query.prefix, query.group_id, query.deadline())
@@ -40,14 +40,15 @@ def abort(*, query: Query, yes: bool) -> None:
         if not yes:
             if not _may_ask():
                 raise click.ClickException(
-                    "nothing was ended: there is no terminal to ask on. Give --yes to end them"
+                    "nothing was ended: there is no terminal to ask for confirmation. Give --yes "
+                    "to end them without"
                 )
             if not _agreed(f"End {count(len(found), 'open transaction')}?"):
                 click.echo("Nothing was ended.")
                 raise SystemExit(1)
             found = _unchanged(wire, query, found)
             if not found:
-                click.echo("They have ended by themselves in the meantime.")
+                click.echo("They have ended in the meantime.")
                 return
         _end(wire, query, found)
 
@@ -59,17 +60,17 @@ def _may_ask() -> bool:
 def _agreed(question: str) -> bool:
     try:
         return click.confirm(question)
-    except click.Abort:  # Ctrl-C: click itself would say "Aborted!", here of all places
+    except click.Abort:  # Ctrl-C: click would print "Aborted!", which is misleading here
         click.echo()
         return False
 
 
 def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
     text = Text(
-        f"Group {group_id} has live members: a query may be running, and its current transactions "
-        "are among these. Ending them loses nothing, but it has to write them again.\n"
+        f"Group {group_id} has live members: a query may be running, and these may include its "
+        "current transactions. Ending them loses nothing, but the query has to write them again.\n"
     )
-    # A query has a member per partition, all with one client id.
+    # A query may have many members, all with the same client id.
     for (client_id, where), number in sorted(
         Counter((m.client_id, host(m)) for m in members).items()
     ):
@@ -82,7 +83,7 @@ def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
 def _unchanged(
     wire: Wire, query: Query, shown: Sequence[OpenTransaction]
 ) -> tuple[OpenTransaction, ...]:
-    """Those that are still open: what has begun since is not what was agreed to."""
+    """Returns those still open; the user has not agreed to end any that began since."""
     now = lingering(wire, query.prefix, query.group_id, query.deadline())
     return tuple(one for one in now if any(one.same_as(other) for other in shown))
 
@@ -98,7 +99,7 @@ def _end(wire: Wire, query: Query, found: Sequence[OpenTransaction]) -> None:
 
 def _ended(wire: Wire, query: Query, one: OpenTransaction) -> bool:
     try:
-        # Its own timeout is one that the brokers allow.
+        # The brokers allow the transaction's own timeout, so it can be sent again.
         fence_producer(wire, one.transactional_id, one.timeout_ms, query.deadline())
     except SparkEosError as error:
         click.echo(f"{printable(one.transactional_id)}: {error}", err=True)

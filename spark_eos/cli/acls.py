@@ -19,7 +19,7 @@ from spark_eos.kafka.transactional_ids import id_prefix
     "--principal",
     required=True,
     metavar="TYPE:NAME",
-    help="Whom the brokers take the client for, such as User:alice.",
+    help="The client's principal on the brokers, such as User:alice.",
 )
 @click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group.")
 @click.option(
@@ -28,7 +28,7 @@ from spark_eos.kafka.transactional_ids import id_prefix
     multiple=True,
     required=True,
     metavar="TOPIC",
-    help="A topic that the query reads; repeatable.",
+    help="Topic that the query reads; repeatable.",
 )
 @click.option(
     "--target",
@@ -36,7 +36,7 @@ from spark_eos.kafka.transactional_ids import id_prefix
     multiple=True,
     required=True,
     metavar="TOPIC",
-    help="A topic that it writes to; repeatable.",
+    help="Topic that the query writes to; repeatable.",
 )
 @prefix_option
 @click.option(
@@ -46,7 +46,7 @@ from spark_eos.kafka.transactional_ids import id_prefix
     type=click.Choice([purpose.value for purpose in Purpose]),
     default=[Purpose.QUERY.value],
     show_default=True,
-    help="What the principal is to do: run the query, or a command about it; repeatable.",
+    help="What the principal may do: run the query, or a command for it; repeatable.",
 )
 @click.option(
     "--command-config",
@@ -66,10 +66,10 @@ def acls(
     command_config: str | None,
     json_: bool,
 ) -> None:
-    """Print the commands that grant what a query needs, and no more.
+    """Print the commands that grant a query exactly the ACLs it needs.
 
-    Connects to nothing. With these ACLs a query runs, restarts and ends what a killed run has left
-    open; with any one missing it stops with an error that names it.
+    Does not connect to the cluster. With these ACLs a query runs, restarts and ends transactions
+    left open by a killed run; if one is missing, it stops with an error that names the ACL.
     """
     try:
         check_text("--group-id", group_id)
@@ -80,7 +80,7 @@ def acls(
         raise click.ClickException(str(error)) from error
     if ":" not in principal:
         raise click.BadParameter(
-            f"{principal!r} has no type, as User:{principal} has", param_hint="--principal"
+            f"{principal!r} has no type; write it as User:{principal}", param_hint="--principal"
         )
     ids = id_prefix(prefix, group_id)
     found = without_implied(

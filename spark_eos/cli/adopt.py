@@ -15,38 +15,38 @@ from spark_eos.driver.offset_log import FinishedBatches, OffsetLog
     "--checkpoint",
     required=True,
     metavar="PATH",
-    help="The checkpoint of the query with Spark's own sink, or a copy of it.",
+    help="Checkpoint of the query with Spark's own sink, or a copy of it.",
 )
 @click.option(
     "--repeat-unfinished",
     is_flag=True,
     help="If a batch was begun and not finished, write all of it again.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, without doing it.")
 def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bool) -> None:
-    """Let a query that used Spark's own Kafka sink go on with spark-eos.
+    """Migrate a query from Spark's own Kafka sink to spark-eos.
 
-    Reads from its checkpoint up to where it has finished, and sets the group's offsets there. The
-    query must be stopped, and the group a new one. The checkpoint is only read.
+    Reads from the checkpoint how far the query has finished, and sets the group's offsets there.
+    The query must be stopped, and the group must be new. The checkpoint is only read.
     """
     finished = OffsetLog(ArrowFiles(checkpoint)).finished()
     migration.check_finished(finished, repeat_unfinished=repeat_unfinished)
     with connected(query) as wire:
         topics = migration.check_topics(wire, finished.ends, query.deadline())
-        anew = migration.check_unused(
+        unset = migration.check_unused(
             wire, query.group_id, query.prefix, finished.ends, query.deadline()
         )
         for (topic, partition), offset in sorted(finished.ends.items()):
             click.echo(f"{topic}-{partition}: {offset}")
-        if anew and not dry_run:
+        if unset and not dry_run:
             migration.set_offsets(wire, query.group_id, finished.ends, topics, query.deadline())
-    click.echo(_outcome(query.group_id, finished, anew=anew, dry_run=dry_run))
+    click.echo(_outcome(query.group_id, finished, unset=unset, dry_run=dry_run))
 
 
-def _outcome(group_id: str, finished: FinishedBatches, *, anew: bool, dry_run: bool) -> str:
+def _outcome(group_id: str, finished: FinishedBatches, *, unset: bool, dry_run: bool) -> str:
     where = "the start" if finished.last is None else f"the end of batch {finished.last}"
     partitions = count(len(finished.ends), "partition")
-    if not anew:
+    if not unset:
         return f"Group {group_id} has these offsets already: {where}, {partitions}."
     verb = "would go on" if dry_run else "goes on"
     return f"Group {group_id} {verb} from {where}, in {partitions}."

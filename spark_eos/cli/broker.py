@@ -13,14 +13,14 @@ from spark_eos.testing import BrokerStartError, EmbeddedKafka
 
 @click.command()
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port to listen on; default: a free one."
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on; by default a free one."
 )
 def broker(port: int | None) -> None:
     """Run a single-node Kafka on 127.0.0.1 until Ctrl-C.
 
-    Its address is printed on stdout as soon as it can be used. Its data goes when it stops.
+    Prints its address on stdout as soon as it is ready. Removes its data when it stops.
     """
-    # A shell starts background commands with SIGINT ignored; kill and Ctrl-C mean the same here.
+    # Also SIGINT: a shell starts background commands with it ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -29,7 +29,7 @@ def broker(port: int | None) -> None:
             click.echo("Kafka is running. Press Ctrl-C to stop it and remove its data.", err=True)
             while kafka.is_running:
                 time.sleep(0.2)
-            raise click.ClickException(f"Kafka ended by itself. Its log:\n{kafka.log()}")
+            raise click.ClickException(f"Kafka ended unexpectedly. Its log:\n{kafka.log()}")
     except KeyboardInterrupt:
         click.echo("Stopped.", err=True)
     except (BrokerStartError, JarError, DownloadError, JavaError) as error:

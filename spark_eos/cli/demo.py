@@ -35,24 +35,24 @@ from spark_eos.testing import BrokerStartError, EmbeddedKafka
     type=click.IntRange(min=1_000),
     default=200_000,
     show_default=True,
-    help="How many orders to write.",
+    help="Number of orders.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Other orders.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random orders.")
 @click.option(
     "--keep-logs",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the logs of Spark and Kafka there.",
+    help="Directory in which to keep the logs of Spark and Kafka.",
 )
 def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
-    """Show exactly-once on a real broker, and what Spark's own sink makes of the same.
+    """Show exactly-once on a real broker, compared with Spark's own sink.
 
-    Orders go from topic to topic on a Kafka of the demo's own. The query's process is killed
-    (SIGKILL: driver, JVM and workers) in the middle of a batch, twice, and started again, the
-    last time without its checkpoint. Then each order in the target is counted. Exit status 1 if
-    spark-eos has not written each order exactly once.
+    A query copies orders from topic to topic on the demo's own Kafka. Twice its processes
+    (driver, JVM and workers) are killed with SIGKILL in the middle of a batch and started again,
+    the last time without the checkpoint. Then each order in the target is counted. Exit status 1
+    if spark-eos has not written each order exactly once.
     """
-    # A shell starts background commands with SIGINT ignored; all of these mean the same here.
+    # Also SIGINT: a shell starts background commands with it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     console = Console(highlight=False)
@@ -86,7 +86,7 @@ def _play(
     logs = keep_logs or directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        with stage.waiting("Getting the jars and starting Kafka"):
+        with stage.waiting("Downloading the jars and starting Kafka"):
             spark_kafka_jars()
             kafka = stack.enter_context(EmbeddedKafka())
         kafka.create_topic(SOURCE, PARTITIONS)

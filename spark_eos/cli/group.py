@@ -1,4 +1,4 @@
-"""A click group whose commands are imported on demand, and that shows known errors as one line."""
+"""A click group whose commands are imported on demand."""
 
 import importlib
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group of commands, each given as ``module:attribute``.
+    """A group of commands that are imported on demand.
 
     Args:
-        commands_by_name: Where each command is found.
+        commands_by_name: Each command as ``module:attribute``.
     """
 
     def __init__(self, *args: Any, commands_by_name: Mapping[str, str], **kwargs: Any) -> None:
@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
         return sorted(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return a command, or None if there is none of that name."""
+        """Import and return a command, or None if there is no such command."""
         if cmd_name not in self._places:
             return None
         module, _, attribute = self._places[cmd_name].partition(":")

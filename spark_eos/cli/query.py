@@ -1,4 +1,4 @@
-"""The query that a command is about: its options, and the connections to its cluster."""
+"""The query that a command concerns: its options, and the connections to its cluster."""
 
 import functools
 import sys
@@ -17,19 +17,19 @@ from spark_eos.jobs.options import client_options, decorated
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 
-# What has no terminal to measure: a file, a pipe.
+# Columns for files and pipes.
 _WIDTH: Final = 100
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query, by what its sink was given.
+    """A query, identified by the arguments of its sink.
 
     Attributes:
-        client: client settings.
-        group_id: its consumer group.
-        prefix: its ``transactional_id_prefix``.
-        timeout: seconds that the cluster may take for everything.
+        client: Client settings.
+        group_id: The query's consumer group.
+        prefix: The query's ``transactional_id_prefix``.
+        timeout: Seconds to wait for the cluster, per step of the command.
     """
 
     client: ClientSettings
@@ -38,7 +38,7 @@ class Query:
     timeout: float
 
     def deadline(self) -> Deadline:
-        """The timeout, from now on."""
+        """Returns a deadline that begins now."""
         return Deadline(self.timeout, "--timeout")
 
 
@@ -57,15 +57,15 @@ _OPTIONS: Final = (
         default=15,
         show_default=True,
         metavar="SECONDS",
-        help="How long the cluster may take to answer.",
+        help="How long to wait for the cluster.",
     ),
 )
 
 
 def query_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a click command the options that name a query, which it receives as ``query``.
+    """Adds the options that identify a query to a click command, which receives a `Query`.
 
-    What spark-eos raises on purpose ends the command with one line and exit status 1.
+    A `SparkEosError` ends the command with its message and exit status 1, without a traceback.
     """
 
     @functools.wraps(command)
@@ -79,7 +79,7 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         try:
             check_text("--group-id", group_id)
-            # Under its name in Python, which the check knows.
+            # By its name in Python, which the check has special rules for.
             check_text("transactional_id_prefix", prefix)
             client = ClientSettings(kafka)
             command(query=Query(client, group_id, prefix, timeout), **rest)
@@ -91,13 +91,13 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def connected(query: Query) -> Iterator[Wire]:
-    """Connections to the query's cluster, which can be reached."""
+    """Connects to the query's cluster; fails if it can't be reached."""
     with closing(Wire(query.client, request_timeout=min(10.0, query.timeout))) as wire:
-        # First of all: in a later call, "unreachable" would only be the cause of its failure.
+        # First of all, so that the error says "unreachable" and not which later call failed.
         wire.brokers(query.deadline())
         yield wire
 
 
 def terminal() -> Console:
-    """Standard output: as wide as the terminal, or 100 columns where there is none."""
+    """Returns standard output, as wide as the terminal, or 100 columns if it is none."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)

@@ -12,9 +12,9 @@ from spark_eos.cli.status_tables import status_tables
 @query_options
 @click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
 def status(*, query: Query, json_: bool) -> None:
-    """Show how a query stands: its group, offsets, lag and open transactions.
+    """Show the state of a query: its group, offsets, lag and open transactions.
 
-    Only reads: a running query does not notice. Exit status 1 if there is no such group.
+    Only reads, so a running query is not affected. Exit status 1 if there is no such group.
     """
     with connected(query) as wire:
         found = query_status(

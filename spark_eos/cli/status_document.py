@@ -1,4 +1,4 @@
-"""A query's status as one JSON document. Its keys are an interface: add some, rename none."""
+"""A query's status as one JSON document. Its keys are a public interface: don't rename any."""
 
 import json
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from spark_eos.kafka.open_transactions import OpenTransaction
 
 
 def as_json(status: Status) -> str:
-    """The document; null stands for what is not known. Times: ``*_ms`` since 1970, or seconds."""
+    """Returns the document. Null means unknown; ``*_ms`` are milliseconds, times since 1970."""
     cluster = status.cluster
     document = {
         "group": {

@@ -18,7 +18,7 @@ _UNKNOWN = "-"
 
 
 def status_tables(status: Status) -> RenderableType:
-    """Everything, the most often wanted first, with empty lines between."""
+    """Returns all tables, most important first, separated by empty lines."""
     parts: list[RenderableType] = [_headline(status)]
     if status.group.members:
         parts.append(_members(status.group.members))
@@ -34,12 +34,12 @@ def status_tables(status: Status) -> RenderableType:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 member``, ``1,200 members``."""
+    """Returns a number with its noun: ``1 member``, ``1,200 members``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def host(member: DescribedMember) -> str:
-    """The member's host, without the slash that Java puts before an address."""
+    """Returns the member's host, without the slash that Java puts before an address."""
     return printable(member.client_host.removeprefix("/"))
 
 
@@ -47,8 +47,7 @@ def _open(status: Status) -> Text:
     text = Text(f"{count(len(status.transactions), 'open transaction')}", style="bold")
     if not status.group.members:
         text.append(
-            "; no query is running: the next one ends what an earlier one left open, "
-            "spark-eos abort does so at once",
+            "; no query is running: the next start ends them, spark-eos abort ends them now",
             style="not bold",
         )
     return text
@@ -59,7 +58,7 @@ def _none_open(status: Status) -> str:
 
 
 def transactions(found: Iterable[OpenTransaction], now: float) -> Table:
-    """Open transactions, with their ages at ``now`` (seconds since 1970)."""
+    """Returns a table of open transactions, with their ages at ``now`` (seconds since 1970)."""
     table = _table("transactional id", "state", "age>", "timeout>", "in")
     for one in found:
         age = one.age(now)
@@ -75,7 +74,7 @@ def transactions(found: Iterable[OpenTransaction], now: float) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the two greatest units that count: ``12 s``, ``3 min 20 s``, ``2 d 4 h``."""
+    """Formats seconds in their two largest units: ``12 s``, ``3 min 20 s``, ``2 d 4 h``."""
     whole = int(seconds)
     units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
     for (size, name), (next_size, next_name) in pairwise(units):
@@ -86,11 +85,11 @@ def duration(seconds: float) -> str:
 
 
 def ranges(partitions: Iterable[tuple[str, int]]) -> str:
-    """Partitions by topic, in short: ``orders 0-3,7``."""
+    """Formats partitions by topic as ranges: ``orders 0-3,7``."""
     found = []
     for topic, numbers in by_topic(partitions).items():
         spans = []
-        # Neighbours have the same distance to their place in the list.
+        # In a run of consecutive numbers, number minus index is constant.
         for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
             span = [number for _, number in run]
             spans.append(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}")
@@ -104,7 +103,7 @@ def _headline(status: Status) -> Text:
     line.append(f"Group {status.group_id}", style="bold")
     line.append(f": {group.state}")
     if group.epoch is None:
-        line.append(", of the classic protocol: no query of spark-eos runs in it")
+        line.append(", classic protocol: no spark-eos query uses this group")
     else:
         line.append(f", group epoch {group.epoch}, assignment epoch {group.assignment_epoch}")
     line.append(f", {count(len(group.members), 'member')}, lag {status.lag:,}")
@@ -173,15 +172,15 @@ def _verdict(cluster: ClusterStatus) -> Text:
 
 
 def _table(*columns: str) -> Table:
-    """A table; a column whose name ends in ``>`` holds numbers."""
+    """Returns a table; columns whose name ends in ``>`` hold numbers."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     for name in columns:
-        # Folded, not cut: a name that is not whole can't be copied into another command.
+        # Folded, not cut, so that names can be copied into other commands.
         table.add_column(
             name.removesuffix(">"),
             justify="right" if name.endswith(">") else "left",
             overflow="fold",
-            # A number that is folded reads as two.
+            # A folded number would read as two numbers.
             no_wrap=name.endswith(">"),
         )
     return table
@@ -191,8 +190,8 @@ def _row(table: Table, *values: str | int | None) -> None:
     def text(value: str | int | None) -> str:
         if value is None:
             return _UNKNOWN
-        # Any client chooses its own ids.
+        # Clients choose their own ids, which may hold control characters.
         return f"{value:,}" if isinstance(value, int) else printable(value)
 
-    # As Text, in which brackets are no markup.
+    # As Text, because rich would take brackets in a str for markup.
     table.add_row(*(Text(text(value)) for value in values))

@@ -32,24 +32,34 @@ class _CannotJudgeError(click.ClickException):
 @click.command("verify")
 @client_options
 @click.option(
-    "--input", "inputs", multiple=True, required=True, metavar="TOPIC", help="Repeatable."
+    "--input",
+    "inputs",
+    multiple=True,
+    required=True,
+    metavar="TOPIC",
+    help="Input topic; repeatable.",
 )
 @click.option(
-    "--output", "outputs", multiple=True, required=True, metavar="TOPIC", help="Repeatable."
+    "--output",
+    "outputs",
+    multiple=True,
+    required=True,
+    metavar="TOPIC",
+    help="Output topic; repeatable.",
 )
 @click.option(
     "--position-header",
     metavar="NAME",
-    help="Match by this header of the output: its source's topic:partition:offset.",
+    help="Match by this header of the output, which holds its source's topic:partition:offset.",
 )
 @click.option(
-    "--header", metavar="NAME", help="Match by this header: the same in input and output."
+    "--header", metavar="NAME", help="Match by this header, the same in input and output."
 )
-@click.option("--key", is_flag=True, help="Match by the key: the same in input and output.")
+@click.option("--key", is_flag=True, help="Match by the key, the same in input and output.")
 @click.option(
     "--expect-header",
     metavar="NAME",
-    help="Header of the input with its number of outputs.  [default: 1 of each]",
+    help="Header of the input that holds its number of outputs.  [default: 1 output each]",
 )
 @click.option(
     "--group-id",
@@ -59,16 +69,16 @@ class _CannotJudgeError(click.ClickException):
 @click.option(
     "--prefix",
     metavar="PREFIX",
-    help="Also look for open transactions of transactional ids that begin so.",
+    help="Also look for open transactions of transactional ids that begin with PREFIX.",
 )
 @click.option(
     "--isolation-level",
     type=click.Choice(ISOLATION_LEVELS),
     default=ISOLATION_LEVELS[0],
     show_default=True,
-    help="Read the outputs as such a consumer.",
+    help="Isolation level at which to read the outputs.",
 )
-@click.option("--complete", is_flag=True, help="Input not yet processed is an anomaly too.")
+@click.option("--complete", is_flag=True, help="Count input not yet processed as an anomaly.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -83,7 +93,7 @@ class _CannotJudgeError(click.ClickException):
     default=5,
     show_default=True,
     metavar="N",
-    help="Show so many of each anomaly.",
+    help="Maximum number of examples of each anomaly.",
 )
 @click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
 def verify_command(
@@ -105,13 +115,13 @@ def verify_command(
 ) -> None:
     """Judge by input and output topics alone whether each record was written exactly once.
 
-    Finds lost writes, duplicates, outputs of no input, aborted and dirty reads, output that went
-    back, and transactions that are torn or still open. It shares no code with what writes, only
-    reads, and may be used while a query runs. Compacted topics can't be judged.
+    Finds lost writes, duplicates, outputs of no input, aborted and dirty reads, output out of
+    order, and transactions that are torn or still open. It shares no code with the writing side,
+    only reads, and may run while a query runs. Compacted topics can't be judged.
 
-    Exit status: 0 sound, 1 anomalies were found, 2 it can't be judged.
+    Exit status: 0 sound, 1 anomalies found, 2 can't be judged.
     """
-    # A shell starts background commands with SIGINT ignored; all of these mean the same here.
+    # Also SIGINT: a shell starts background commands with it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -146,7 +156,7 @@ def verify_command(
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """A bar on stderr, if that is a terminal."""
+    """Shows progress bars on stderr, if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(

@@ -1,4 +1,4 @@
-"""A verification as one JSON document. Its keys are an interface: add some, rename none."""
+"""Findings as one JSON document. Its keys are a public interface: don't rename any."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from spark_eos.verify import Example, Finding, Findings, Kind, Position
 
 
 def as_json(findings: Findings) -> str:
-    """The document; bytes are shown as text, with escapes for what is none."""
+    """Returns the document. Bytes are decoded as UTF-8; invalid bytes are escaped."""
     document = {
         "verdict": findings.verdict.name.lower(),
         "records_in": findings.records_in,

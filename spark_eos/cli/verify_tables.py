@@ -1,4 +1,4 @@
-"""A verification as tables for a terminal of 100 columns or more."""
+"""Findings as tables for a terminal of 100 columns or more."""
 
 from collections.abc import Iterator
 
@@ -22,16 +22,16 @@ _NAMES = {
     Kind.UNPROCESSED: "not yet processed",
 }
 _MEANINGS = {
-    Kind.LOST: "processed input without its visible output",
+    Kind.LOST: "processed input without visible output",
     Kind.DUPLICATE: "more visible outputs of an input than expected",
-    Kind.PHANTOM: "visible outputs that were made of nothing",
+    Kind.PHANTOM: "visible outputs without an input",
     Kind.ABORTED_READ: "visible, but their transaction was aborted",
-    Kind.DIRTY_READ: "visible, but their transaction is not ended",
+    Kind.DIRTY_READ: "visible, but their transaction has not ended",
     Kind.REORDERED: "visible after the output of a later input",
     Kind.WITHOUT_OFFSET: "visible, but the group has not committed their input",
-    Kind.BEYOND_END: "the group has committed what does not exist",
+    Kind.BEYOND_END: "the group has committed offsets that do not exist",
     Kind.OPEN: "not ended within the timeout",
-    Kind.UNPROCESSED: "input at or beyond the group's offsets",
+    Kind.UNPROCESSED: "input at or above the group's offsets",
 }
 _FATES = {"none": "never written", "aborted": "aborted", "open": "in an open transaction"}
 _WHY_NOT = {
@@ -43,7 +43,7 @@ _WHY_NOT = {
 
 
 def findings_tables(findings: Findings) -> RenderableType:
-    """The verdict, what was checked, and examples of what is wrong."""
+    """Returns the verdict, the checks, and examples of anomalies."""
     parts: list[RenderableType] = [_headline(findings), Text(), _checks(findings)]
     for line in _remarks(findings):
         parts += [Text(), Text(line)]
@@ -70,7 +70,7 @@ def _checks(findings: Findings) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     table.add_column("check")
     table.add_column("found", justify="right", no_wrap=True)
-    table.add_column("that is")
+    table.add_column("meaning")
     for kind in Kind:
         finding = findings.found.get(kind)
         if finding is None:
@@ -87,7 +87,7 @@ def _parts(finding: Finding) -> str:
 
 def _remarks(findings: Findings) -> Iterator[str]:
     if findings.input_gone:
-        yield f"{findings.input_gone:,} outputs are of input that retention has removed."
+        yield f"The input of {findings.input_gone:,} outputs has been removed by retention."
     for reason, count in findings.unjudged.items():
         yield f"Can't be judged: {count:,} {reason}."
     for note in findings.notes:

@@ -1,1 +1,1 @@
-"""Client settings, security and connections."""
+"""Client settings, security, connections and error codes."""

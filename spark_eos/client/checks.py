@@ -1,43 +1,50 @@
-"""Checks of the sink's options; each names the option and what it must be."""
+"""Checks of the sink's options; each error names the option and its valid values."""
 
 from typing import Final
 
 from spark_eos.errors import ConfigurationError
 
-_LONGEST: Final = 200
-# Texts that are no names of Kafka's.
-_NO_ACL: Final = ("checkpoint_location",)
+_MAX_LENGTH: Final = 200
+# Options that are not names in Kafka.
+_NOT_IN_ACLS: Final = ("checkpoint_location",)
 
 
 def check_text(name: str, text: object) -> None:
-    """Refuses what is no text, is empty, or is too long for a Kafka name.
+    """Checks an option that is a text, most often a name in Kafka.
 
     Raises:
-        ConfigurationError: as said.
+        ConfigurationError: The value is not a string, is blank, is too long, or has a character
+            that the option does not allow.
+
+    Example:
+        >>> check_text("group_id", "orders")
     """
     if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"{name} must be a text that is not empty, not {text!r}")
-    if len(text) > _LONGEST and name != "checkpoint_location":
-        raise ConfigurationError(f"{name} is longer than {_LONGEST} characters")
-    if "*" in text and name not in _NO_ACL:
+        raise ConfigurationError(f"{name} must be a non-empty string, not {text!r}")
+    if len(text) > _MAX_LENGTH and name != "checkpoint_location":
+        raise ConfigurationError(f"{name} is longer than {_MAX_LENGTH} characters")
+    if "*" in text and name not in _NOT_IN_ACLS:
         raise ConfigurationError(
-            f"{name}={text!r} has a *, which in an ACL stands for all names (KIP-290)"
+            f"{name}={text!r} contains a *, which in an ACL means all names (KIP-290)"
         )
     if name == "transactional_id_prefix" and "/" in text:
         raise ConfigurationError(
-            f"{name}={text!r} has a /, by which ids are divided into prefix, group, host and "
-            "slot: ACLs and fencing of prefix 'a' and group 'b/c' would be those of others"
+            f"{name}={text!r} contains a /, which separates prefix, group, host and slot in "
+            "transactional ids: the ACLs and the fencing of two queries could overlap"
         )
-    # Transactional ids are looked up by a regular expression, for which this keeps them plain.
+    # Open transactions are found by a regular expression; ASCII keeps that expression simple.
     if name == "transactional_id_prefix" and not (text.isascii() and text.isprintable()):
         raise ConfigurationError(f"{name}={text!r} must be printable ASCII")
 
 
 def check_positive(**options: object) -> None:
-    """Refuses what is no number above 0.
+    """Checks options that are numbers above 0.
 
     Raises:
-        ConfigurationError: as said.
+        ConfigurationError: A value is not a number, or not above 0.
+
+    Example:
+        >>> check_positive(max_members=2)
     """
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
@@ -45,10 +52,10 @@ def check_positive(**options: object) -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuses what is neither True nor False.
+    """Checks an option that is True or False.
 
     Raises:
-        ConfigurationError: as said.
+        ConfigurationError: The value is neither.
     """
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, not {value!r}")

@@ -1,4 +1,4 @@
-"""kafka-python's connections, which tell why a listener refuses them, and do not try for ever."""
+"""kafka-python's connections, made to say why a listener refuses them and not to retry forever."""
 
 import functools
 import logging
@@ -19,10 +19,10 @@ from spark_eos.client.security import Security
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import AuthenticationError
 
-# A listener of another protocol closes each connection without a word; so does a load balancer
-# whose brokers are restarting, which is over soon.
+# Seconds. A listener of another protocol closes each connection silently. So does a load balancer
+# while its brokers restart, but not for long.
 _SILENCE: Final = 5.0
-# Seconds after which another broker is asked, if any can answer.
+# Seconds to wait for a broker before trying another one, if any broker can answer.
 _SILENT: Final = 1.0
 _TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
 # OpenSSL's codes of a failed verification.
@@ -30,7 +30,7 @@ _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
 
 class _HiddenCredentials(logging.Filter):
-    """At level DEBUG kafka-python logs all it sends, passwords and tokens among it."""
+    """Hides passwords and tokens: at level DEBUG kafka-python logs everything it sends."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -39,7 +39,7 @@ class _HiddenCredentials(logging.Filter):
 
 
 def _is_secret(argument: object) -> bool:
-    # Of bytes nobody can tell what they hold.
+    # Raw bytes may hold anything.
     kinds = SaslAuthenticateRequest | SaslAuthenticateResponse | bytes | bytearray | memoryview
     return isinstance(argument, kinds)
 
@@ -51,17 +51,17 @@ for _name in ("kafka.net.connection", "kafka.protocol.parser"):
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     """The connections to one cluster.
 
-    kafka-python tries a listener that refuses a client again and again. This raises
-    `AuthenticationError` instead: at once where TLS or SASL says no, and, until the cluster is
-    reached, a few seconds after a listener that only closes connections was first met.
+    kafka-python keeps retrying a listener that refuses the client. This class raises
+    `AuthenticationError` instead: at once if TLS or SASL fails, and, until the cluster is reached,
+    after a few seconds if the listener only closes connections.
 
     Args:
-        net: the event loop.
-        settings: the client settings.
-        configuration: kafka-python's settings, made of them.
+        net: The event loop.
+        settings: The client settings.
+        configuration: The same settings for kafka-python.
 
     Attributes:
-        last_failure: the last broker that could not be connected to, and why.
+        last_failure: The last broker that could not be connected to, and why.
     """
 
     def __init__(self, net: Any, settings: ClientSettings, configuration: dict[str, Any]) -> None:
@@ -73,10 +73,10 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         super().__init__(net, **configuration)
 
     def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
-        """The connection to a broker, which may be about to be made.
+        """Returns the connection to a broker, which may still be connecting.
 
         Raises:
-            AuthenticationError: the last one was refused for good.
+            AuthenticationError: A connection was refused permanently.
         """
         refused = self.refused()
         if refused is not None:
@@ -92,22 +92,22 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         return found
 
     def least_loaded_node(self) -> Any:
-        """A broker to ask what any of them can answer: one that is known to answer, if there is.
+        """Chooses a broker for a request that any can answer, preferably one that is connected.
 
-        kafka-python prefers a new connection to a busy one, and a broker that is away, but named in
-        metadata, lets a client wait for many seconds.
+        kafka-python prefers a new connection to a busy one, but a broker that is down and still
+        named in the metadata makes the client wait for many seconds.
         """
         nodes = [broker.node_id for broker in self.cluster.brokers()]
         connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
         if connected:
             return min(connected, key=lambda conn: len(conn.in_flight_requests)).node_id
-        # Not those that failed, nor those that have been silent since they were first met.
+        # Skip brokers that failed, and those that have been connecting for too long.
         since = time.monotonic() - _SILENT
         likely = [n for n in nodes if n not in self._backoff and self._met.get(n, since) >= since]
         return random.choice(likely) if likely else super().least_loaded_node()  # noqa: S311
 
     def connected_to(self, node_id: Any) -> bool:
-        """Whether requests to the broker need not wait for a connection."""
+        """Whether there is an open connection to the broker."""
         conn = self._conns.get(node_id)
         return conn is not None and bool(conn.connected)
 
@@ -116,7 +116,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         receive = transport._sock_recv
 
         def receive_all() -> tuple[bytes, Exception | None]:
-            # kafka-python drops what came just before the end, such as why the broker refuses.
+            # kafka-python drops data received right before the end, such as why it is refused.
             data, error = receive()
             return (data, None) if data else (data, error)
 
@@ -124,9 +124,9 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         return transport
 
     def refused(self) -> AuthenticationError | None:
-        """Why a connection was refused for good, if one was.
+        """Why a connection was refused permanently; None if none was.
 
-        Told once: whoever comes later may be let in.
+        Reported once, so that a later attempt may succeed.
         """
         found, self._refusal = self._refusal, None
         return found
@@ -143,8 +143,8 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
             self._closing_since = None
             return
         self.last_failure = (
-            f"{listener}: the listener closes each connection without an answer; does it speak "
-            f"{self._security.protocol}? See security.protocol, and the broker's log"
+            f"{listener}: the listener closes each connection without an answer; check that it "
+            f"speaks security.protocol={self._security.protocol}, and see the broker's log"
         )
         now = time.monotonic()
         if self._closing_since is None:
@@ -160,11 +160,14 @@ def _closed_silently(error: BaseException) -> bool:
 
 
 def refusal(error: BaseException, security: Security) -> str | None:
-    """Why a connection can't come about, and the setting to change; None if it still may.
+    """Explains why a connection is refused permanently, and names the setting to change.
 
     Args:
-        error: what ended the connection.
-        security: how it was to be made.
+        error: The error that ended the connection.
+        security: The security settings of the connection.
+
+    Returns:
+        The explanation; None if a later attempt may succeed.
     """
     for one in _causes(error):
         if isinstance(one, ssl.SSLCertVerificationError):
@@ -174,7 +177,7 @@ def refusal(error: BaseException, security: Security) -> str | None:
         if isinstance(one, TokenError) and one.permanent:
             return str(one)
         if isinstance(one, kafka_errors.InvalidReceiveError) and security.tls is None:
-            return f"the listener does not speak {security.protocol}, but TLS: {_TLS_WANTED}"
+            return f"the listener speaks TLS, not {security.protocol}: {_TLS_WANTED}"
         reason = _sasl_answer(one, security)
         if reason is not None:
             return reason
@@ -183,16 +186,16 @@ def refusal(error: BaseException, security: Security) -> str | None:
 
 def _sasl_answer(error: BaseException, security: Security) -> str | None:
     if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
-        return f"the listener does not have this mechanism: change sasl.mechanism. {error}"
+        return f"the listener does not support this mechanism: change sasl.mechanism. {error}"
     if isinstance(error, kafka_errors.IllegalSaslStateError):
         return f"the listener does not speak SASL: change security.protocol. {error}"
     if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
-        return f"the broker refuses the credentials: {_credentials(security)}. {error}"
+        return f"the broker refuses the credentials: {_credential_advice(security)}. {error}"
     return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    # kafka-python gives the cause as an argument, or as what was being handled.
+    # kafka-python passes the cause as an argument, or raises while handling it.
     seen: list[BaseException] = []
     found: list[BaseException | None] = [error]
     while found:
@@ -207,12 +210,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _certificate_advice(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in {_HOST, _ADDRESS}:
         return (
-            "bootstrap.servers and the broker's advertised.listeners must have a name that its "
-            "certificate is for (or ssl.endpoint.identification.algorithm=none)"
+            "bootstrap.servers and the broker's advertised.listeners must use a name that its "
+            "certificate contains (or set ssl.endpoint.identification.algorithm=none)"
         )
     if error.verify_code in {_EXPIRED, _NOT_YET}:
         return "the broker needs a certificate that is valid now"
-    return "set ssl.ca.location to the certificate of the authority that has signed the broker's"
+    return "set ssl.ca.location to the authority that signed the broker's certificate"
 
 
 def _alert(error: ssl.SSLError, security: Security) -> str:
@@ -220,11 +223,11 @@ def _alert(error: ssl.SSLError, security: Security) -> str:
     shown = security.tls is not None and security.tls.certificate is not None
     if "alert" in reason and "cert" in reason:
         what = (
-            "the broker does not accept the client's certificate, which may have expired or be "
-            "of an authority that it does not trust: change ssl.certificate.location"
+            "the broker does not accept the client's certificate, which may have expired or come "
+            "from an authority that it does not trust: change ssl.certificate.location"
             if shown
-            else "the broker asks for a certificate of the client: set ssl.certificate.location "
-            "and ssl.key.location"
+            else "the broker asks for a client certificate: set ssl.certificate.location and "
+            "ssl.key.location"
         )
         return f"{what} ({reason})"
     if "alert unknown ca" in reason:
@@ -232,16 +235,16 @@ def _alert(error: ssl.SSLError, security: Security) -> str:
             "the broker does not trust the authority of the client's certificate: change "
             f"ssl.certificate.location ({reason})"
         )
-    return f"TLS failed: {reason}; does the listener speak TLS? See security.protocol"
+    return f"TLS failed: {reason}; does the listener speak TLS? Check security.protocol"
 
 
-def _credentials(security: Security) -> str:
+def _credential_advice(security: Security) -> str:
     if security.sasl is None:
-        return "see security.protocol"
+        return "check security.protocol"
     if security.sasl.username:
-        return "see sasl.username and sasl.password"
+        return "check sasl.username and sasl.password"
     if security.sasl.credentials is not None:
         return "it does not accept the token of sasl.oauthbearer.token.endpoint.url"
     if security.sasl.mechanism == MSK_IAM:
-        return "see AWS' credentials on this machine, and the policies of their identity"
+        return "check the AWS credentials on this machine and the policies of their identity"
     return "it does not accept the token that oauth_cb returned"

@@ -11,7 +11,7 @@ from spark_eos.errors import AuthenticationError, AuthorizationError, KafkaRespo
 
 
 class Code(enum.IntEnum):
-    """Kafka error codes that spark-eos acts upon, by their names in Kafka's protocol."""
+    """Kafka error codes that spark-eos handles, by their names in Kafka's protocol."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -39,6 +39,7 @@ class Code(enum.IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
+    TRANSACTIONAL_ID_NOT_FOUND = 105
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
     STALE_MEMBER_EPOCH = 113
@@ -46,7 +47,7 @@ class Code(enum.IntEnum):
 
 
 class Verdict(enum.IntEnum):
-    """What a TxnOffsetCommit error code asks for; of several, the greatest decides."""
+    """What to do about a TxnOffsetCommit error code; the greatest of several decides."""
 
     ACCEPTED = 0
     RETRY = 1
@@ -78,7 +79,7 @@ _VERDICTS = {
 }
 
 
-# The codes of an authorizer, and what each is about.
+# The authorization error codes, with the resource type each is about.
 DENIED: Final[Mapping[int, ResourceType]] = {
     Code.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,
     Code.GROUP_AUTHORIZATION_FAILED: ResourceType.GROUP,
@@ -86,27 +87,41 @@ DENIED: Final[Mapping[int, ResourceType]] = {
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceType.TRANSACTIONAL_ID,
 }
 
-# The codes that are cured by asking the same coordinator again.
+# The codes to retry with the same coordinator.
 RETRIED: Final = frozenset(code for code, found in _VERDICTS.items() if found is Verdict.RETRY)
 
 
 def verdict(codes: Iterable[int]) -> Verdict:
-    """Decides on all of one answer's codes: a partial failure must abort the transaction.
+    """Judges all codes of one answer together: a partial failure must abort the transaction.
 
-    A code that is not in the table is REFUSED: an answer nobody foresaw is never success.
+    Unknown codes are REFUSED, so an unforeseen answer never counts as success.
+
+    Example:
+        >>> verdict([0, 16])
+        <Verdict.REDISCOVER: 2>
     """
     return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
 
 
 def code_name(code: int) -> str:
-    """Kafka's name for an error code, with the code: ``113 STALE_MEMBER_EPOCH``."""
+    """An error code with Kafka's name for it.
+
+    Example:
+        >>> code_name(113)
+        '113 STALE_MEMBER_EPOCH'
+    """
     known = {member.value: member.name for member in Code}
     name = known.get(code) or kafka_errors.for_code(code).message
     return f"{code} {name}"
 
 
 def code_names(codes: Iterable[int]) -> str:
-    """The distinct error codes among ``codes``, named, in numerical order."""
+    """The distinct error codes except 0 with their names, in numerical order.
+
+    Example:
+        >>> code_names([16, 0, 15, 16])
+        '15 COORDINATOR_NOT_AVAILABLE, 16 NOT_COORDINATOR'
+    """
     return ", ".join(code_name(code) for code in sorted(set(codes)) if code != Code.NONE)
 
 
@@ -116,30 +131,30 @@ _REMEDIES: Final[Mapping[int, str]] = {
     Code.UNSUPPORTED_VERSION: (
         "upgrade the cluster's feature transaction.version to 2 (kafka-features.sh upgrade)"
     ),
-    Code.INVALID_REQUEST: "the broker's log may say what it dislikes about the request",
+    Code.INVALID_REQUEST: "the broker's log may say what is wrong with the request",
 }
 
 
 def remedy(code: int, needed: Iterable[Acl], grantee: Grantee) -> str:
-    """What the operator can do about a code, or "" where nothing is known.
+    """What the operator can do about an error code; "" if unknown.
 
     Args:
         code: Kafka's error code.
-        needed: the ACLs that were needed for what was asked.
-        grantee: who asked.
+        needed: The ACLs that the request needs.
+        grantee: Who sent the request.
     """
     missing = _missing(code, needed)
     return grantee.lacks(missing) if missing else _REMEDIES.get(code, "")
 
 
 def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> KafkaResponseError:
-    """The error for a code that retrying does not cure; an `AuthorizationError` if ACLs would.
+    """Makes the error for a final error code: an `AuthorizationError` if ACLs are missing.
 
     Args:
-        what: what was asked, for the text.
+        what: What was requested, for the text.
         code: Kafka's error code.
-        needed: the ACLs that were needed for it.
-        grantee: who asked.
+        needed: The ACLs that the request needs.
+        grantee: Who sent the request.
     """
     missing = _missing(code, needed)
     text = f"{what}: {code_name(code)}"
@@ -150,9 +165,9 @@ def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> Ka
 
 
 def is_final(error: Exception) -> bool:
-    """Whether a broker has refused in a way that the next request can't change.
+    """Whether repeating the request can't succeed.
 
-    A code that stands for no cause in particular (-1) may come of anything.
+    UNKNOWN_SERVER_ERROR (-1) has no particular cause, so it is not final.
     """
     if isinstance(error, KafkaResponseError):
         known = kafka_errors.for_code(error.code)

@@ -35,9 +35,9 @@ class JaasLine:
     """One login module with its options.
 
     Attributes:
-        module: class name of the login module.
-        options: its options, which may hold secrets: not shown.
-        flag: one of `FLAGS`.
+        module: Class name of the login module.
+        options: Its options, which may hold secrets: not shown.
+        flag: One of `FLAGS`.
     """
 
     module: str
@@ -58,7 +58,7 @@ def parse_jaas(line: str) -> JaasLine:
     """Takes a line apart.
 
     Raises:
-        JaasError: it is not of the form ``Module flag name="value" ...;``.
+        JaasError: It is not of the form ``Module flag name="value" ...;``.
     """
     tokens = _tokens(line)
     if tokens and tokens[-1] == _END:

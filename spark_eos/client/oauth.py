@@ -39,7 +39,7 @@ class TokenError(Exception):
     """There is no token.
 
     Attributes:
-        permanent: whether asking again is of no use.
+        permanent: Whether asking again is of no use.
     """
 
     def __init__(self, reason: str, *, permanent: bool) -> None:
@@ -53,9 +53,9 @@ class ClientCredentials:
 
     Attributes:
         endpoint: URL of the token endpoint.
-        client_id: who asks.
-        client_secret: their secret.
-        scope: what for; None to leave it to the endpoint.
+        client_id: Who asks.
+        client_secret: Their secret.
+        scope: What for; None to leave it to the endpoint.
         authorities: PEM of authorities to trust; None for the system's.
     """
 
@@ -69,7 +69,7 @@ class ClientCredentials:
         """Asks for a token.
 
         Raises:
-            TokenError: there is none.
+            TokenError: There is none.
         """
         form = {"grant_type": "client_credentials"}
         if self.scope is not None:
@@ -134,9 +134,9 @@ class MskIam:
 
     Attributes:
         region: AWS region; None for that of the environment.
-        profile: named profile of the credentials, if any.
+        profile: Named profile of the credentials, if any.
         role: ARN of a role to assume, if any.
-        session: name of the role's session, if any.
+        session: Name of the role's session, if any.
     """
 
     region: str | None
@@ -148,7 +148,7 @@ class MskIam:
         """Signs a token.
 
         Raises:
-            ConfigurationError: the package or the region is missing.
+            ConfigurationError: The package or the region is missing.
         """
         provider = msk_signer()
         region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -171,7 +171,7 @@ def msk_signer() -> Any:
     """Amazon's signer.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: It is not installed.
     """
     try:
         return importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
@@ -192,8 +192,8 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     """Tokens for kafka-python, each used until it is due for renewal.
 
     Args:
-        function: makes a token.
-        config: what it is called with.
+        function: Makes a token.
+        config: What it is called with.
         extensions: SASL extensions (KIP-342).
     """
 
@@ -210,7 +210,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         """A token that has not expired.
 
         Raises:
-            TokenError: there is none.
+            TokenError: There is none.
         """
         with self._lock:
             now = time.time()

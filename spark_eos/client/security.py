@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_eos.client import sasl as sasl_settings
+from spark_eos.client import sasl_settings
 from spark_eos.client import tls as tls_settings
-from spark_eos.client.sasl import Sasl, sasl
+from spark_eos.client.sasl import Sasl
+from spark_eos.client.sasl_settings import sasl
 from spark_eos.client.tls import Tls, tls
 from spark_eos.errors import ConfigurationError
 
@@ -100,7 +101,7 @@ def security(settings: Mapping[str, Any]) -> Security:
     """Security as the client settings say.
 
     Raises:
-        ConfigurationError: a setting is missing, is not known, or can't be used.
+        ConfigurationError: A setting is missing, is not known, or can't be used.
     """
     given = [name for name in settings if is_security_setting(name)]
     known = {_PROTOCOL, *tls_settings.NAMES, *sasl_settings.NAMES}

@@ -58,14 +58,14 @@ class ClientSettings:
     Files of certificates and keys are read here, on the driver, and nowhere else.
 
     Args:
-        settings: librdkafka's names, or Spark's with ``kafka.`` before them, to strings, numbers
+        settings: Librdkafka's names, or Spark's with ``kafka.`` before them, to strings, numbers
             or booleans, and ``oauth_cb`` to a function; ``bootstrap.servers`` is required.
 
     Attributes:
-        security: how the clients reach the listener.
+        security: How the clients reach the listener.
 
     Raises:
-        ConfigurationError: a setting is missing, is spark-eos' own, or can't be used.
+        ConfigurationError: A setting is missing, is spark-eos' own, or can't be used.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ class ClientSettings:
         """The settings as they were given, secrets among them: for another process of this user.
 
         Raises:
-            ConfigurationError: there is a function, which can't travel as a plain value.
+            ConfigurationError: There is a function, which can't travel as a plain value.
         """
         if "oauth_cb" in self._given:
             raise ConfigurationError("kafka['oauth_cb'] is a function, and can't be had here")
@@ -137,7 +137,7 @@ class ClientSettings:
         """These settings, once librdkafka has accepted what it will be given on the workers.
 
         Raises:
-            ConfigurationError: in librdkafka's own words, with the setting's name.
+            ConfigurationError: In librdkafka's own words, with the setting's name.
         """
         _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
         return self

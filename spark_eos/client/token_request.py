@@ -20,13 +20,13 @@ def answer_to(request: urllib.request.Request, context: ssl.SSLContext, seconds:
     """The body of the answer.
 
     Args:
-        request: what to send.
-        context: for https.
-        seconds: for all of it, the look-up of the host's name included.
+        request: What to send.
+        context: For https.
+        seconds: For all of it, the look-up of the host's name included.
 
     Raises:
-        OSError: there is no answer in time, or it is an HTTP error or a redirect.
-        ValueError: the answer has no end.
+        OSError: There is no answer in time, or it is an HTTP error or a redirect.
+        ValueError: The answer has no end.
     """
     found: concurrent.futures.Future[bytes] = concurrent.futures.Future()
 

@@ -1,1 +1,1 @@
-"""The front ``format("kafka-eos")``, and the keeper behind it."""
+"""Exactly-once through ``format("kafka-eos")``, and the keeper process behind it."""

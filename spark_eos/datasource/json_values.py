@@ -1,6 +1,6 @@
-"""Dataclasses as plain values, for JSON, and back again by their types.
+"""Converts dataclasses to plain values for JSON, and back by their type hints.
 
-Nothing is made but what the types say: the other end can't choose what is called.
+Only what the types name is created: the sender can't choose what is called.
 """
 
 import dataclasses
@@ -17,32 +17,32 @@ _SEQUENCES: Final = (tuple, list, frozenset, set)
 
 
 class PlainError(ValueError):
-    """A value is not of its type."""
+    """A value does not have its declared type."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """Translates by types: scalars, dataclasses, mappings, sequences, enums and UUIDs.
+    """Converts by type: scalars, dataclasses, mappings, sequences, enums and UUIDs.
 
     Attributes:
-        special: how values of further classes become plain ones, and are made of those.
+        special: Two functions for each further class: to a plain value, and back.
     """
 
     special: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
 
     def to_plain(self, value: Any, kind: Any) -> Any:
-        """What JSON can hold.
+        """A value that JSON can hold.
 
         Raises:
-            PlainError: the value is not of that kind.
+            PlainError: The value does not have that type.
         """
         return self._translate(value, kind, into=True)
 
     def from_plain(self, value: Any, kind: Any) -> Any:
-        """The inverse.
+        """The inverse of `to_plain`.
 
         Raises:
-            PlainError: the value is none that `to_plain` makes of that kind.
+            PlainError: `to_plain` makes no such value of that type.
         """
         return self._translate(value, kind, into=False)
 
@@ -66,7 +66,7 @@ class Translator:
             return str(value) if into else uuid.UUID(_scalar(value, str))
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return value.value if into else kind(value)
-        raise TypeError(f"{kind} can't be translated")
+        raise TypeError(f"{kind} has no plain form")
 
     def _one_of(self, value: Any, kinds: tuple[Any, ...], *, into: bool) -> Any:
         if type(value) in kinds and type(value) in _SCALARS:
@@ -79,23 +79,23 @@ class Translator:
         if into:
             return {name: self.to_plain(getattr(value, name), hints[name]) for name in hints}
         if not isinstance(value, dict) or value.keys() != hints.keys():
-            raise PlainError(f"no {kind.__name__}")
+            raise PlainError(f"not a {kind.__name__}")
         return kind(**{name: self.from_plain(value[name], hints[name]) for name in hints})
 
     def _mapping(self, value: Any, kinds: tuple[Any, ...], origin: type, *, into: bool) -> Any:
         pairs = value.items() if into else value
         if not isinstance(pairs, Iterable):
-            raise PlainError(f"no {origin.__name__}")
+            raise PlainError(f"not a {origin.__name__}")
         found = [self._sequence(pair, kinds, tuple, into=into) for pair in pairs]
         return found if into else dict(found)
 
     def _sequence(self, value: Any, kinds: tuple[Any, ...], origin: type, *, into: bool) -> Any:
         if not into and not isinstance(value, list):
-            raise PlainError(f"no {origin.__name__}")
+            raise PlainError(f"not a {origin.__name__}")
         values = list(value)
         if origin is tuple and kinds[-1] is not Ellipsis:
             if len(values) != len(kinds):
-                raise PlainError(f"{len(values)} values for {len(kinds)}")
+                raise PlainError(f"{len(values)} values instead of {len(kinds)}")
             each = list(kinds)
         else:
             each = [kinds[0]] * len(values)
@@ -108,7 +108,7 @@ class Translator:
 def _scalar(value: Any, kind: type) -> Any:
     if type(value) is kind or (kind is float and type(value) is int):
         return value
-    raise PlainError(f"{type(value).__name__} where {kind.__name__} is expected")
+    raise PlainError(f"{type(value).__name__} instead of {kind.__name__}")
 
 
 @functools.cache

@@ -1,9 +1,9 @@
-"""The keeper: the process, on the driver's host, that holds a data source query's membership.
+"""The keeper: the process, on the driver's host, that keeps a data source query's membership.
 
-Spark plans, writes and commits the batches of a Python data source in processes of their own,
-none of which lives long. What must outlive them, a `QueryRun` with its members and heartbeats,
-lives here. The keeper ends when the query does: with Spark's driver, when a batch has failed or
-the query was stopped in one, or when for a while nothing has been planned or written.
+Spark plans, writes and commits the batches of a Python data source in short-lived processes. What
+must outlive them, a `QueryRun` with its members and heartbeats, lives here. The keeper ends with
+Spark's driver, when a batch fails or the query is stopped in one, or when nothing has been planned
+or written for a while.
 """
 
 import contextlib
@@ -13,14 +13,11 @@ import socket
 import sys
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from spark_eos.batch.batch_report import BatchReport
-from spark_eos.batch.plan import BatchPlan, BatchRange
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.datasource.in_flight_batch import InFlightBatch
 from spark_eos.datasource.json_values import PlainError
 from spark_eos.datasource.keeper_messages import (
     Abort,
@@ -34,10 +31,9 @@ from spark_eos.datasource.keeper_messages import (
 from spark_eos.datasource.keeper_socket import Peer, PeerError
 from spark_eos.driver.checkpoint_files import ArrowFiles
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.query_run import Partitions, QueryRun
+from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import (
     CheckpointError,
-    QueryStoppedError,
     SparkEosError,
     UnsupportedPipelineError,
     WriteError,
@@ -48,98 +44,31 @@ from spark_eos.kafka.deadline import Deadline
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which tasks may go on after the query was stopped.
+# Seconds that tasks may keep running after the query was stopped.
 _TASKS_OUTLIVE_STOP: Final = 5.0
 
-# How often the keeper looks whether it is still wanted, in seconds.
+# Seconds between two checks whether the keeper is still needed.
 _PULSE: Final = 1.0
-# So often in a row must no transaction be open: between two of them none is.
+# Consecutive pulses without an open transaction before the keeper ends: a task that is writing
+# has none between two transactions.
 _QUIET_PULSES: Final = 3
-# A process that connects has its request at hand, and one that has asked waits for the answer.
+# Seconds to read a request or send an answer: the other end sends and reads without delay.
 _MESSAGE_SECONDS: Final = 10.0
-# One job, and its result; a second one is refused in words of our own.
+# Spark runs one job. The second round exists only to fail with an error of our own.
 _ROUNDS: Final = 2
 
 
-class InFlightBatch:
-    """A batch that is planned and whose job Spark runs meanwhile.
-
-    Args:
-        run: the query's run.
-        batch_id: Spark's number of the batch.
-    """
-
-    def __init__(self, run: QueryRun, batch_id: int) -> None:
-        self.batch_id = batch_id
-        self._run = run
-        self._plan: Future[BatchPlan] = Future()
-        self._outcome: Future[JobOutcome] = Future()
-        self._report: Future[BatchReport] = Future()
-        threading.Thread(target=self._process, name=f"batch-{batch_id}", daemon=True).start()
-
-    def _process(self) -> None:
-        try:
-            self._report.set_result(self._run.process(self.batch_id, self._job))
-        except BaseException as error:  # noqa: BLE001 - raised where the report is waited for
-            self._report.set_exception(error)
-
-    def _job(
-        self,
-        settings: WriterSettings,
-        batch: BatchRange,
-        batch_plan: BatchPlan,
-        only: Partitions | None,
-    ) -> JobOutcome:
-        if only is None:
-            self._plan.set_result(batch_plan)
-            return self._outcome.result()
-        (topic, partition), *_ = only
-        raise WriteError(
-            f"batch {batch.batch_id} of group {settings.group_id!r}: {len(only)} source partitions "
-            f"are not written, the first is {topic}-{partition}: {self._outcome.result().reason}. "
-            "A data source can't write them in a further job; start the query again, and it goes "
-            "on exactly once"
-        )
-
-    def plan(self) -> BatchPlan:
-        """Waits for the plan.
-
-        Raises:
-            SparkEosError: the batch can't be written.
-        """
-        either: list[Future[Any]] = [self._plan, self._report]
-        wait(either, return_when=FIRST_COMPLETED)
-        if not self._plan.done():
-            self._report.result()
-        return self._plan.result()
-
-    def settle(self, outcome: JobOutcome) -> BatchReport:
-        """Ends the batch by what its tasks have reported.
-
-        Raises:
-            SparkEosError: it is not written; what was committed of it is committed once.
-        """
-        self._outcome.set_result(outcome)
-        return self._report.result()
-
-    def give_up(self) -> None:
-        """Ends the batch without knowing what became of its tasks."""
-        if not self._outcome.done():
-            self._outcome.set_exception(QueryStoppedError("the query was stopped in a batch"))
-        wait([self._report])
-
-
 class Keeper:
-    """One query's run from batch to batch; every request is answered before the next is read.
+    """One query's run from batch to batch; answers each request before it reads the next.
 
-    A run goes on only from a batch that was committed to the one that follows. In any other case
-    a new one fences whatever may still write.
+    A run continues only from a committed batch to the next one. Otherwise a new run begins, which
+    fences whatever may still write.
 
     Args:
-        driver: Spark's driver, without which the members leave.
+        driver: Spark's driver; when it ends, the members leave.
 
     Attributes:
-        leaving: whether members are leaving, which is not to be torn off half-way.
+        leaving: Whether members are leaving, which must not be interrupted.
     """
 
     def __init__(self, driver: HostProcess) -> None:
@@ -151,20 +80,21 @@ class Keeper:
         self.leaving = False
 
     def works(self) -> bool:
-        """Whether there are signs that the batch in hand is being written."""
+        """Whether the batch in flight shows signs of being written."""
         if self._in_flight is None or self._run is None:
             return False
         try:
             return self._run.writes()
         except SparkEosError as error:
-            logger.warning("whether batch %d is written: %s", self._in_flight.batch_id, error)
+            batch_id = self._in_flight.batch_id
+            logger.warning("can't tell whether batch %d is being written: %s", batch_id, error)
             return True
 
     def answer(self, request: object) -> Planned | BatchReport | Ended:
-        """Does what is asked.
+        """Does what a request asks for.
 
         Raises:
-            SparkEosError: it can't be done, and the run has ended by it.
+            SparkEosError: It failed, and the run is over.
         """
         if isinstance(request, Plan):
             return self._plan(request)
@@ -172,7 +102,7 @@ class Keeper:
             return self._commit(request)
         if isinstance(request, Abort):
             return Ended()
-        raise SparkEosError(f"a keeper is not asked for {type(request).__name__}")
+        raise SparkEosError(f"a keeper does not handle {type(request).__name__}")
 
     def _plan(self, request: Plan) -> Planned:
         files = ArrowFiles(request.checkpoint_location)
@@ -202,7 +132,7 @@ class Keeper:
 
     def _commit(self, request: Commit) -> BatchReport:
         if self._in_flight is None and self._last and self._last.batch_id == request.batch_id:
-            # Spark may ask for a commit more than once.
+            # Spark may commit a batch more than once.
             return self._last
         if (
             self._run is None
@@ -211,8 +141,8 @@ class Keeper:
         ):
             planned = "none" if self._in_flight is None else self._in_flight.batch_id
             raise WriteError(
-                f"batch {request.batch_id} is to be committed, and {planned} is planned: start the "
-                "query again, and it goes on exactly once"
+                f"Spark commits batch {request.batch_id}, but the planned batch is {planned}: "
+                "start the query again, and it goes on exactly once"
             )
         self._run.run_id = request.query_run
         self._last = self._in_flight.settle(request.outcome)
@@ -220,17 +150,17 @@ class Keeper:
         return self._last
 
     def close(self) -> None:
-        """Ends the run: its members leave the group, so whoever still writes is refused."""
+        """Ends the run: its members leave the group, so the broker refuses tasks still writing."""
         self.leaving = True
         run, self._run = self._run, None
-        in_hand, self._in_flight = self._in_flight, None
+        in_flight, self._in_flight = self._in_flight, None
         self._last = None
         try:
-            if in_hand is not None:
-                in_hand.give_up()
+            if in_flight is not None:
+                in_flight.give_up()
             if run is not None:
                 # Spark kills tasks of a stopped query only after spark.python.task.killTimeout.
-                run.leave(_TASKS_OUTLIVE_STOP if in_hand is not None else 0.0, aside=True)
+                run.leave(_TASKS_OUTLIVE_STOP if in_flight is not None else 0.0, aside=True)
         finally:
             self.leaving = False
 
@@ -246,7 +176,7 @@ def _query_id(files: ArrowFiles, offset_log: OffsetLog, location: str) -> str:
         raise UnsupportedPipelineError(
             "the query keeps state (its checkpoint has a directory `state`). Exactly-once needs "
             "the rows of a source partition to stay in one task in offset order; shuffle in a "
-            "query of its own, to a topic in between"
+            "separate query, to an intermediate topic"
         )
     return offset_log.query_id()
 
@@ -259,22 +189,22 @@ def serve(
     idle_seconds: float,
     ending: threading.Event,
 ) -> None:
-    """Answers requests until the keeper is not wanted any more.
+    """Answers requests until the keeper is no longer needed.
 
     Args:
-        listener: a Unix domain socket that listens.
-        path: its name, which is gone when this returns.
-        keeper: who answers.
-        driver: the keeper ends with it.
-        idle_seconds: and when so long nobody has asked for anything and nothing is written: Spark
-            does not always tell that a query was stopped.
-        ending: the keeper ends as well when this is set.
+        listener: A listening Unix domain socket.
+        path: The socket's name, removed before this returns.
+        keeper: Answers the requests.
+        driver: Spark's driver; the keeper ends with it.
+        idle_seconds: Seconds without a request, and without rows being written, after which the
+            keeper ends: Spark does not always report that a query was stopped.
+        ending: The keeper also ends when this is set.
     """
     listener.settimeout(_PULSE)
     until, quiet = time.monotonic() + idle_seconds, 0
     with contextlib.ExitStack() as at_end:
         at_end.callback(keeper.close)
-        # Whoever plans next starts a keeper of its own, from here on.
+        # From here on, the next process that plans starts a new keeper.
         at_end.callback(listener.close)
         at_end.callback(path.unlink, missing_ok=True)
         while driver.alive and quiet < _QUIET_PULSES and not ending.is_set():
@@ -294,24 +224,24 @@ def serve(
 
 
 def _serve_one(accepted: socket.socket, keeper: Keeper, at_end: contextlib.ExitStack) -> bool:
-    """Answers one request; whether the keeper goes on."""
+    """Answers one request; returns whether the keeper goes on."""
     try:
         peer = Peer(accepted)
         request = from_plain(peer.receive(Deadline(_MESSAGE_SECONDS, "")))
     except EOFError:
         return True
     except (OSError, PeerError, PlainError) as error:
-        logger.warning("a request is not answered: %r", error)
+        logger.warning("ignoring an invalid request: %r", error)
         return True
     except SparkEosError as error:
         return _answered(peer, error)
     answer: Planned | BatchReport | Ended | SparkEosError
     try:
         answer, goes_on = keeper.answer(request), not isinstance(request, Abort)
-    except Exception as error:  # noqa: BLE001 - told to who asked
-        answer, goes_on = _told(error), False
+    except Exception as error:  # noqa: BLE001 - sent as the answer
+        answer, goes_on = _as_answer(error), False
     if not goes_on:
-        # Before the answer: when Spark's process has it, the members have left.
+        # Before the answer, so that the members have left when Spark's process receives it.
         at_end.close()
     return _answered(peer, answer) and goes_on
 
@@ -320,12 +250,12 @@ def _answered(peer: Peer, answer: Planned | BatchReport | Ended | SparkEosError)
     try:
         peer.send(to_plain(answer), Deadline(_MESSAGE_SECONDS, ""))
     except OSError:
-        # The query was stopped while it waited.
+        # The query was stopped while its process waited.
         return False
     return True
 
 
-def _told(error: Exception) -> SparkEosError:
+def _as_answer(error: Exception) -> SparkEosError:
     if isinstance(error, SparkEosError):
         return error
     logger.error("the keeper has failed", exc_info=error)
@@ -333,13 +263,13 @@ def _told(error: Exception) -> SparkEosError:
 
 
 def main(path: str, pid: str, started: str, idle_seconds: str) -> None:
-    """Runs a keeper; once it can be reached, it prints a line and no more.
+    """Runs a keeper, which prints one line as soon as it listens.
 
     Args:
-        path: where to listen.
-        pid: process id of Spark's driver.
-        started: when that process started.
-        idle_seconds: how long to wait for the next batch.
+        path: Where to listen.
+        pid: Process id of Spark's driver.
+        started: When that process started.
+        idle_seconds: How long to wait for the next batch.
     """
     driver = HostProcess(int(pid), started)
     keeper = Keeper(driver)
@@ -355,7 +285,7 @@ def main(path: str, pid: str, started: str, idle_seconds: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        print("ready", flush=True)  # noqa: T201 - to who has started it
+        print("ready", flush=True)  # noqa: T201 - read by the process that starts a keeper
         serve(listener, Path(path), keeper, driver, float(idle_seconds), ending)
 
 

@@ -1,4 +1,4 @@
-"""How Spark's processes on the driver's host find a query's keeper, start it, and ask it."""
+"""How Spark's processes on the driver's host find, start and ask a query's keeper."""
 
 import contextlib
 import os
@@ -32,30 +32,30 @@ from spark_eos.kafka.deadline import Deadline, RetriableError
 
 _Answer = TypeVar("_Answer", Planned, BatchReport, Ended)
 
-# The name of a Unix domain socket may have 107 bytes on Linux, and 103 on macOS (unix(7)).
+# A Unix domain socket's name may have 107 bytes on Linux, and 103 on macOS (unix(7)).
 _LONGEST_PATH: Final = 100
 _NO_KEEPER: Final = (FileNotFoundError, ConnectionRefusedError)
-# It has ended with a request in hand.
+# The keeper ended while it handled a request.
 _ENDED: Final = (EOFError, ConnectionResetError, BrokenPipeError)
-# Kept, or Python would warn of processes that still run.
+# Kept, or Python would warn about processes that are still running.
 _started: list[subprocess.Popen[bytes]] = []
 
 
 class KeeperClient:
-    """Asks the keeper of one query of the driver that this process works for.
+    """Asks the keeper of one query, on behalf of the driver that this process works for.
 
-    Only this user can reach the keeper: it listens on a Unix domain socket in directories that are
-    the user's own, and each end looks whose process the other one is. Settings, secrets among them,
-    travel over that socket alone.
+    Only this user can reach the keeper: it listens on a Unix domain socket in the user's own
+    directories, and each end checks which user owns the other process. Settings, including
+    secrets, travel only over that socket.
 
     Args:
-        group_id: the query's consumer group.
-        checkpoint_location: the query's checkpoint.
-        answer_within: seconds that a keeper may take for an answer; it gives up before.
+        group_id: The query's consumer group.
+        checkpoint_location: The query's checkpoint.
+        answer_within: Seconds to wait for an answer; the keeper itself gives up earlier.
 
     Raises:
-        ConfigurationError: there is no directory for the socket.
-        SparkEosError: the driver has ended.
+        ConfigurationError: No directory can be used for the socket.
+        SparkEosError: The driver has ended.
     """
 
     def __init__(self, group_id: str, checkpoint_location: str, answer_within: float) -> None:
@@ -66,14 +66,14 @@ class KeeperClient:
         self._path = _directory() / f"{sha256(text.encode()).hexdigest()[:16]}.sock"
 
     def plan(self, request: Plan, idle_seconds: float) -> Planned:
-        """The plan of the batch that Spark has begun, from a keeper that is started if need be.
+        """Plans the batch that Spark has begun; starts a keeper if none is running.
 
         Args:
-            request: what to plan.
-            idle_seconds: how long a keeper waits for another batch.
+            request: What to plan.
+            idle_seconds: How long a new keeper waits for another batch.
 
         Raises:
-            SparkEosError: the batch can't be written.
+            SparkEosError: The batch can't be written.
         """
         deadline = Deadline(request.settings.connect_timeout_ms / 1000, "connect_timeout_ms")
 
@@ -82,9 +82,9 @@ class KeeperClient:
                 return self._ask(request, Planned)
             except _NO_KEEPER as error:
                 self._start(idle_seconds, deadline)
-                raise RetriableError("it ends as soon as it is started") from error
+                raise RetriableError("it ends as soon as it starts") from error
             except _ENDED as error:
-                raise RetriableError("it ended while it was asked") from error
+                raise RetriableError("it ended before it answered") from error
 
         what = f"asking the process that keeps the members of group {self._group_id!r}"
         return deadline.attempts(what)(attempt)
@@ -93,19 +93,19 @@ class KeeperClient:
         """Ends a batch whose tasks have succeeded.
 
         Raises:
-            SparkEosError: it is not written; what was committed of it is committed once.
+            SparkEosError: Rows are missing; those that were committed are committed once.
         """
         try:
             return self._ask(request, BatchReport)
         except (*_NO_KEEPER, *_ENDED) as error:
             raise WriteError(
                 f"batch {request.batch_id} of group {self._group_id!r}: the process that keeps the "
-                "group's members has ended while the batch was written. Start the query again, "
-                "and it goes on exactly once"
+                "group's members ended while the batch was written. Start the query again, and it "
+                "goes on exactly once"
             ) from error
 
     def abort(self) -> None:
-        """Lets the members leave, if there is still somebody who keeps them."""
+        """Makes the members leave, if a keeper is still running."""
         try:
             self._ask(Abort(), Ended)
         except (*_NO_KEEPER, *_ENDED):
@@ -120,14 +120,14 @@ class KeeperClient:
             except TimeoutError as error:
                 raise deadline.exceeded(
                     f"{peer.name}, which keeps the members of group {self._group_id!r}: an answer",
-                    "it has said nothing",
+                    "nothing received",
                 ) from error
             except PlainError as error:
                 raise SparkEosError(f"{peer.name}: {error}") from None
         if isinstance(answer, SparkEosError):
             raise answer
         if not isinstance(answer, kind):
-            raise SparkEosError(f"a keeper has answered with {type(answer).__name__}")
+            raise SparkEosError(f"the keeper answered with an unexpected {type(answer).__name__}")
         return answer
 
     @contextlib.contextmanager
@@ -137,8 +137,8 @@ class KeeperClient:
             peer = found.__enter__()
         except PeerError as error:
             raise SparkEosError(
-                f"the socket {self._path} can't be used: {error}. Remove it, or let TMPDIR name "
-                "another place"
+                f"the socket {self._path} can't be used: {error}. Remove it, or set TMPDIR to "
+                "another directory"
             ) from error
         except (BlockingIOError, TimeoutError) as error:
             raise deadline.exceeded(f"connecting to {self._path}", error) from error
@@ -148,7 +148,7 @@ class KeeperClient:
             found.__exit__(None, None, None)
 
     def _start(self, idle_seconds: float, deadline: Deadline) -> None:
-        # Of two that start at a time, the second finds the first one's keeper.
+        # If two processes start one at the same time, the second finds the first one's keeper.
         path = self._path.parent / "lock"
         lock = filelock.FileLock(path, mode=0o600, timeout=deadline.remaining())
         try:
@@ -159,7 +159,7 @@ class KeeperClient:
             with self._connected(deadline):
                 return
         except _NO_KEEPER:
-            # What a keeper that was killed has left.
+            # A killed keeper leaves its socket behind.
             self._path.unlink(missing_ok=True)
             process = _keeper(self._path, self._driver, idle_seconds, self._group_id, deadline)
             _started.append(process)
@@ -179,25 +179,25 @@ def _keeper(
             str(driver.pid),
             driver.started,
             str(idle_seconds),
-            group_id,  # for who looks at the list of processes
+            group_id,  # shown in the list of processes
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        # Where modules come from, --py-files and a session's artifacts included.
+        # The same modules, including --py-files and a session's artifacts.
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
-        # It outlives the worker, which is ended by signals to its process group.
+        # Outlives the worker: Spark ends workers with signals to their process group.
         start_new_session=True,
     )
-    assert process.stdout is not None  # noqa: S101 - as asked for
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
     with process.stdout as output:
-        # Its only line, to the end: unbuffered, as Spark has it, Python writes it in two parts.
+        # Read the whole line: Spark runs Python unbuffered, which writes it in two parts.
         line = b"?"
         while line and not line.endswith(b"\n"):
             if not wait([output.fileno()], deadline.remaining()):
                 process.kill()
                 process.wait()
                 raise deadline.exceeded(
-                    f"starting {sys.executable} -m spark_eos.datasource.keeper", "silence"
+                    f"starting {sys.executable} -m spark_eos.datasource.keeper", "no output"
                 )
             line = os.read(output.fileno(), 100)
     return process
@@ -217,6 +217,6 @@ def _directory() -> Path:
             return directory
     except OSError as error:
         raise ConfigurationError(
-            f"the directory {directory}, for a socket, can't be used: {error}; TMPDIR names "
-            "another place for it"
+            f"the directory {directory}, for a socket, can't be used: {error}; set TMPDIR to "
+            "another directory"
         ) from error

@@ -1,7 +1,7 @@
-"""What Spark's short-lived Python processes ask of the keeper, and what it answers.
+"""What Spark's short-lived Python processes ask the keeper, and what it answers.
 
-On the socket each is plain values: of a fixed list of classes, or errors of this package. Who
-changes one of them so that an older version can't read it raises the version in
+On the socket, each message is plain values of a class from a fixed list, or of an error of this
+package. A change that older versions can't read needs a new version number in
 `spark_eos.datasource.keeper_socket`.
 """
 
@@ -26,10 +26,10 @@ class Plan:
     """Asks for the plan of the batch that Spark has begun; answered with `Planned`.
 
     Attributes:
-        settings: the writer's settings.
-        checkpoint_location: the query's checkpoint.
-        max_members: maximum number of group members.
-        group_timeout_ms: milliseconds that each call to the group may take.
+        settings: The writer's settings.
+        checkpoint_location: The query's checkpoint.
+        max_members: Maximum number of group members.
+        group_timeout_ms: Milliseconds allowed for each call to the group.
     """
 
     settings: WriterSettings
@@ -44,8 +44,8 @@ class Planned:
 
     Attributes:
         batch_id: Spark's number of the batch.
-        query_id: the query that the checkpoint belongs to.
-        plan: how to treat each source partition.
+        query_id: The query that the checkpoint belongs to.
+        plan: How to treat each source partition.
     """
 
     batch_id: int
@@ -55,12 +55,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Commit:
-    """Tells that a batch's tasks have succeeded; answered with its `BatchReport`.
+    """Reports that a batch's tasks have succeeded; answered with its `BatchReport`.
 
     Attributes:
         batch_id: Spark's number of the batch.
         query_run: Spark's id of the query's run, or "".
-        outcome: what the tasks have reported.
+        outcome: What the tasks reported.
     """
 
     batch_id: int
@@ -70,7 +70,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Abort:
-    """Tells that the query ends; answered with `Ended`."""
+    """Reports that the query ends; answered with `Ended`."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ _PLAIN: Final = Translator({ClientSettings: (ClientSettings.plain, ClientSetting
 
 
 def to_plain(message: Message | SparkEosError) -> dict[str, Any]:
-    """A message or an error as plain values; secrets among them, for this user's processes only.
+    """A message or an error as plain values, which may hold secrets: for this user's processes.
 
     Raises:
-        PlainError: a field is not of its type.
-        ConfigurationError: the client settings have a function.
+        PlainError: A field has the wrong type.
+        ConfigurationError: The client settings hold a function.
     """
     if isinstance(message, SparkEosError):
-        name, arguments = _told(message)
+        name, arguments = _name_and_arguments(message)
         kinds = _arguments(_ERRORS[name])
         values = [_PLAIN.to_plain(*pair) for pair in zip(arguments, kinds, strict=True)]
         return {"error": name, "arguments": values}
@@ -106,27 +106,27 @@ def to_plain(message: Message | SparkEosError) -> dict[str, Any]:
 
 
 def from_plain(document: object) -> Message | SparkEosError:
-    """The inverse.
+    """The inverse of `to_plain`.
 
     Raises:
-        PlainError: it is neither.
-        ConfigurationError: client settings can't be used.
+        PlainError: The document is neither a message nor an error.
+        ConfigurationError: The client settings can't be used.
     """
     match document:
         case {"error": str(name), "arguments": list(values)} if name in _ERRORS:
             kinds = _arguments(_ERRORS[name])
             if len(kinds) != len(values):
-                raise PlainError(f"no {name}")
+                raise PlainError(f"not a {name}: {len(values)} arguments instead of {len(kinds)}")
             pairs = zip(values, kinds, strict=True)
             return _ERRORS[name](*(_PLAIN.from_plain(*pair) for pair in pairs))
         case {"message": str(name), "fields": fields} if name in _MESSAGES:
             message: Message = _PLAIN.from_plain(fields, _MESSAGES[name])
             return message
-    raise PlainError("no message of a keeper")
+    raise PlainError("not a keeper's message")
 
 
-def _told(error: SparkEosError) -> tuple[str, tuple[Any, ...]]:
-    """The name of an error's class, and what it is made of."""
+def _name_and_arguments(error: SparkEosError) -> tuple[str, tuple[Any, ...]]:
+    """The name of an error's class, and the arguments that make an equal error."""
     name = type(error).__name__
     if _ERRORS.get(name) is not type(error):
         return SparkEosError.__name__, (str(error),)
@@ -137,8 +137,8 @@ def _told(error: SparkEosError) -> tuple[str, tuple[Any, ...]]:
 
 
 def _arguments(kind: type[SparkEosError]) -> list[Any]:
-    """The types of what an error is made of: a text, unless it says otherwise."""
-    if not isinstance(kind.__init__, types.FunctionType):  # one of Python's own
+    """The types of an error's arguments: one text, unless its class defines others."""
+    if not isinstance(kind.__init__, types.FunctionType):  # inherited from Python's Exception
         return [str]
     hints = typing.get_type_hints(kind.__init__)
     return [hint for name, hint in hints.items() if name != "return"]

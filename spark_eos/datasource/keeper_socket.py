@@ -1,8 +1,8 @@
-"""The socket between a keeper and those who ask it: who is at the other end, and messages.
+"""The socket between a keeper and its clients: the peer's identity, and messages.
 
-A message is JSON (UTF-8); before it come four bytes that name the protocol and its version, and
-its length in four more. Nothing that comes is ever run, and nothing is read from, or told to, a
-process of another user.
+A message is JSON (UTF-8) after a header of eight bytes: four for the protocol and its version, four
+for the length. Nothing received is ever run, and nothing is read from, or sent to, a process of
+another user.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ from typing import Any, Final
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.deadline import Deadline
 
-# The last one is the version of `spark_eos.datasource.keeper_messages`.
+# The last byte is the version of `spark_eos.datasource.keeper_messages`.
 _PROTOCOL: Final = b"EOS\x01"
 _HEADER: Final = struct.Struct(">4sI")
-# Some 200 bytes for each source partition.
+# Ample: a message has about 200 bytes per source partition.
 _LONGEST: Final = 1 << 28
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class PeerError(SparkEosError):
-    """The other end of the socket is another user's, or speaks something else."""
+    """The other end of the socket belongs to another user, or uses another protocol."""
 
 
 def _peer(connection: socket.socket) -> tuple[int | None, int]:
-    """Process id, where the system tells it, and user id of the other end."""
+    """Process id (None where the system does not report it) and user id of the other end."""
     if hasattr(socket, "SO_PEERCRED"):
         found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, user, _group = _CREDENTIALS.unpack(found)
@@ -48,47 +48,47 @@ class Peer:
     """The other end of a socket, a process of this user.
 
     Args:
-        connection: the connected socket.
+        connection: The connected socket.
 
     Attributes:
-        name: the process in words.
+        name: The process, for messages.
 
     Raises:
-        PeerError: it is another user's.
+        PeerError: The process belongs to another user.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         pid, user = _peer(connection)
         self.name = "the process" if pid is None else f"process {pid}"
         if user != os.geteuid():
-            raise PeerError(f"{self.name} belongs to user id {user} and not to this one")
+            raise PeerError(f"{self.name} belongs to user id {user}, not to {os.geteuid()}")
         self._connection = connection
 
     def send(self, message: object, deadline: Deadline) -> None:
         """Sends a message of plain values.
 
         Raises:
-            OSError: the other end has gone, or does not read; `TimeoutError` if the time is up.
+            OSError: The other end has closed or does not read; `TimeoutError` if the time is up.
         """
         body = json.dumps(message, allow_nan=False).encode()
         self._bound(deadline)
         self._connection.sendall(_HEADER.pack(_PROTOCOL, len(body)) + body)
 
     def receive(self, deadline: Deadline) -> Any:
-        """The next message.
+        """Receives the next message.
 
         Raises:
-            EOFError: there is none, since the other end has gone.
-            OSError: the connection is lost; `TimeoutError` if the time is up.
-            PeerError: what comes is no message.
+            EOFError: The other end has closed.
+            OSError: The connection is lost; `TimeoutError` if the time is up.
+            PeerError: The bytes received are not a message.
         """
         protocol, length = _HEADER.unpack(self._exactly(_HEADER.size, deadline))
         if protocol != _PROTOCOL or length > _LONGEST:
-            raise PeerError(f"{self.name} does not speak this version's protocol")
+            raise PeerError(f"{self.name} does not use this version's protocol")
         try:
             return json.loads(self._exactly(length, deadline))
         except (ValueError, RecursionError):
-            raise PeerError(f"{self.name} has sent what is no JSON") from None
+            raise PeerError(f"{self.name} sent invalid JSON") from None
 
     def _exactly(self, size: int, deadline: Deadline) -> bytes:
         received = bytearray()
@@ -108,11 +108,11 @@ class Peer:
 
 @contextlib.contextmanager
 def connected(path: Path, deadline: Deadline) -> Iterator[Peer]:
-    """Connects to whoever of this user listens.
+    """Connects to this user's process that listens at a path.
 
     Raises:
-        OSError: nobody does, or not in time.
-        PeerError: another user does.
+        OSError: No process listens, or none accepts in time.
+        PeerError: The listening process belongs to another user.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(deadline.remaining() or 0.001)

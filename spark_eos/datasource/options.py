@@ -1,4 +1,4 @@
-"""Options of ``format("kafka-eos")``: `ExactlyOnceSink`'s, as Spark writes options."""
+"""Options of ``format("kafka-eos")``: those of `ExactlyOnceSink`, in Spark's spelling."""
 
 import difflib
 import inspect
@@ -16,13 +16,13 @@ from spark_eos.spark.sink import ExactlyOnceSink
 _CLIENT: Final = "kafka."
 _IDLE_TIMEOUT: Final = "idle_timeout_ms"
 _REQUIRED: Final = inspect.Parameter.empty
-# What Spark itself passes beside the options that the user has set.
+# Options that Spark adds to those that the user has set.
 _SPARKS_OWN: Final = ("queryname",)
-# A data source has one job for a batch, and no process of the user's own on the driver.
+# A data source has one job per batch, and its options are text: it can't take functions.
 _OF_THE_SINK_ONLY: Final = ("kafka", "max_rounds", "on_batch")
 
 
-# Secrets among the client settings that Spark takes for none (spark.redaction.regex).
+# Secret client settings that Spark does not recognize as secrets (spark.redaction.regex).
 _SHOWN_BY_SPARK: Final = {"ssl.key.pem": "ssl.key.location"}
 
 
@@ -31,13 +31,13 @@ def _camel_case(name: str) -> str:
     return first + "".join(map(str.title, others))
 
 
-def _truth(text: str) -> bool:
+def _parse_bool(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
     return text.lower() == "true"
 
 
-_PARSERS: Final[Mapping[type, Callable[[str], Any]]] = {int: int, float: float, bool: _truth}
+_PARSERS: Final[Mapping[type, Callable[[str], Any]]] = {int: int, float: float, bool: _parse_bool}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Option:
         try:
             return self.parse(text)
         except ValueError:
-            kind = "true or false" if self.parse is _truth else "a number"
+            kind = "true or false" if self.parse is _parse_bool else "a number"
             raise ConfigurationError(f"option {self.shown} must be {kind}, not {text!r}") from None
 
 
@@ -72,14 +72,14 @@ KNOWN: Final = _known()
 
 @dataclass(frozen=True)
 class DataSourceOptions:
-    """Options of a data source query, checked.
+    """Checked options of a data source query.
 
     Attributes:
-        settings: the writer's settings.
-        checkpoint_location: the query's checkpoint.
-        max_members: maximum number of group members.
-        group_timeout_ms: milliseconds that each call to the group may take.
-        idle_timeout_ms: milliseconds without a batch after which the members leave.
+        settings: The writer's settings.
+        checkpoint_location: The query's checkpoint.
+        max_members: Maximum number of group members.
+        group_timeout_ms: Milliseconds allowed for each call to the group.
+        idle_timeout_ms: Milliseconds without a batch after which the members leave.
     """
 
     settings: WriterSettings
@@ -90,29 +90,29 @@ class DataSourceOptions:
 
 
 def query_location(options: Mapping[str, str]) -> tuple[str, str]:
-    """The group and the checkpoint, which tell a query from others.
+    """The group and the checkpoint, which identify a query.
 
     Raises:
-        ConfigurationError: one of them is missing.
+        ConfigurationError: One of them is missing.
     """
     group_id, checkpoint = (options.get(n.lower(), "") for n in ("groupId", "checkpointLocation"))
     if not checkpoint:
         raise ConfigurationError(
             "option checkpointLocation is missing: set it as an option of the query, since a data "
-            "source is not told of spark.sql.streaming.checkpointLocation"
+            "source can't see spark.sql.streaming.checkpointLocation"
         )
     check_text("groupId", group_id)
     return group_id, checkpoint
 
 
 def answer_within(options: Mapping[str, str]) -> float:
-    """Seconds in which a query's keeper has answered, or has given up, whatever it was asked.
+    """Seconds within which a query's keeper answers any request, or gives up.
 
-    It does several things to the group one after the other, each within ``groupTimeoutMs``, and may
+    The keeper makes several calls to the group in turn, each within ``groupTimeoutMs``, and may
     wait for transactions to end.
 
     Raises:
-        ConfigurationError: naming an option that is no number.
+        ConfigurationError: An option is not a number; the error names it.
     """
     connect, group, transaction, block = (
         option.value(options[shown]) if shown in options else option.default
@@ -123,10 +123,11 @@ def answer_within(options: Mapping[str, str]) -> float:
 
 
 def read_options(options: Mapping[str, str]) -> DataSourceOptions:
-    """Reads the options as Spark hands them over, their names in lower case.
+    """Reads the options as Spark passes them, with their names in lower case.
 
     Raises:
-        ConfigurationError: naming the option; see `in_option_names`.
+        ConfigurationError: An option is unknown, missing or can't be used; the error names it. See
+            `in_option_names`.
     """
     kafka = {
         name.removeprefix(_CLIENT): text
@@ -136,9 +137,9 @@ def read_options(options: Mapping[str, str]) -> DataSourceOptions:
     for name, instead in _SHOWN_BY_SPARK.items():
         if name in kafka:
             raise ConfigurationError(
-                f"option {_CLIENT}{name} would be shown in plans and event logs by versions of "
-                "Spark that show options, since it has none of the words by which Spark knows a "
-                f"secret. Set {_CLIENT}{instead}, a file on the driver's host"
+                f"option {_CLIENT}{name} can't be used: versions of Spark that show options would "
+                "print it in plans and event logs, since Spark does not recognize its name as a "
+                f"secret's. Set {_CLIENT}{instead}, a file on the driver's host"
             )
     chosen = {
         option.name: option.default for option in KNOWN.values() if option.default is not _REQUIRED
@@ -170,8 +171,8 @@ def _is_known(name: str) -> bool:
         f"did you mean {shown}?"
         if nearest
         else (
-            f"there are {', '.join(sorted(o.shown for o in KNOWN.values()))}, and Kafka's client "
-            f"settings after {_CLIENT!r}"
+            f"the options are {', '.join(sorted(o.shown for o in KNOWN.values()))}, and Kafka's "
+            f"client settings after {_CLIENT!r}"
         )
     )
     raise ConfigurationError(f"there is no option {name!r}: {hint}")
@@ -182,7 +183,13 @@ _CLIENT_SETTING: Final = re.compile(r"kafka\['([^']+)'\]")
 
 
 def in_option_names(error: SparkEosError) -> SparkEosError:
-    """The error with the names of options as a data source's user writes them."""
+    """The error with option names as a data source's user writes them.
+
+    Example:
+        >>> from spark_eos.errors import ConfigurationError
+        >>> in_option_names(ConfigurationError("max_members must be a number above 0"))
+        ConfigurationError('maxMembers must be a number above 0')
+    """
     text = _NAMES.sub(lambda found: _camel_case(found[0]), str(error))
     error.args = (_CLIENT_SETTING.sub(rf"{_CLIENT}\1", text), *error.args[1:])
     return error

@@ -1,7 +1,7 @@
-"""`KafkaEosDataSource`: ``format("kafka-eos")``, a front on Spark's Python Data Source API.
+"""`KafkaEosDataSource`: ``format("kafka-eos")``, on Spark's Python Data Source API.
 
-Spark plans, writes and commits every batch in processes of its own. The run that lasts from batch
-to batch is kept by a process beside them: `spark_eos.datasource.keeper`.
+Spark plans, writes and commits every batch in short-lived processes. A process beside them,
+`spark_eos.datasource.keeper`, keeps the run from batch to batch.
 """
 
 import logging
@@ -43,7 +43,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f'format("kafka-eos") needs Spark 4.1 or newer, this is {pyspark.__version__}; '
-        "ExactlyOnceSink does the same on Spark 4.0"
+        "use ExactlyOnceSink on Spark 4.0"
     ) from error
 
 logger = logging.getLogger(__name__)
@@ -56,10 +56,22 @@ _RUN_ID = "spark.jobGroup.id"
 class KafkaEosDataSource(DataSource):
     """Writes a streaming query's rows to Kafka exactly once: ``format("kafka-eos")``.
 
-    Register it with ``spark.dataSource.register(KafkaEosDataSource)``, and write with
-    `write_stream`. Columns and guarantee are those of `ExactlyOnceSink`; the options are its
-    arguments in Spark's spelling (``groupId``, ``maxTransactionRecords``), with client settings
-    after ``kafka.``. Needs Spark 4.1.
+    Columns and guarantee are those of `ExactlyOnceSink`. The options are its arguments in Spark's
+    spelling (``groupId``, ``maxTransactionRecords``), with client settings after ``kafka.``. Needs
+    Spark 4.1.
+
+    Example:
+        Register the format once per session, then write with `write_stream`::
+
+            spark.dataSource.register(KafkaEosDataSource)
+            query = (
+                write_stream(orders)
+                .option("kafka.bootstrap.servers", "localhost:9092")
+                .option("groupId", "order-processors")
+                .option("topic", "orders-enriched")
+                .option("checkpointLocation", "file:///checkpoints/orders")
+                .start()
+            )
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -67,12 +79,13 @@ class KafkaEosDataSource(DataSource):
         self._plans = True
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark makes an instance in the process that plans, and sends one to that which commits.
+        # Spark creates an instance in the process that plans, and sends a copy to the one that
+        # commits.
         return {**self.__dict__, "_plans": False}
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The format's name, ``kafka-eos``."""
         return "kafka-eos"
 
     def streamWriter(  # noqa: N802 - Spark's name for it
@@ -80,16 +93,16 @@ class KafkaEosDataSource(DataSource):
         schema: T.StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's too
     ) -> DataSourceStreamArrowWriter:
-        """The writer of one batch; in the process that plans, with the batch's plan.
+        """The writer of one batch; in the process that plans, it holds the batch's plan.
 
         Raises:
-            SparkEosError: the batch can't be written; Spark stops the query with this as reason.
+            SparkEosError: The batch can't be written; Spark stops the query with this error.
         """
         if not self._plans:
             return _Writer(_location(self.options))
         if overwrite:
             raise UnsupportedPipelineError("only output mode append can be written")
-        with _told_in_option_names():
+        with _raised_in_option_names():
             options = read_options(self.options)
             check_columns(schema, options.settings.topic)
             check_marked(schema)
@@ -105,7 +118,7 @@ class KafkaEosDataSource(DataSource):
 
 
 def _location(options: Mapping[str, str]) -> tuple[str, str, float]:
-    """What a `KeeperClient` is made of."""
+    """The arguments of `KeeperClient`."""
     return (*query_location(options), answer_within(options))
 
 
@@ -130,7 +143,7 @@ class _Writer(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         settings, planned = self._settings, self._planned
         if context is None or settings is None or planned is None:
-            raise SparkEosError("only a task of a planned batch can write")
+            raise SparkEosError("only a Spark task of a planned batch can write")
         _check_batch(planned, context, self._location[1])
         (report,) = write_task(settings, planned.plan)(iterator)
         return _TaskReport(context.getLocalProperty(_RUN_ID) or "", report.to_pylist())
@@ -139,13 +152,13 @@ class _Writer(DataSourceStreamArrowWriter):
         reports = [message for message in messages if isinstance(message, _TaskReport)]
         outcome = job_outcome(row for report in reports for row in report.rows)
         query_run = reports[0].query_run if reports else ""
-        with _told_in_option_names():
+        with _raised_in_option_names():
             done = KeeperClient(*self._location).commit(Commit(batchId, query_run, outcome))
         announce(done, ())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        # Nothing is undone: what tasks have committed is committed, and is skipped by whoever
-        # writes the batch again. Spark also calls this after a commit that has failed.
+        # Nothing to undo: rows that tasks have committed stay, and the next run skips them. Spark
+        # also calls this after a failed commit.
         KeeperClient(*self._location).abort()
 
 
@@ -153,14 +166,14 @@ def _check_batch(planned: Planned, context: TaskContext, checkpoint: str) -> Non
     query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
     if (query_id, batch_id) != (planned.query_id, str(planned.batch_id)):
         raise CheckpointError(
-            f"checkpointLocation {checkpoint!r} has, as Python sees it on the driver's host, batch "
-            f"{planned.batch_id} of query {planned.query_id}, and this is batch {batch_id} of "
+            f"checkpointLocation {checkpoint!r}, as Python sees it on the driver's host, has batch "
+            f"{planned.batch_id} of query {planned.query_id}, but this is batch {batch_id} of "
             f"query {query_id}: give the full URI, such as hdfs://namenode/checkpoints/orders"
         )
 
 
 @contextmanager
-def _told_in_option_names() -> Iterator[None]:
+def _raised_in_option_names() -> Iterator[None]:
     try:
         yield
     except SparkEosError as error:
@@ -168,28 +181,32 @@ def _told_in_option_names() -> Iterator[None]:
 
 
 def write_stream(frame: DataFrame) -> DataStreamWriter:
-    """Checks a streaming DataFrame and returns the writer to write it by ``format("kafka-eos")``.
+    """Checks a streaming DataFrame and returns its writer for ``format("kafka-eos")``.
 
-    The one way to such a writer: it refuses rows that were not checked here, since a data source is
-    shown rows and no plan. Options, a trigger and ``start()`` follow; rows can't be changed any
-    more.
+    Every query must start here: a data source sees rows but no plan, so it refuses rows that were
+    not checked here. Set options and a trigger on the writer, then call ``start()``.
+
+    Example:
+        Options as in `KafkaEosDataSource`::
+
+            write_stream(orders.select("source", "key", "value")).options(**options).start()
 
     Args:
-        frame: the streaming DataFrame; columns as for `ExactlyOnceSink.write`.
+        frame: The streaming DataFrame; columns as for `ExactlyOnceSink.write`.
 
     Returns:
         A DataStreamWriter with the format set.
 
     Raises:
-        UnsupportedPipelineError: a column, a source's option or an operator of the plan stands in
-            the way.
+        UnsupportedPipelineError: A column, a source's option or an operator of the plan prevents
+            exactly-once.
     """
-    # Whether there is a topic, the writer knows, by its options.
+    # The writer checks the topic, which its options may set.
     check_columns(frame.schema, "")
     check_stream(frame, lineage_follows=False)
     writer = marked(frame).writeStream.format(KafkaEosDataSource.name())
-    passes_over = any(
+    ignores_loss = any(
         source.options.get("failondataloss", "true").lower() == "false"
         for source in sources_of(frame)
     )
-    return writer.option("failOnDataLoss", "false") if passes_over else writer
+    return writer.option("failOnDataLoss", "false") if ignores_loss else writer

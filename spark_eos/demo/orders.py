@@ -1,4 +1,4 @@
-"""Orders to play with: JSON with a unique id each, and all else at random."""
+"""Random orders in JSON, each with a unique id."""
 
 import json
 import random
@@ -28,15 +28,15 @@ _STEP: Final = 2_000
 
 
 def order_id(number: int) -> str:
-    """The id of the order with this number."""
+    """Returns the id of the order with this number."""
     return f"o-{number:08d}"
 
 
 def make_orders(count: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
-    """Makes orders, the same ones for the same seed.
+    """Generates orders; the same seed gives the same orders.
 
     Returns:
-        Key (the customer's id) and value (JSON) of each, with the ids of 0 to ``count`` - 1.
+        Key (the customer's id) and value (JSON) of each order, with the ids of 0 to ``count`` - 1.
     """
     chance = random.Random(seed)  # noqa: S311 - orders, not secrets
     ordered_at = _FIRST_DAY
@@ -71,17 +71,17 @@ def produce_orders(
     seed: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Writes orders to a topic; the customer decides on the partition.
+    """Writes orders to a topic, partitioned by customer.
 
     Args:
-        bootstrap_servers: the cluster.
-        topic: where to.
-        count: how many.
-        seed: of the chance in them.
-        advance: called now and then with the number of further orders written.
+        bootstrap_servers: The cluster.
+        topic: The topic to write to.
+        count: Number of orders.
+        seed: Seed of the random orders.
+        advance: Called regularly with the number of orders written since the last call.
 
     Raises:
-        RuntimeError: the cluster did not take them all.
+        RuntimeError: The cluster did not accept all orders.
     """
     producer = Producer(
         {

@@ -1,7 +1,7 @@
-"""The plot: a query is killed in the middle of a batch, twice, and loses its checkpoint.
+"""The plot: a query is killed in the middle of a batch, twice, then loses its checkpoint.
 
-Each sink's query plays the same three acts over the same orders: started, and killed; started
-again, and killed again; started again with its checkpoint deleted, and left alone until its end.
+Each sink's query plays the same three acts with the same orders: started and killed; started again
+and killed again; its checkpoint deleted, started again and left to finish.
 """
 
 import shutil
@@ -19,29 +19,30 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.demo.checkpoint import Checkpoint, RunningBatch
 from spark_eos.demo.process import KillableProcess
 from spark_eos.demo.stage import Stage
-from spark_eos.demo.target import TargetReader, end_offsets
+from spark_eos.demo.target import TargetReader
 from spark_eos.demo.verdict import Tally, tally
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.transactions import open_transactions
+from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing.partition_ends import end_offsets
 
 PARTITIONS: Final = 4
 SOURCE: Final = "orders"
 _BATCHES: Final = 12
-# Batches that begin before these shares of the orders are left alone by the kills of the two acts.
+# The first two acts kill no batch that begins before this share of the orders.
 _KILLS_AFTER: Final = (0.2, 0.55)
 # A batch is killed once this share of it is visible.
 _VISIBLE: Final = 0.2
 _KILL_ATTEMPTS: Final = 5
-# Between looks at the target and the checkpoint: short against a batch.
+# Interval of looking at target and checkpoint; short compared with a batch.
 _LOOK_SECONDS: Final = 0.005
 _PATIENCE: Final = 120.0
 _TIMEOUT: Final = 15.0
 
 
 class DemoError(Exception):
-    """The demonstration can't go on; the message ends with the query's log where it has one."""
+    """The demonstration can't continue; the message ends with the query's log, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Contender:
     """A sink in the play.
 
     Attributes:
-        sink: its name for `spark_eos.demo.query`, and in names of topics and files.
-        title: its name for the audience.
-        has_group: whether its query commits the offsets of a consumer group.
+        sink: Its name in `spark_eos.demo.query`, and in the names of topics and files.
+        title: Its name on the terminal.
+        has_group: Whether its query commits offsets of a consumer group.
     """
 
     sink: str
@@ -65,11 +66,11 @@ SPARKS_OWN: Final = Contender("spark", "Spark's own sink", has_group=False)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended for a contender.
+    """The result of a contender.
 
     Attributes:
-        tally: what its target holds.
-        before_loss: duplicates there before the checkpoint was deleted.
+        tally: The counts of its target topic.
+        before_loss: Number of duplicates before the checkpoint was deleted.
     """
 
     tally: Tally
@@ -80,12 +81,12 @@ class Play:
     """One contender's play.
 
     Args:
-        contender: whose.
-        kafka: a running broker that has the orders in `SOURCE`.
-        orders: their number.
-        directory: for the checkpoint and temporary files.
-        logs: where the query's logs go.
-        stage: shows it.
+        contender: The contender.
+        kafka: A running broker that has the orders in `SOURCE`.
+        orders: Number of orders.
+        directory: Directory for the checkpoint and temporary files.
+        logs: Directory for the query's logs.
+        stage: Shows the play on the terminal.
     """
 
     def __init__(
@@ -113,11 +114,11 @@ class Play:
         kafka.create_topic(self._target, PARTITIONS)
 
     def run(self) -> Outcome:
-        """Plays all acts and counts what came of it.
+        """Plays all acts and counts the result.
 
         Raises:
-            DemoError: the query fails, or does not get on.
-            LingeringTransactionError: a transaction stays open after the end.
+            DemoError: The query fails or makes no progress.
+            LingeringTransactionError: A transaction is still open after the end.
         """
         title = self._contender.title
         with (
@@ -136,7 +137,7 @@ class Play:
                 tally(
                     self._orders,
                     reader.counts,
-                    # Of anybody: the broker serves nobody else.
+                    # All open transactions: the broker has no other clients.
                     open_transactions=len(self._open_transactions(wire)),
                     group_lag=self._group_lag() if self._contender.has_group else None,
                 ),
@@ -169,32 +170,32 @@ class Play:
             with self._start_query() as query:
                 batch = self._await_middle_of_batch(query, reader, share)
                 query.kill()
-            # Only now is it sure: the commit log entry may have come before the kill did.
+            # Only certain now: the batch may have reached the commit log before the kill.
             if not self._checkpoint.is_committed(batch):
                 self._tell_of_kill(batch, reader, self._open_transactions(wire))
                 return
         raise DemoError(
-            f"{self._contender.title}: no kill hit the middle of a batch in {_KILL_ATTEMPTS} "
-            "attempts; more orders (--orders) make longer batches"
+            f"{self._contender.title}: none of {_KILL_ATTEMPTS} kills hit the middle of a batch; "
+            "raise --orders for longer batches"
         )
 
     def _await_middle_of_batch(
         self, query: KillableProcess, reader: TargetReader, share: float
     ) -> RunningBatch:
-        """Waits until a batch has visible output, and no entry in the commit log."""
+        """Waits for a batch with visible output that is not in the commit log."""
         patience = _Patience(self._contender)
         while True:
             self._look(query, reader, patience)
             batch = self._checkpoint.running_batch()
             if batch is not None and batch.start >= share * self._orders:
-                # All batches before hold `start` orders: those beyond are the batch's own.
+                # Earlier batches have `start` orders, so all further ones are of this batch.
                 visible = len(reader.counts) - batch.start
                 if visible > _VISIBLE * (batch.end - batch.start):
                     return batch
             if query.exit_status() is not None:
                 raise DemoError(
                     f"{self._contender.title}: the query ended before it could be killed in the "
-                    "middle of a batch; more orders (--orders) make longer batches"
+                    "middle of a batch; raise --orders for longer batches"
                 )
 
     def _last_act(self, reader: TargetReader) -> None:
@@ -224,7 +225,7 @@ class Play:
     def _tell_of_kill(
         self, batch: RunningBatch, reader: TargetReader, transactions: list[str]
     ) -> None:
-        # What had arrived, but was not read yet.
+        # Read what had arrived before the kill.
         before = -1
         while before != (before := reader.counts.total()):
             reader.read(0.3)
@@ -242,17 +243,18 @@ class Play:
         return open_transactions(wire, ".*", Deadline(_TIMEOUT, "demo"))
 
     def _group_lag(self) -> int:
-        """Asked of the broker with another client than the one that committed."""
+        """Returns the lag as a client other than the committing one sees it."""
         admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
         partitions = [TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
         consumer = Consumer({"bootstrap.servers": self._servers, "group.id": self._group_id})
         with closing(consumer):
             found = consumer.committed(partitions, timeout=_TIMEOUT)
-        return sum(end_offsets(admin, partitions)) - sum(max(0, p.offset) for p in found)
+        ends = end_offsets(admin, SOURCE, range(PARTITIONS))
+        return sum(ends.values()) - sum(max(0, p.offset) for p in found)
 
 
 class _Patience:
-    """Ends when nothing has come for long."""
+    """Gives up when no order has arrived for `_PATIENCE` seconds."""
 
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
@@ -264,7 +266,7 @@ class _Patience:
             self._count, self._since = count, time.monotonic()
         elif time.monotonic() - self._since > _PATIENCE:
             raise DemoError(
-                f"{self._contender.title}: no further order in {_PATIENCE:g} s. The end of the "
+                f"{self._contender.title}: no more orders for {_PATIENCE:g} s. The end of the "
                 f"query's log:\n{query.log_tail()}"
             )
 

@@ -1,18 +1,18 @@
-"""The table at the end, and the words under it."""
+"""The table at the end, and the text below it."""
 
 from rich.table import Table
 
 from spark_eos.demo.play import Outcome
 
 WHY_TWICE = (
-    "Without its checkpoint, Spark's own sink does not know what it has written: it begins at "
-    "startingOffsets again, with earliest as here writing orders twice, with latest leaving some "
-    "out. spark-eos goes on from the offsets in its transactions."
+    "Without its checkpoint, Spark's own sink does not know what it has written: it starts again "
+    "at startingOffsets. With earliest, as here, it writes orders twice; with latest it loses "
+    "some. spark-eos continues from the offsets in its transactions."
 )
 
 
 def results(ours: Outcome, sparks: Outcome) -> Table:
-    """Both outcomes side by side."""
+    """Returns a table of both outcomes side by side."""
     table = Table(title="Two kills in the middle of a batch, then a deleted checkpoint")
     table.add_column("")
     table.add_column("spark-eos", justify="right")

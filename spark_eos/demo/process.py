@@ -1,4 +1,4 @@
-"""A process that may be killed, with all that it has started."""
+"""A process that can be killed together with everything it has started."""
 
 import contextlib
 import os
@@ -15,15 +15,15 @@ _INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class KillableProcess:
-    """A process in a session of its own, which nothing that it starts leaves.
+    """A process in its own session, which none of its child processes leaves.
 
-    A context manager: started by its beginning and killed at its end.
+    A context manager: entering starts the process, leaving kills it.
 
     Args:
-        command: the program and its arguments.
-        log: file to which all output is appended.
-        directory: its working and temporary directory.
-        environment: variables on top of this process's.
+        command: The program and its arguments.
+        log: File to which all output is appended.
+        directory: Working and temporary directory of the process.
+        environment: Environment variables added to those of this process.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class KillableProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills it, if it still lives."""
+        """Kills the process if it is still alive."""
         self.kill()
 
     def exit_status(self) -> int | None:
-        """The exit status, or None while it runs."""
+        """Returns the exit status, or None while the process runs."""
         return None if self._started is None else self._started.poll()
 
     def kill(self) -> None:
-        """SIGKILL for the process and everything it has started; returns when it is dead."""
+        """Sends SIGKILL to the process and everything it has started; waits until it is dead."""
         process = self._started
         if process is not None and process.poll() is None:
-            # The session's id is the process's until it is waited for, so nobody else is hit.
-            # Looked through twice: the first pass may miss what is being forked meanwhile.
+            # Until it is waited for, the process's id, which is the session's, can't be reused.
+            # Two passes, because the first may miss processes being forked at the same time.
             for _ in range(2):
                 for pid in (process.pid, *session_members(process.pid)):
                     with contextlib.suppress(ProcessLookupError):
@@ -78,14 +78,14 @@ class KillableProcess:
             process.wait(_PATIENCE)
 
     def log_tail(self) -> str:
-        """The last lines of its output."""
+        """Returns the last lines of the output."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(lines[-_TAIL_LINES:])
 
 
 @contextlib.contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Lets no exception of a signal's handler come between a process's start and our knowing it."""
+    """Defers signal handlers, so that no exception can lose a process that has just started."""
     received: list[tuple[int, FrameType | None]] = []
     handlers = {
         number: signal.signal(number, lambda *arguments: received.append(arguments))
@@ -103,12 +103,12 @@ def _interrupts_deferred() -> Iterator[None]:
 
 
 def session_members(session: int) -> Iterator[int]:
-    """Process ids of a session; those whose parents have died are among them."""
+    """Yields the process ids of a session, including orphans."""
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             stat = (directory / "stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has ended in the meantime
         # After the name in parentheses: state, parent, process group, session.
         if int(stat.rpartition(")")[2].split()[3]) == session:
             yield int(directory.name)

@@ -1,7 +1,7 @@
-"""The query of the demonstration, in a process of its own: ``python -m spark_eos.demo.query``.
+"""The query of the demonstration, run in its own process: ``python -m spark_eos.demo.query``.
 
-It copies orders, through `ExactlyOnceSink` or through Spark's own Kafka sink, and ends when it has
-processed what there is.
+It copies orders with `ExactlyOnceSink` or with Spark's own Kafka sink, and ends when it has
+processed everything available.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from spark_eos.testing import spark_session
 
 
 def _session() -> SparkSession:
-    # What a killed JVM leaves goes with the directory that the demonstration gave the process.
+    # Files that a killed JVM leaves are removed with the demonstration's temporary directory.
     directory = tempfile.gettempdir()
     return spark_session(
         "spark-eos-demo",
@@ -32,7 +32,7 @@ def _copy(orders: DataFrame) -> DataFrame:
 
 
 def _run_sparks_sink(options: JobOptions) -> None:
-    """The same with what Spark has itself, as its documentation writes it."""
+    """Runs the same query with Spark's own sink, as Spark's documentation writes it."""
     servers = options.kafka["bootstrap.servers"]
     orders = (
         _session()
@@ -59,7 +59,7 @@ def _run_sparks_sink(options: JobOptions) -> None:
 @job_options
 @click.option("--sink", type=click.Choice(["exactly-once", "spark"]), required=True)
 def main(options: JobOptions, sink: str) -> None:
-    """Copy orders from a topic to another one."""
+    """Copy orders from one topic to another."""
     if sink == "spark":
         _run_sparks_sink(options)
     else:

@@ -1,4 +1,4 @@
-"""What is shown while the demonstration plays: bars on a terminal, elsewhere plain lines."""
+"""The demonstration's display: progress bars on a terminal, plain lines elsewhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from rich.progress import (
 
 
 class Stage:
-    """Shows how far things are.
+    """Shows progress.
 
     Args:
-        console: where to; whether it is a terminal decides between bars and lines.
+        console: The output; it gets bars if it is a terminal, otherwise lines.
     """
 
     def __init__(self, console: Console) -> None:
@@ -28,7 +28,7 @@ class Stage:
 
     @contextmanager
     def scene(self, title: str, total: int) -> Iterator[None]:
-        """A bar from 0 to ``total`` for what happens inside."""
+        """Shows a bar from 0 to ``total`` while the block runs."""
         if not self._console.is_terminal:
             self._line(f"{title} …")
             yield
@@ -48,24 +48,24 @@ class Stage:
                 self._progress = self._task = None
 
     def reached(self, done: int, remark: str = "") -> None:
-        """How far the scene is, and what is not as it should be."""
+        """Updates the scene's progress, with a remark in red."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, remark=remark)
 
     def retitle(self, title: str) -> None:
-        """What the scene is about now."""
+        """Changes the scene's title."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=title)
         else:
             self._line(f"{title} …")
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         self._line(f"  {text}")
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Something without a measure, such as a start."""
+        """Shows that something without measurable progress runs, such as a start."""
         if not self._console.is_terminal:
             self._line(f"{text} …")
             yield
@@ -74,5 +74,5 @@ class Stage:
             yield
 
     def _line(self, text: str) -> None:
-        # Files and pipes have no width to wrap at.
+        # Files and pipes have no width, so don't wrap lines there.
         self._console.print(text, highlight=False, soft_wrap=not self._console.is_terminal)

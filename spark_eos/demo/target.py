@@ -1,17 +1,17 @@
-"""The target topic as its consumers see it: each order counted, by read_committed."""
+"""The target topic as its consumers see it: orders counted with read_committed."""
 
 import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from spark_eos.testing.partition_ends import settled_ends
 
 _AT_ONCE: Final = 2_000
-_TIMEOUT: Final = 10.0
 
 
 class LingeringTransactionError(Exception):
@@ -19,42 +19,42 @@ class LingeringTransactionError(Exception):
 
 
 class TargetReader:
-    """Reads a topic with read_committed, again and again, and counts each order id.
+    """Reads a topic repeatedly with read_committed and counts each order id.
 
     Args:
-        bootstrap_servers: the cluster.
-        topic: the topic.
-        partitions: its number of partitions.
+        bootstrap_servers: The cluster.
+        topic: The topic to read.
+        partitions: Number of its partitions.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.counts: Counter[str] = Counter()
-        self._partitions = [TopicPartition(topic, index, 0) for index in range(partitions)]
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._topic = topic
+        self._partitions = range(partitions)
+        self._cluster = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap_servers,
-                # Nothing is committed; librdkafka asks for a group all the same.
+                **self._cluster,
+                # Nothing is committed, but librdkafka requires a group id.
                 "group.id": f"spark-eos-demo-{uuid.uuid4()}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
-                "log_level": 0,
             }
         )
-        # Where each partition was found to end; a position does not count the commit markers.
+        # The end found in each partition; the consumer's position does not count commit markers.
         self._seen_until: dict[int | None, int] = {}
-        self._consumer.assign(self._partitions)
+        self._consumer.assign([TopicPartition(topic, index, 0) for index in self._partitions])
 
     def __enter__(self) -> "TargetReader":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes its connections."""
+        """Closes the connections."""
         self._consumer.close()
 
     def read(self, timeout: float) -> None:
-        """Counts what has become visible, waiting for at most this many seconds for any."""
+        """Counts newly visible orders; waits at most ``timeout`` seconds for them."""
         values = []
         for message in self._consumer.consume(_AT_ONCE, timeout=timeout):
             error = message.error()
@@ -67,44 +67,25 @@ class TargetReader:
         self.count(values)
 
     def count(self, values: Iterable[bytes | None]) -> None:
-        """Counts orders by their ids."""
+        """Counts orders by id."""
         self.counts.update(json.loads(value)["order_id"] for value in values if value is not None)
 
     def read_all(self, patience: float = 30) -> None:
-        """Counts everything there is.
+        """Counts all orders up to the end of the topic.
 
         Args:
-            patience: seconds within which the last stable offset must reach the end offset.
+            patience: Seconds within which all orders must have become visible.
 
         Raises:
-            LingeringTransactionError: it does not.
+            LingeringTransactionError: They have not.
         """
         until = time.monotonic() + patience
-        while (ends := self._ends(IsolationLevel.READ_UNCOMMITTED)) != (
-            stable := self._ends(IsolationLevel.READ_COMMITTED)
-        ):
+        stable, ends = settled_ends(self._cluster, self._topic, self._partitions, patience)
+        if stable != ends:
+            raise LingeringTransactionError(
+                f"after {patience:g} s the last stable offsets are {stable}, the ends {ends}"
+            )
+        while any(self._seen_until.get(index, -1) < end for index, end in ends.items()):
             if time.monotonic() > until:
-                raise LingeringTransactionError(
-                    f"after {patience:g} s the last stable offsets are {stable}, the ends {ends}"
-                )
-            time.sleep(0.1)
-        while any(self._seen_until.get(index, -1) < end for index, end in enumerate(ends)):
-            if time.monotonic() > until:
-                raise LingeringTransactionError(f"read_committed did not get to the ends {ends}")
+                raise LingeringTransactionError(f"read_committed did not reach the ends {ends}")
             self.read(0.1)
-
-    def _ends(self, isolation: IsolationLevel) -> list[int]:
-        return end_offsets(self._admin, self._partitions, isolation)
-
-
-def end_offsets(
-    admin: AdminClient,
-    partitions: Sequence[TopicPartition],
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-) -> list[int]:
-    """The partitions' end offsets; with read_committed, their last stable offsets."""
-    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    found = admin.list_offsets(
-        dict.fromkeys(partitions, latest), isolation_level=isolation, request_timeout=_TIMEOUT
-    )
-    return [found[partition].result(_TIMEOUT).offset for partition in partitions]

@@ -1,4 +1,4 @@
-"""What a sink made of the orders, counted exactly, and whether that is exactly once."""
+"""Counts what a sink wrote, and decides whether that is exactly once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,16 +8,17 @@ from spark_eos.demo.orders import order_id
 
 @dataclass(frozen=True)
 class Tally:
-    """What a read_committed consumer finds in a target topic at the end.
+    """The content of a target topic at the end, as a read_committed consumer sees it.
 
     Attributes:
-        orders_in: orders produced.
-        orders_out: records in the target.
-        duplicates: records whose order was there already.
-        missing: orders without a record.
-        unknown: distinct orders in the target that nobody has ordered.
-        open_transactions: transactions of the query that are still open.
-        group_lag: orders that the query's consumer group has not committed; None without group.
+        orders_in: Number of orders produced.
+        orders_out: Number of records in the target.
+        duplicates: Number of records after the first of the same order.
+        missing: Number of orders without a record.
+        unknown: Number of distinct order ids in the target that were never produced.
+        open_transactions: Number of the query's transactions that are still open.
+        group_lag: Number of orders that the query's consumer group has not committed; None
+            without a group.
     """
 
     orders_in: int
@@ -30,7 +31,7 @@ class Tally:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether each order is there once, and nothing is left undone."""
+        """Whether each order was written once, and no transaction or lag is left."""
         return self.orders_out == self.orders_in and not any(
             (
                 self.duplicates,
@@ -49,13 +50,13 @@ def tally(
     open_transactions: int = 0,
     group_lag: int | None = None,
 ) -> Tally:
-    """Compares what came out with what went in.
+    """Compares the output with the input.
 
     Args:
-        orders_in: number of orders produced, with the ids of 0 to this - 1.
-        counts: how often each order id is in the target.
-        open_transactions: transactions of the query that are still open.
-        group_lag: orders that the query's group has not committed.
+        orders_in: Number of orders produced, with the ids of 0 to ``orders_in`` - 1.
+        counts: Number of records in the target, by order id.
+        open_transactions: Number of the query's transactions that are still open.
+        group_lag: Number of orders that the query's group has not committed.
     """
     ordered = {order_id(number) for number in range(orders_in)}
     orders_out = sum(counts.values())

@@ -1,1 +1,1 @@
-"""One query on the driver: membership, committed offsets, batches."""
+"""The driver's side of one query: group membership, committed offsets, batches."""

@@ -2,27 +2,31 @@
 
 The rule: a member may commit a partition only while
 ``assignment epoch <= client epoch <= broker epoch``, where the assignment epoch is the member
-epoch at which this member was given the partition. Kafka 4.4 checks it only for a client epoch
+epoch at which this member got the partition. Kafka 4.4 checks it only if the client's epoch is
 older than the member's, so the driver checks it for every partition it plans.
 """
 
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from spark_eos.kafka.transactions import MemberIdentity
 
 IdPartition = tuple[uuid.UUID, int]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One static group member as its owner knows it; a value, replaced at every heartbeat.
+    """One static group member as its owner knows it; replaced at every heartbeat.
 
     Attributes:
-        instance_id: group.instance.id.
-        member_id: the id made when it joined; never used again after a takeover.
-        epoch: the member epoch of the last heartbeat's answer.
-        assignment_epochs: the partitions assigned, each with the member epoch at which it came.
-        acknowledged: the partitions that the broker was last told are owned.
+        instance_id: Its group.instance.id.
+        member_id: The id it joined with; a takeover makes a new one.
+        epoch: The member epoch of the last heartbeat's answer.
+        assignment_epochs: The assigned partitions, each with the member epoch at which it came.
+        acknowledged: The owned partitions that the broker was last told of.
     """
 
     instance_id: str
@@ -41,9 +45,16 @@ def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] 
     """The member after a heartbeat's answer.
 
     Args:
-        member: the member before.
-        epoch: the member epoch answered.
-        assigned: the partitions answered; None where the answer left them unchanged.
+        member: The member before.
+        epoch: The member epoch in the answer.
+        assigned: The partitions in the answer; None if it left them unchanged.
+
+    Example:
+        >>> topic = uuid.uuid4()
+        >>> member = after_heartbeat(Member("spark-eos-0", "id", 1), 1, [(topic, 0)])
+        >>> member = after_heartbeat(member, 2, [(topic, 0), (topic, 1)])
+        >>> [epoch for _, epoch in sorted(member.assignment_epochs.items())]
+        [1, 2]
     """
     if assigned is None:
         return replace(member, epoch=epoch)
@@ -58,8 +69,14 @@ def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] 
 def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> bool:
     """Whether the member may commit the partition with ``client_epoch``.
 
-    False for a partition that is assigned to nobody or to another member, or that was revoked
-    and given back since ``client_epoch``.
+    False if the partition is not assigned to the member, or if it was revoked and given back
+    after ``client_epoch``.
+
+    Example:
+        >>> place = (uuid.uuid4(), 0)
+        >>> member = Member("spark-eos-0", "id", 5, {place: 3})
+        >>> [may_commit(member, place, epoch) for epoch in (2, 3, 5, 6)]
+        [False, True, True, False]
     """
     assignment_epoch = member.assignment_epochs.get(partition)
     return assignment_epoch is not None and assignment_epoch <= client_epoch <= member.epoch
@@ -73,3 +90,25 @@ def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
         for partition in member.assignment_epochs
         if may_commit(member, partition, member.epoch)
     }
+
+
+def by_member(
+    values: Mapping[tuple[str, int], Value], members: Mapping[tuple[str, int], MemberIdentity]
+) -> dict[MemberIdentity, dict[tuple[str, int], Value]]:
+    """Groups values by the member that may commit their partitions.
+
+    Args:
+        values: Anything, by (topic, partition).
+        members: The members, by (topic, partition); partitions that have none are left out.
+
+    Example:
+        >>> first, second = MemberIdentity("a", 1, "0"), MemberIdentity("b", 1, "1")
+        >>> grouped = by_member({("in", 0): 7, ("in", 1): 8}, {("in", 0): first, ("in", 1): second})
+        >>> grouped[second]
+        {('in', 1): 8}
+    """
+    grouped: dict[MemberIdentity, dict[tuple[str, int], Value]] = {}
+    for place, value in values.items():
+        if place in members:
+            grouped.setdefault(members[place], {})[place] = value
+    return grouped

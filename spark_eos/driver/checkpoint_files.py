@@ -1,4 +1,4 @@
-"""A checkpoint's files read without a JVM: local ones, or through pyarrow's file systems."""
+"""A checkpoint's files without a JVM: local ones, or through pyarrow's file systems."""
 
 import re
 from pathlib import Path
@@ -10,14 +10,20 @@ from spark_eos.errors import CheckpointError
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LOCAL: Final = re.compile(r"file:(?://[^/]*)?(?=/)")
-# Hadoop's names of what pyarrow knows by one name.
+# pyarrow has one scheme for what Hadoop calls s3, s3n and s3a.
 _HADOOP_S3: Final = re.compile(r"^s3[an]:")
 
 
 def local_directory(location: str) -> Path | None:
-    """The directory of this host that a checkpoint's location may mean; None if it means none.
+    """The local directory that a checkpoint's location names; None if it names no local one.
 
-    Hadoop takes what follows the scheme as it is, without percent-decoding it.
+    Like Hadoop, it does not percent-decode what follows the scheme.
+
+    Example:
+        >>> local_directory("file:///checkpoints/a%20b")
+        PosixPath('/checkpoints/a%20b')
+        >>> local_directory("s3a://bucket/orders") is None
+        True
     """
     local, found = _LOCAL.subn("", location, count=1)
     if found or not _SCHEME.match(location):
@@ -29,11 +35,11 @@ class ArrowFiles:
     """Files below a location: a local path, a ``file:`` URI, or one that pyarrow knows.
 
     Args:
-        location: the checkpoint's location, as given to Spark. A path without a scheme is local,
+        location: The checkpoint's location, as given to Spark. A path without a scheme is local,
             a relative one below the working directory.
 
     Raises:
-        CheckpointError: there is no file system for it here.
+        CheckpointError: No file system here can open it.
     """
 
     def __init__(self, location: str) -> None:
@@ -56,7 +62,7 @@ class ArrowFiles:
         )
 
     def read(self, path: str) -> str | None:
-        """A file's text, or None if there is no such file."""
+        """A file's text, or None if the file does not exist."""
         try:
             with self._fs.open_input_stream(f"{self._base}/{path}") as stream:
                 return bytes(stream.read()).decode()
@@ -66,7 +72,7 @@ class ArrowFiles:
             raise self._refused(error) from error
 
     def write(self, path: str, text: str) -> None:
-        """Makes a directory that holds one file of one line, in place of what it held."""
+        """Replaces a directory's contents with one file of one line."""
         full = f"{self._base}/{path}"
         try:
             self._fs.create_dir(full, recursive=True)
@@ -77,7 +83,7 @@ class ArrowFiles:
             raise self._refused(error) from error
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory that are not hidden; none if there is no such directory."""
+        """Names in a directory, without hidden ones; empty if the directory does not exist."""
         selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)
         try:
             found = [info.base_name for info in self._fs.get_file_info(selector)]

@@ -1,7 +1,7 @@
 """Where a source partition without a committed offset begins: is it new, or was its offset lost?
 
-Pure. A partition is new only if nothing says that the group has had an offset for it; where one
-was lost, it is restored from the checkpoint if that proves it, and refused otherwise.
+Pure. A partition is new only if nothing says that the group has ever had an offset for it. A lost
+offset is restored if the checkpoint proves what it was, and refused otherwise.
 """
 
 import uuid
@@ -16,15 +16,15 @@ from spark_eos.kafka.offset_metadata import KnownPartitions
 
 @dataclass(frozen=True)
 class Evidence:
-    """What tells a lost offset from one that never was.
+    """What tells a lost offset from one that never existed.
 
     Attributes:
-        group_id: the consumer group.
-        known: the partitions that the group has had offsets for, by the metadata of those left.
-        topic_ids: ids of the source topics.
-        note: with what the checkpoint was last written from.
-        begun_now: whether this run is the first to write the batch, so that none of its rows can
-            be written yet.
+        group_id: The consumer group.
+        known: Partitions the group has had offsets for, by the metadata of its remaining offsets.
+        topic_ids: Ids of the source topics.
+        note: Which group last wrote from the checkpoint, and its topics.
+        begun_now: Whether this run is the first to write the batch, so that none of its rows can
+            have been written yet.
     """
 
     group_id: str
@@ -34,19 +34,19 @@ class Evidence:
     begun_now: bool
 
 
-def origins(
+def initial_offsets(
     batch: BatchRange, committed: Positions, first_offsets: Positions, evidence: Evidence
 ) -> Positions:
     """The offsets to commit for the batch's partitions that have none.
 
     Args:
-        batch: the batch's range.
-        committed: next offset by (topic, partition).
-        first_offsets: the first offset of partitions that the batch is the first to have.
-        evidence: what else is known.
+        batch: The batch's range.
+        committed: Next offset by (topic, partition).
+        first_offsets: The first offset in the log, for partitions that are new in the batch.
+        evidence: What else is known.
 
     Raises:
-        OffsetsLostError: an offset was lost, and nothing proves what it was.
+        OffsetsLostError: An offset was lost, and nothing proves what it was.
     """
     found: Positions = {}
     # An old checkpoint that was put back proves nothing: the group has gone further since.
@@ -81,7 +81,7 @@ def origins(
                 evidence,
                 f"batch {batch.batch_id}, from {start} to {batch.ends[place] - 1}, was begun",
             )
-        # Batches before this one are finished, and nothing of this one can be written yet.
+        # Earlier batches are finished, and nothing of this one can be written yet.
         found[place] = start
     return found
 
@@ -92,13 +92,13 @@ def _lost(
     name = f"{place[0]}-{place[1]}"
     start = batch.starts.get(place)
     ours = evidence.note.group_id == evidence.group_id and batch.batch_id > 0
-    below = f" What this checkpoint's batches tell: all below {start} is written." if ours else ""
+    below = f" By this checkpoint's batches, everything below {start} is written." if ours else ""
     return OffsetsLostError(
         f"group {evidence.group_id!r} has no committed offset for {name}, although {because}: its "
-        "offset has expired (offsets.retention.minutes) or was deleted. Records may be written "
-        f"already, so nothing is written now.{below} Find out up to where {name} was written "
+        "offset has expired (offsets.retention.minutes) or was deleted. Records may already be "
+        f"written, so nothing is written now.{below} Find out up to where {name} was written "
         "(spark-eos verify) and set the group's offset there while the query is stopped "
         f"(kafka-consumer-groups.sh --reset-offsets --group {evidence.group_id} --topic "
-        f"{place[0]}:{place[1]} --to-offset N --execute), or start anew with another group_id and "
+        f"{place[0]}:{place[1]} --to-offset N --execute), or start over with another group_id and "
         "another checkpoint_location"
     )

@@ -1,8 +1,8 @@
 """Spark's offset log: which source offsets a micro-batch covers.
 
 Formats: Spark's OffsetSeqLog v1, one JSON line per source in source order, and v2 (Spark 4.1),
-whose lines are prefixed with the source's name. A batch's end offsets are in ``offsets/<batch>``,
-its start offsets in ``offsets/<batch - 1>``, those of batch 0 in ``sources/<source>/0``.
+with each line prefixed by the source's name. A batch's end offsets are in ``offsets/<batch>``, its
+start offsets in ``offsets/<batch - 1>``; those of batch 0 are in ``sources/<source>/0``.
 """
 
 import json
@@ -17,28 +17,39 @@ from spark_eos.errors import CheckpointError
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
-# Our own directory in Spark's checkpoint, which Spark passes over; it holds one file, a `Note`.
+# Our own directory in Spark's checkpoint, which Spark ignores; it holds one file, a `Note`.
 _NOTE: Final = "spark-eos/note"
 
 
 class Files(Protocol):
-    """What is needed of the file system that holds a checkpoint; paths are relative to it."""
+    """The file operations on a checkpoint; paths are relative to its location."""
 
     def read(self, path: str) -> str | None:
-        """A file's text, or None if there is no such file."""
+        """A file's text, or None if the file does not exist."""
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory; none if there is no such directory."""
+        """Names in a directory; empty if the directory does not exist."""
 
     def write(self, path: str, text: str) -> None:
-        """Makes a directory that holds one file of one line, in place of what it held."""
+        """Replaces a directory's contents with one file of one line."""
 
 
 def parse_positions(lines: list[str], where: str) -> Positions:
     """Merges the Kafka offsets of all sources of one offset log entry.
 
+    Args:
+        lines: One line per source.
+        where: What the lines are from, for the text of an error.
+
+    Returns:
+        Offsets by (topic, partition).
+
     Raises:
-        CheckpointError: a source is not Kafka's, or two sources read the same partition.
+        CheckpointError: A source is not Kafka's, or two sources read the same partition.
+
+    Example:
+        >>> parse_positions(['{"orders":{"0":5,"1":7}}'], "offsets/0")
+        {('orders', 0): 5, ('orders', 1): 7}
     """
     positions: Positions = {}
     for line in lines:
@@ -59,7 +70,7 @@ def parse_positions(lines: list[str], where: str) -> Positions:
         for topic, partition in found.keys() & positions.keys():
             raise CheckpointError(
                 f"{where}: two sources of the query read {topic}-{partition}; a group has one "
-                "offset per partition, so read the topic once"
+                "offset per partition, so read each topic only once"
             )
         positions.update(found)
     return positions
@@ -85,12 +96,12 @@ def _initial(files: Files) -> Positions:
 
 @dataclass(frozen=True)
 class FinishedBatches:
-    """How far a query has come, by its checkpoint.
+    """How far a query has come, according to its checkpoint.
 
     Attributes:
         last: Spark's number of the last finished batch; None if there is none.
-        unfinished: the batch that was begun and has not finished; None if there is none.
-        ends: offset after the last of the finished batches, by (topic, partition).
+        unfinished: Number of the batch that has begun but not finished; None if there is none.
+        ends: The offsets after the finished batches, by (topic, partition).
     """
 
     last: int | None
@@ -103,8 +114,8 @@ class Note:
     """What a checkpoint's offsets belong to.
 
     Attributes:
-        group_id: the group whose query has last written from it; None if none has.
-        topic_ids: ids of the topics that it has read.
+        group_id: The group whose query last wrote from the checkpoint; None if none has.
+        topic_ids: Ids of the topics that it has read.
     """
 
     group_id: str | None = None
@@ -112,7 +123,7 @@ class Note:
 
     @classmethod
     def parse(cls, text: str) -> "Note":
-        """The note; an empty one if the text is none."""
+        """Reads a note; an empty one if the text isn't a note."""
         try:
             fields = json.loads(text)
             ids = {topic: uuid.UUID(told) for topic, told in fields["topic_ids"].items()}
@@ -134,7 +145,7 @@ class OffsetLog:
     """Reads batch ranges from a checkpoint.
 
     Args:
-        files: the checkpoint's files.
+        files: The checkpoint's files.
     """
 
     def __init__(self, files: Files) -> None:
@@ -147,7 +158,7 @@ class OffsetLog:
         """The id of the query that the checkpoint belongs to.
 
         Raises:
-            CheckpointError: there is no checkpoint here.
+            CheckpointError: There is no checkpoint here.
         """
         if self._query_id is None:
             text = self._files.read("metadata")
@@ -160,10 +171,10 @@ class OffsetLog:
         return self._query_id
 
     def latest(self) -> int:
-        """The batch that Spark has begun last.
+        """The batch that Spark began last.
 
         Raises:
-            CheckpointError: it has begun none.
+            CheckpointError: It has begun none.
         """
         begun = self._begun()
         if begun is None:
@@ -186,10 +197,10 @@ class OffsetLog:
         return _entry(text, f"the checkpoint's {where}")
 
     def finished(self) -> FinishedBatches:
-        """Up to where the query has finished its batches; for a query that is stopped.
+        """How far the query has finished its batches; for a stopped query.
 
         Raises:
-            CheckpointError: there is no checkpoint, it has no batch, or it can't be read.
+            CheckpointError: There is no checkpoint, it has no batch, or it can't be read.
         """
         self.query_id()
         begun = self._begun()
@@ -197,16 +208,16 @@ class OffsetLog:
         if begun is None:
             raise CheckpointError(
                 "the checkpoint has no batch: the query has written nothing, so there is nothing "
-                "to go on from"
+                "to continue from"
             )
         ends = _initial(self._files) if last is None else self._ends(last)
         return FinishedBatches(last, begun if begun != last else None, ends)
 
     def initial(self) -> Positions:
-        """Where the first batch starts.
+        """The start offsets of the first batch.
 
         Raises:
-            CheckpointError: it can't be read.
+            CheckpointError: They can't be read.
         """
         return _initial(self._files)
 
@@ -214,7 +225,7 @@ class OffsetLog:
         """The range of a batch that Spark has begun.
 
         Raises:
-            CheckpointError: the offset log lacks it, or can't be read.
+            CheckpointError: The offset log doesn't have it, or can't be read.
         """
         starts = self._ends(batch_id - 1) if batch_id > 0 else self.initial()
         ends = self._ends(batch_id)
@@ -222,9 +233,9 @@ class OffsetLog:
         return BatchRange(batch_id, starts, ends)
 
     def began_ms(self, batch_id: int) -> int:
-        """When Spark began a batch for the first time, in milliseconds since 1970.
+        """When Spark first began a batch, in milliseconds since 1970.
 
-        By the clock of the driver of then; 0 if the offset log does not tell.
+        By the clock of the driver at that time; 0 if the offset log does not tell.
         """
         lines = (self._files.read(f"offsets/{batch_id}") or "").split("\n", 2)
         try:
@@ -233,10 +244,10 @@ class OffsetLog:
             return 0
 
     def note(self) -> Note:
-        """With what the checkpoint was last written from.
+        """What the checkpoint's offsets belong to, as last noted.
 
         Raises:
-            CheckpointError: it can't be read.
+            CheckpointError: The note can't be read.
         """
         if self._note is None:
             texts = [self._files.read(f"{_NOTE}/{name}") for name in self._files.names(_NOTE)]
@@ -244,9 +255,15 @@ class OffsetLog:
         return self._note
 
     def set_note(self, note: Note) -> None:
-        """Notes with what the checkpoint is written from, before the first row is.
+        """Notes what the checkpoint's offsets belong to, before the first row is written.
 
-        Topics that are not read any more stay noted.
+        Topics that are no longer read stay in the note.
+
+        Args:
+            note: The group, and the topics it reads now.
+
+        Raises:
+            CheckpointError: The note can't be written.
         """
         wanted = replace(note, topic_ids={**self.note().topic_ids, **note.topic_ids})
         if wanted != self._note:

@@ -1,7 +1,7 @@
-"""Renewing a group's offsets while no run holds its members, since each expires by its own age.
+"""Renews a group's offsets while no run holds its members, since each expires by its own age.
 
-A run begins with a query's first batch, and Spark runs no batch while there are no records: a job
-that is started every day, or a query that was started anew, may go without one for weeks.
+A run begins with a query's first batch, and Spark runs no batch while there are no records: a query
+that is started every day, or was just restarted, may have no batch for weeks.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ from typing import Final
 
 from spark_eos.client.error_codes import code_names
 from spark_eos.client.settings import ClientSettings
+from spark_eos.driver.assigned_partitions import by_member
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.errors import AuthorizationError
 from spark_eos.kafka import cluster
@@ -21,32 +22,31 @@ from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.groups import describe_group
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.kafka.offsets import all_group_offsets, commit_offsets, group_offsets
-from spark_eos.kafka.transactions import MemberIdentity
 
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 3600.0
-"""After so long offsets that do not move are committed once more. The brokers' own default lets
-them expire after seven days (``offsets.retention.minutes``), and a minute is the least."""
+"""Seconds after which offsets that have not moved are committed again. By default the brokers let
+them expire after seven days (``offsets.retention.minutes``), at the shortest after one minute."""
 
 
 def renew_unattended(wire: Wire, group_id: str, deadline: Deadline) -> None:
-    """Commits all offsets of a group once more, as a member of it, if it has no members now.
+    """Commits all offsets of a group again, as a member of it, if it has no members now.
 
-    Whoever holds the members of a group that has some renews its offsets. What comes in the way
-    is logged: the next batch, or the next renewal, meets it again.
+    If it has members, the run that holds them renews its offsets. Errors are only logged: the next
+    batch, or the next renewal, meets them again.
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
-        deadline: over all calls.
+        wire: Connections.
+        group_id: The consumer group.
+        deadline: Time limit of all calls.
     """
     try:
         if describe_group(wire, group_id, deadline).members:
             return
         found = all_group_offsets(wire, group_id, deadline)
         if not KnownPartitions.of(found).partitions:
-            # No query of spark-eos has written yet.
+            # No query of spark-eos has written with this group yet.
             return
         topics = _topics(wire, {topic for topic, _ in found}, deadline)
         offsets = {
@@ -56,12 +56,12 @@ def renew_unattended(wire: Wire, group_id: str, deadline: Deadline) -> None:
         }
         if offsets:
             _renew(wire, group_id, topics, offsets, deadline)
-    except Exception as error:  # noqa: BLE001 - whatever it is, nothing is lost by it yet
+    except Exception as error:  # noqa: BLE001 - whatever it is, nothing is lost yet
         logger.info("group %s: offsets are not renewed: %s", group_id, error)
 
 
 def _topics(wire: Wire, names: Iterable[str], deadline: Deadline) -> dict[str, TopicInfo]:
-    """Those that exist and may be described: a topic that is not read any more may be neither."""
+    """The topics that exist and may be described; one that is no longer read may be neither."""
     found: dict[str, TopicInfo] = {}
     for name in names:
         with contextlib.suppress(AuthorizationError):
@@ -76,8 +76,8 @@ def _renew(
     offsets: Mapping[tuple[str, int], CommittedOffset],
     deadline: Deadline,
 ) -> None:
-    # As a member, so that a request that comes late is refused: it would take back what a run has
-    # committed meanwhile.
+    # As a member, so that a request that arrives late is refused: it would undo what a run has
+    # committed in the meantime.
     membership = GroupMembership(
         wire,
         group_id,
@@ -89,7 +89,7 @@ def _renew(
     )
     try:
         membership.start(topics, offsets)
-        # An offset that an open transaction holds may move at any moment: then this fails.
+        # An offset that an open transaction holds may move at any moment; then this raises.
         stable = group_offsets(
             wire,
             group_id,
@@ -99,11 +99,7 @@ def _renew(
             member=membership.any_member(),
             wait=False,
         )
-        by_member: dict[MemberIdentity, dict[tuple[str, int], CommittedOffset]] = {}
-        for place, member in membership.identities().items():
-            if place in stable:
-                by_member.setdefault(member, {})[place] = stable[place]
-        for member, own in by_member.items():
+        for member, own in by_member(stable, membership.identities()).items():
             codes = commit_offsets(
                 wire,
                 group_id,
@@ -111,12 +107,12 @@ def _renew(
                 {place: committed.offset for place, committed in own.items()},
                 membership.topic_ids,
                 deadline,
-                # As it was: an operator's word, or a mark that records may not be written.
+                # Unchanged: an operator's empty text, or a mark that records may not be written.
                 metadata={place: committed.metadata for place, committed in own.items()},
             )
             if any(codes.values()):
                 names = code_names(codes.values())
-                logger.info("group %s: offsets not renewed: %s", group_id, names)
+                logger.info("group %s: offsets are not renewed: %s", group_id, names)
     finally:
         membership.leave()
 
@@ -126,12 +122,14 @@ _lock = threading.Lock()
 
 
 def renew_hourly(client: ClientSettings, group_id: str, seconds: float) -> None:
-    """Renews a group's offsets every hour while it has no members, as long as this process lives.
+    """Renews a group's offsets every hour while it has no members, as long as the process lives.
+
+    Does nothing if the process already does so. `end_renewal` ends it.
 
     Args:
-        client: the client settings.
-        group_id: the consumer group.
-        seconds: what one renewal may take.
+        client: Client settings.
+        group_id: The consumer group.
+        seconds: Time limit of one renewal.
     """
     key = (client.bootstrap_servers, group_id)
     with _lock:
@@ -148,7 +146,7 @@ def renew_hourly(client: ClientSettings, group_id: str, seconds: float) -> None:
 
 
 def end_renewal(client: ClientSettings, group_id: str) -> None:
-    """Ends what `renew_hourly` has begun."""
+    """Ends what `renew_hourly` began, if anything."""
     with _lock:
         ended = _renewed.pop((client.bootstrap_servers, group_id), None)
     if ended is not None:

@@ -1,4 +1,4 @@
-"""What must hold before anything is written; each refusal says what would help."""
+"""Checks made before anything is written; each error says what to change."""
 
 from collections.abc import Callable, Collection
 
@@ -24,15 +24,19 @@ _LEAST_TRANSACTION_VERSION = 2
 
 
 def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: str) -> int:
-    """The newest version of TxnOffsetCommit spoken: 6 by topic id (KIP-1319), or 5 by name.
+    """The newest usable version of TxnOffsetCommit: 6 by topic id (KIP-1319), or 5 by name.
+
+    Args:
+        features: What a broker supports.
+        bootstrap_servers: The cluster's addresses, for the text of an error.
 
     Raises:
-        UnsupportedBrokerError: the cluster can't keep the promise; the text says what helps.
+        UnsupportedBrokerError: The cluster is too old, or its transaction.version is below 2.
     """
     greatest = features.versions.get(TxnOffsetCommitRequest.API_KEY, -1)
     if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions or greatest < BY_NAME:
         raise UnsupportedBrokerError(
-            f"the brokers at {bootstrap_servers} speak TxnOffsetCommit up to version {greatest} "
+            f"the brokers at {bootstrap_servers} support TxnOffsetCommit up to version {greatest} "
             f"and {'no ' if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions else ''}"
             "ConsumerGroupHeartbeat; spark-eos needs TxnOffsetCommit 5 and the consumer group "
             "protocol: Kafka 4.0 or newer"
@@ -49,7 +53,16 @@ def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: s
 
 
 def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> int:
-    """The newest version of TxnOffsetCommit that a broker speaks; as `offset_commit_version`."""
+    """Asks a broker for its newest version of TxnOffsetCommit.
+
+    Args:
+        wire: Connections.
+        settings: Writer settings.
+        deadline: Time limit of all calls.
+
+    Raises:
+        UnsupportedBrokerError: The cluster is too old, or its transaction.version is below 2.
+    """
     features = cluster.broker_features(wire, deadline)
     return offset_commit_version(features, settings.client.bootstrap_servers)
 
@@ -57,16 +70,24 @@ def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> i
 def check_target_topic(
     wire: Wire, topic: str | None, sources: Collection[str], deadline: Deadline
 ) -> None:
-    """Refuses a default target topic that does not exist, or that the query itself reads.
+    """Checks the default target topic.
+
+    Args:
+        wire: Connections.
+        topic: The default target topic, if there is one.
+        sources: The topics that the query reads.
+        deadline: Time limit of all calls.
 
     Raises:
-        TopicNotFoundError, ConfigurationError: as said.
+        TopicNotFoundError: The topic does not exist.
+        ConfigurationError: The query reads the topic itself.
     """
     if topic is None:
         return
     if topic in sources:
         raise ConfigurationError(
-            f"topic={topic!r} is a topic that the query reads: it would feed itself"
+            f"topic={topic!r} is one of the topics that the query reads: it would feed itself; "
+            "write to another topic"
         )
     if topic not in cluster.topics(wire, [topic], deadline):
         raise TopicNotFoundError(f"target topic {topic!r} does not exist; create it first")
@@ -75,9 +96,14 @@ def check_target_topic(
 def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
     """Tries the transaction settings with a transactional id of the driver's own.
 
+    Args:
+        wire: Connections.
+        settings: Writer settings.
+        deadline: Time limit of all calls.
+
     Raises:
-        ConfigurationError: the broker does not allow so long a transaction.
-        AuthorizationError: it does not allow the transactional id.
+        ConfigurationError: ``transaction_timeout_ms`` is longer than the brokers allow.
+        AuthorizationError: The transactional id is not allowed.
     """
     transaction_timeout_ms = settings.transaction_timeout_ms
     name = driver_id(settings.transactional_id_prefix, settings.group_id)
@@ -88,20 +114,27 @@ def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline)
             raise
         raise ConfigurationError(
             f"transaction_timeout_ms={transaction_timeout_ms} is above the brokers' "
-            "transaction.max.timeout.ms; lower the one or raise the other"
+            "transaction.max.timeout.ms; lower transaction_timeout_ms, or raise the brokers' limit"
         ) from error
 
 
 def check_authorization(
     wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> None:
-    """Refuses to start without the ACLs that a query needs, as far as its topics are known.
+    """Checks the ACLs that a query needs, as far as its topics are known.
 
-    Tries the transaction settings too, which is how the right to transactional ids is found out.
+    Tries the transaction settings as well: that is how to find out whether transactional ids are
+    allowed.
+
+    Args:
+        wire: Connections.
+        settings: Writer settings.
+        sources: The topics that the query reads, as far as they are known.
+        deadline: Time limit of all calls.
 
     Raises:
-        AuthorizationError: ACLs are missing: all of them are named.
-        ConfigurationError: as `check_transactions`.
+        AuthorizationError: ACLs are missing; the text names all of them.
+        ConfigurationError: ``transaction_timeout_ms`` is longer than the brokers allow.
     """
     targets = () if settings.topic is None else (settings.topic,)
     needed = query_acls(settings.group_id, settings.id_prefix, sources, targets)
@@ -132,20 +165,24 @@ def _denied(check: Callable[[], None]) -> int | None:
 def check_cluster(
     wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> int:
-    """Everything above, in turn.
+    """Makes all the checks above.
 
     Args:
-        wire: the connections.
-        settings: the writer's settings.
-        sources: the topics that the query reads, as far as they are known.
-        deadline: over all calls.
+        wire: Connections.
+        settings: Writer settings.
+        sources: The topics that the query reads, as far as they are known.
+        deadline: Time limit of all calls.
 
     Returns:
-        The newest version of TxnOffsetCommit that the broker asked speaks; what is sent is chosen
-        for each connection.
+        The newest version of TxnOffsetCommit that the broker asked supports. What is sent later is
+        chosen for each connection.
 
     Raises:
-        UnsupportedBrokerError, TopicNotFoundError, ConfigurationError, KafkaResponseError: as said.
+        UnsupportedBrokerError: The cluster is too old, or its transaction.version is below 2.
+        AuthorizationError: ACLs are missing; the text names all of them.
+        ConfigurationError: The brokers don't allow the settings.
+        TopicNotFoundError: The default target topic does not exist.
+        KafkaResponseError: A broker refuses for another reason.
     """
     version = check_brokers(wire, settings, deadline)
     check_authorization(wire, settings, sources, deadline)

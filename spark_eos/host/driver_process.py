@@ -16,8 +16,8 @@ class HostProcess:
     """A process of this host; its number alone may be given to another one later.
 
     Attributes:
-        pid: its process id.
-        started: when it started, in the words of the operating system.
+        pid: Its process id.
+        started: When it started, in the words of the operating system.
     """
 
     pid: int
@@ -67,7 +67,7 @@ def spark_driver() -> HostProcess:
     ``spark.python.use.daemon`` is false.
 
     Raises:
-        SparkEosError: it has just ended.
+        SparkEosError: It has just ended.
     """
     pid = os.getppid()
     while (found := _look_up(pid)) is not None:

@@ -26,15 +26,15 @@ def private_directory(
     """Opens a directory of this user's, and makes it if it is not there.
 
     Args:
-        path: the directory; its parent must be there.
-        inside: descriptor of the directory that a relative path starts from.
-        readable: whether others may look into it; if not, they lose the right to.
+        path: The directory; its parent must be there.
+        inside: Descriptor of the directory that a relative path starts from.
+        readable: Whether others may look into it; if not, they lose the right to.
 
     Yields:
         Its descriptor.
 
     Raises:
-        OSError: it is a link, belongs to another user, others may write in it, or it can't be used.
+        OSError: It is a link, belongs to another user, others may write in it, or it can't be used.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700, dir_fd=inside)
@@ -56,11 +56,11 @@ def private_text(name: str, inside: int) -> str | None:
     """A short file's text; None if it is not there.
 
     Args:
-        name: the file.
-        inside: descriptor of its directory.
+        name: The file.
+        inside: Descriptor of its directory.
 
     Raises:
-        OSError: it is a link or no file, belongs to another user, others may write in it, or it
+        OSError: It is a link or no file, belongs to another user, others may write in it, or it
             can't be read.
     """
     try:
@@ -84,7 +84,7 @@ def write_private_text(name: str, text: str, inside: int) -> None:
     """Puts a file in place, whole or not at all; whatever has its name is replaced.
 
     Raises:
-        OSError: it can't be written.
+        OSError: It can't be written.
     """
     new = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):

@@ -1,1 +1,1 @@
-"""Jars by lock file, and the Java that runs them."""
+"""Downloads the jars named in lock files, and finds the Java that runs them."""

@@ -1,4 +1,4 @@
-"""The directory in which downloaded jars and prepared broker files are kept between runs."""
+"""The directory that keeps downloaded jars and prepared broker files between runs."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,8 @@ CACHE_VARIABLE = "SPARK_EOS_CACHE"
 def cache_directory() -> Path:
     """Return the cache directory, which need not exist yet.
 
-    It is ``$SPARK_EOS_CACHE`` if that is set, else ``spark-eos`` in the user's cache directory
-    (``$XDG_CACHE_HOME``, by default ``~/.cache``). Everything in it can be deleted at any time.
+    It is ``$SPARK_EOS_CACHE`` if set, else ``spark-eos`` in the user's cache directory
+    (``$XDG_CACHE_HOME``, by default ``~/.cache``). Everything in it may be deleted at any time.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:

@@ -1,4 +1,4 @@
-"""Downloading jars with Ivy, which every pyspark installation brings along."""
+"""Downloads jars with Ivy, which every pyspark installation includes."""
 
 import os
 import re
@@ -30,9 +30,9 @@ def find_ivy() -> Path:
     """Return the Ivy jar of the installed pyspark.
 
     Raises:
-        DownloadError: pyspark is not installed, or has no Ivy.
+        DownloadError: No installed pyspark was found, or it has no Ivy.
     """
-    # Found without importing pyspark, which would take a second.
+    # Without importing pyspark, which would take a second.
     spec = PathFinder.find_spec("pyspark", sys.path)
     places = [Path(place) / "jars" for place in (spec and spec.submodule_search_locations) or ()]
     if os.environ.get("SPARK_HOME"):
@@ -47,16 +47,16 @@ def find_ivy() -> Path:
 
 
 def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title: str) -> None:
-    """Download `jars` into `destination`, showing progress on stderr. Checksums are not checked.
+    """Download `jars` into `destination`, showing progress on stderr. The caller checks checksums.
 
     Args:
-        jars: What to download; their dependencies are not followed.
+        jars: The jars to download, without their dependencies.
         destination: An existing directory; files are named by `LockedJar.file_name`.
-        work: An existing directory for Ivy's own cache. An interrupted download resumes from it.
-        title: What to call it on stderr.
+        work: An existing directory for Ivy's own cache; it lets an interrupted download resume.
+        title: Name of the download on stderr.
 
     Raises:
-        DownloadError: Ivy failed; the message has Ivy's own reasons.
+        DownloadError: Ivy failed; the message has Ivy's reasons.
         JavaError: There is no usable Java.
     """
     java = find_java()
@@ -66,11 +66,11 @@ def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title:
     command = [
         str(java.executable),
         *("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-        # Ivy would otherwise look into the user's ~/.ivy2 and ~/.m2.
+        # Otherwise Ivy would look into the user's ~/.ivy2 and ~/.m2.
         f"-Duser.home={work}",
         *("-jar", str(ivy)),
         *("-settings", str(work / "settings.xml"), "-ivy", str(work / "ivy.xml")),
-        # "bundle" is what OSGi-minded projects call their jar.
+        # OSGi projects call their jar a "bundle".
         *("-confs", "default", "-types", "jar", "bundle"),
         *("-retrieve", str(destination / "[artifact]-[revision].[ext]")),
     ]
@@ -86,14 +86,14 @@ def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title:
         lines = _show(process.stdout, title=title, total=len(jars))
     if process.returncode != 0:
         raise DownloadError(
-            f"Downloading {title} failed. Check that this machine reaches Maven Central (a proxy "
-            "is set with JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'). "
+            f"Downloading {title} failed. Check that this machine can reach Maven Central (set a "
+            "proxy with JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'). "
             "Ivy says:\n" + _reasons(lines)
         )
 
 
 def _show(output: Iterable[str], *, title: str, total: int) -> list[str]:
-    """Show progress by Ivy's output; return the output."""
+    """Show progress according to Ivy's output; return the output."""
     lines = []
     columns = (
         TextColumn("{task.description}"),
@@ -139,8 +139,8 @@ def _write_settings(path: Path, cache: Path) -> None:
     ET.SubElement(settings, "settings", defaultResolver="maven")
     ET.SubElement(settings, "caches", defaultCacheDir=str(cache))
     resolvers = ET.SubElement(settings, "resolvers")
-    # The resolver's default root is Maven Central. The lock says everything a pom would, and not
-    # reading poms makes it three times as fast.
+    # The resolver's default root is Maven Central. The lock holds everything a pom would, and not
+    # reading poms is three times as fast.
     ET.SubElement(
         resolvers,
         "ibiblio",

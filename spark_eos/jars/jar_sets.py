@@ -1,4 +1,4 @@
-"""Jars by lock file: downloaded once, verified, and kept in the cache directory."""
+"""Sets of jars, one per lock file: downloaded once, verified, kept in the cache directory."""
 
 import hashlib
 import json
@@ -23,17 +23,17 @@ class JarError(RuntimeError):
 
 
 def jar_set(name: str) -> list[Path]:
-    """Return the verified jar files of a set, in class path order; download what is missing.
+    """Return the verified jar files of a set, in class path order; download missing ones.
 
-    Any number of threads and processes may call this at the same time. When all files are there
-    it takes a few milliseconds and starts no other program.
+    Any number of threads and processes may call this at the same time. If no file is missing, it
+    takes a few milliseconds and starts no other program.
 
     Args:
         name: Name of a lock file, for example ``"kafka-4.4.0"``.
 
     Raises:
-        JarError: There is no such set, or a file has not the checksum that is locked (the file
-            is removed then, so that the next call downloads it).
+        JarError: There is no such set, or a file's checksum differs from the lock's (such a file
+            is removed, so that the next call downloads it).
         spark_eos.jars.ivy.DownloadError: The download failed.
         spark_eos.jars.java.JavaError: There is no usable Java for the download.
     """
@@ -57,7 +57,7 @@ def spark_kafka_jars(pyspark_version: str | None = None) -> list[Path]:
         pyspark_version: For example ``"4.2.0"``; by default the installed pyspark's.
 
     Raises:
-        JarError: No jar set fits this version, or as for `jar_set`.
+        JarError: No jar set fits this version, or a file's checksum differs from the lock's.
         spark_eos.jars.ivy.DownloadError: The download failed.
         spark_eos.jars.java.JavaError: There is no usable Java for the download.
     """
@@ -76,22 +76,22 @@ def _spark_kafka_set(pyspark_version: str) -> str:
     raise JarError(
         f"No Kafka source is known for pyspark {pyspark_version}; supported are pyspark "
         f"{', '.join(sorted(supported))}. Install one of these, for example with "
-        f"pip install 'pyspark=={max(supported)}.*', or put the jars of spark-sql-kafka for your "
-        "Spark into spark.jars yourself."
+        f"pip install 'pyspark=={max(supported)}.*', or add the jars of spark-sql-kafka for your "
+        "Spark to spark.jars yourself."
     )
 
 
 def installed_pyspark() -> str:
-    """The version of the pyspark that is installed.
+    """Return the version of the installed pyspark.
 
     Raises:
-        JarError: there is none.
+        JarError: No pyspark is installed.
     """
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         pass
-    try:  # Spark's own distribution puts pyspark on the path without pip's metadata.
+    try:  # A Spark distribution puts pyspark on the path without pip's metadata.
         from pyspark.version import __version__  # noqa: PLC0415
     except ImportError:
         raise JarError(
@@ -101,7 +101,7 @@ def installed_pyspark() -> str:
 
 
 def _complete(lock: Lock, directory: Path) -> None:
-    """Verify the files that are there, download the others; the caller holds the lock."""
+    """Verify existing files and download the others; the caller holds the lock."""
     work = directory / ".ivy"
     missing = [jar for jar in lock.jars if not (directory / jar.file_name).exists()]
     stamp = _read_stamp(directory)
@@ -116,7 +116,7 @@ def _complete(lock: Lock, directory: Path) -> None:
                 (fetched / jar.file_name).replace(directory / jar.file_name)
                 stamp[jar.file_name] = _mark(jar, directory / jar.file_name)
         finally:
-            # Only needed to resume an interrupted download; and a wrong file must not stay.
+            # It only serves to resume an interrupted download, and a wrong file must not stay.
             shutil.rmtree(work, ignore_errors=True)
     temporary = directory / f"{_STAMP}.new"
     temporary.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
@@ -137,8 +137,9 @@ def _verify(
                 path.unlink()
                 raise JarError(
                     f"{path} has the wrong SHA-256 checksum and was removed: expected "
-                    f"{jar.sha256}, actual {actual}. Run it again to download the file anew; if "
-                    "it happens again, something on the way to Maven Central alters files."
+                    f"{jar.sha256}, actual {actual}. Run the command again to download the file "
+                    "again. If this repeats, something between this machine and Maven Central "
+                    "alters files."
                 )
         marks[jar.file_name] = mark
     return marks
@@ -155,7 +156,7 @@ def _all_stamped(jars: Iterable[LockedJar], directory: Path) -> bool:
 
 
 def _mark(jar: LockedJar, path: Path) -> list[object]:
-    """Return what tells that a file is still the one whose checksum was computed."""
+    """Return size, time and checksum, which identify a file whose checksum was computed before."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, jar.sha256]
 

@@ -1,4 +1,4 @@
-"""Finding the Java that runs Ivy, the embedded broker and Spark."""
+"""Finds the Java that runs Ivy, the embedded broker and Spark."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MINIMUM_MAJOR = 17
-"""What Kafka 4 brokers and Spark 4 need."""
+"""The oldest Java version for Kafka 4 brokers and Spark 4."""
 
 
 class JavaError(RuntimeError):
@@ -23,7 +23,7 @@ class Java:
     Attributes:
         executable: The ``java`` program.
         major: Its feature version, for example 17.
-        banner: All that ``java -version`` prints; two equal banners mean the same JVM build.
+        banner: Output of ``java -version``; equal banners mean the same JVM build.
     """
 
     executable: Path
@@ -32,17 +32,17 @@ class Java:
 
 
 def find_java() -> Java:
-    """Return the Java of ``JAVA_HOME`` if that is set, else the first one on ``PATH``.
+    """Return the Java of ``JAVA_HOME`` if set, else the first one on ``PATH``.
 
     Raises:
-        JavaError: None was found, it does not run, or it is older than `MINIMUM_MAJOR`.
+        JavaError: No Java was found, or it does not run, or it is older than `MINIMUM_MAJOR`.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
         executable = Path(home) / "bin" / "java"
         if not executable.is_file():
             raise JavaError(
-                f"JAVA_HOME is {home}, but there is no bin/java in it. Set JAVA_HOME to a Java "
+                f"JAVA_HOME is {home}, which has no bin/java. Set JAVA_HOME to a Java "
                 f"{MINIMUM_MAJOR} or newer, or unset it to use the java on PATH."
             )
         return _probe(executable)
@@ -70,11 +70,11 @@ def _probe(executable: Path) -> Java:
     banner = (result.stderr + result.stdout).strip()
     version = re.search(r'version "(?:1\.)?(\d+)', banner)
     if result.returncode != 0 or version is None:
-        raise JavaError(f"{executable} -version does not print a version, but: {banner}")
+        raise JavaError(f"{executable} -version printed no version, but: {banner}")
     major = int(version[1])
     if major < MINIMUM_MAJOR:
         raise JavaError(
             f"{executable} is Java {major}, but Kafka 4 and Spark 4 need Java {MINIMUM_MAJOR} or "
-            "newer. Set JAVA_HOME to one."
+            "newer. Set JAVA_HOME to such a Java."
         )
     return Java(executable, major, banner)

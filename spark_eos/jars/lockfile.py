@@ -1,4 +1,4 @@
-"""Lock files: which jars make up a set, and the SHA-256 checksum of each."""
+"""Lock files: the jars of each set, with their SHA-256 checksums."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from importlib import resources
 
 @dataclass(frozen=True)
 class LockedJar:
-    """One jar by its Maven coordinates and its SHA-256 checksum in hexadecimal digits."""
+    """One jar: its Maven coordinates and its SHA-256 checksum in hexadecimal digits."""
 
     organisation: str
     name: str
@@ -22,12 +22,12 @@ class LockedJar:
 
 @dataclass(frozen=True)
 class Lock:
-    """A set of jars, complete in itself.
+    """A complete set of jars.
 
     Attributes:
         name: Name of the set, for example ``kafka-4.4.0``.
-        jars: Its jars, in class path order.
-        pyspark: For Spark's Kafka source, the pyspark minor versions it belongs to (``"4.2"``).
+        jars: The jars, in class path order.
+        pyspark: For Spark's Kafka source, the pyspark minor versions it fits (``"4.2"``).
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""The frame of spark-submit jobs. Public."""
+"""A framework for spark-submit jobs: command-line options, start, logs and clean stop. Public."""

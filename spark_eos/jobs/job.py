@@ -1,7 +1,7 @@
-"""What spark-submit jobs share: a query's run from its start to its stop.
+"""Runs the query of a spark-submit job, from its start to its stop.
 
-A job is a click command with `spark_eos.jobs.options.job_options` that calls `run_job` with a
-function from DataFrame to DataFrame; ``jobs/relay.py`` is the shortest one.
+Such a program is a click command with `spark_eos.jobs.options.job_options` that calls `run_job`
+with a function from DataFrame to DataFrame; ``jobs/relay.py`` is the shortest one.
 """
 
 import logging
@@ -28,12 +28,12 @@ from spark_eos.spark.sink import ExactlyOnceSink
 logger = logging.getLogger(__name__)
 
 _USERS_ERROR: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE", re.DOTALL)
-# How soon a signal is noticed while the query runs.
+# A signal is noticed within this time while the query runs.
 _POLL_SECONDS: Final = 1
 
 
 class _JobSink(ExactlyOnceSink):
-    """A sink that remembers why a batch failed; Spark keeps only the text of it."""
+    """A sink that keeps the exception of a failed batch; Spark keeps only its text."""
 
     error: Exception | None = None
 
@@ -46,7 +46,7 @@ class _JobSink(ExactlyOnceSink):
 
 
 class _StopSignals:
-    """SIGINT and SIGTERM: the first one stops the query cleanly, a second one ends at once."""
+    """SIGINT and SIGTERM: the first one stops the query cleanly, a second one exits at once."""
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -60,16 +60,22 @@ class _StopSignals:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
         self.status = 128 + number
-        # Nothing may be raised into a call to the JVM after which the JVM is needed again: the
-        # next call would read the interrupted one's answer.
+        # While the query runs, raise nothing: it could interrupt a call to the JVM, and the next
+        # call, which stops the query, would read the answer to the interrupted one.
         if not self.query_runs:
             raise SystemExit(self.status)
 
 
 def start_session() -> SparkSession:
-    """The session that spark-submit has configured."""
-    # spark-submit knows which Python the workers run. Where the job was started without it, Spark
-    # would take whatever python3 is first on PATH.
+    """Returns the session that spark-submit has configured.
+
+    Example:
+        ::
+
+            spark = start_session()
+    """
+    # spark-submit knows which Python the workers run. Without spark-submit, Spark would take
+    # whatever python3 is first on PATH.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return SparkSession.builder.getOrCreate()
@@ -82,19 +88,27 @@ def run_job(
     include_headers: bool = False,
     session: Callable[[], SparkSession] = start_session,
 ) -> None:
-    """Runs a query until it has ended or is stopped by SIGINT or SIGTERM; logs each batch.
+    """Runs a query until it ends or SIGINT or SIGTERM stops it; logs each batch.
 
     Args:
-        options: what the job was told.
-        transform: from the columns of `ExactlyOnceSink.read` to those that
-            `ExactlyOnceSink.write` takes; with narrow operators only.
-        include_headers: whether to read the records' headers too.
-        session: starts Spark.
+        options: The parsed command line.
+        transform: Function from the columns of `ExactlyOnceSink.read` to those that
+            `ExactlyOnceSink.write` takes; it may use narrow operators only.
+        include_headers: Whether to read the records' headers too.
+        session: Function that starts Spark.
 
     Raises:
-        click.UsageError: an option can't be used; raised before Spark starts.
-        click.ClickException: the query failed for a reason that its message explains.
-        SystemExit: with 128 + the signal's number, after a signal.
+        click.UsageError: An option can't be used; raised before Spark starts.
+        click.ClickException: The query failed for a reason that its message explains.
+        SystemExit: After a signal, with status 128 + the signal's number.
+
+    Example:
+        ::
+
+            @click.command()
+            @job_options
+            def main(options: JobOptions) -> None:
+                run_job(options, lambda orders: orders.select("source", "key", "value"))
     """
     _log_to_stderr(options.log_format)
     on_batch = (
@@ -115,7 +129,7 @@ def run_job(
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     spark = session()
-    signals.install()  # Spark has put a handler of its own in place
+    signals.install()  # again: Spark has installed a handler of its own
     try:
         frame = sink.read(
             spark,
@@ -154,12 +168,12 @@ def _stop(query: StreamingQuery) -> None:
         if query.isActive:
             query.stop()
     except (PySparkException, Py4JError, ConnectionError) as error:
-        # Ctrl-C reaches the JVM too, which may be gone; then so is the query.
+        # Ctrl-C reaches the JVM too: it may be gone already, and the query with it.
         logger.debug("stopping the query: %s", error)
 
 
 def _explained(error: Exception) -> Exception:
-    """The error as one to show without traceback, if its message says all there is to say."""
+    """Turns an error whose message explains it into one that is shown without a traceback."""
     if isinstance(error, SparkEosError):
         return click.ClickException(str(error))
     raised = _USERS_ERROR.search(str(error))
@@ -180,5 +194,5 @@ def _log_to_stderr(log_format: str) -> None:
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(handlers=[handler])
     logging.getLogger("spark_eos").setLevel(logging.INFO)
-    # It reports lost connections to a JVM that was told to stop.
+    # It reports lost connections to a JVM that is stopping.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""The command line of a spark-submit job: the options that every job has."""
+"""The command-line options of spark-submit jobs."""
 
 import functools
 import re
@@ -14,20 +14,33 @@ _INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a job was told on its command line.
+    """The parsed command line of a spark-submit job.
 
     Attributes:
-        kafka: client settings for the sink, ``bootstrap.servers`` among them.
-        group_id: the consumer group that keeps the query's progress.
-        source: topics to read, joined by commas.
-        target: topic to write to.
-        checkpoint_location: the query's checkpoint.
-        trigger: keyword arguments of ``DataStreamWriter.trigger``.
+        kafka: Client settings for the sink, including ``bootstrap.servers``.
+        group_id: Consumer group that holds the query's offsets.
+        source: Topics to read, joined by commas.
+        target: Topic to write to.
+        checkpoint_location: The query's checkpoint.
+        trigger: Keyword arguments for ``DataStreamWriter.trigger``.
         starting_offsets: ``earliest`` or ``latest``.
-        source_options: further options of Spark's Kafka source.
+        source_options: Further options of Spark's Kafka source.
         log_format: ``text`` or ``json``.
-        metrics_port: where Prometheus metrics are served; None: nowhere.
-        metrics_address: and on which interface.
+        metrics_port: Port of the Prometheus metrics; None to serve none.
+        metrics_address: Interface to serve the metrics on.
+
+    Example:
+        >>> JobOptions(
+        ...     kafka={"bootstrap.servers": "localhost:9092"},
+        ...     group_id="relay",
+        ...     source="orders",
+        ...     target="orders-copy",
+        ...     checkpoint_location="checkpoints/relay",
+        ...     trigger={"availableNow": True},
+        ...     starting_offsets="earliest",
+        ...     source_options={"maxOffsetsPerTrigger": "10000"},
+        ... ).log_format
+        'text'
     """
 
     kafka: Mapping[str, str] = field(repr=False)
@@ -64,14 +77,14 @@ def _file_settings(
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise click.BadParameter(f"{str(file)!r} can't be read: {why}") from None
     for number, line in enumerate(lines, 1):
         name, equals, value = line.partition("=")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not name.strip() or not equals:
-            # The line may hold a secret.
+            # Not quoted: the line may hold a secret.
             raise click.BadParameter(f"line {number} of {str(file)!r} is not of the form key=value")
         settings[name.strip()] = value.strip()
     return settings
@@ -95,23 +108,32 @@ _CLIENT: Final = (
         multiple=True,
         callback=_settings,
         metavar="KEY=VALUE",
-        help="A client setting by librdkafka's name, such as compression.type=zstd; repeatable.",
+        help="Client setting by its librdkafka name, such as compression.type=zstd; repeatable.",
     ),
     click.option(
         "--kafka-config",
         type=click.Path(path_type=Path),
         callback=_file_settings,
         metavar="FILE",
-        help="Client settings, one KEY=VALUE a line; for secrets, since other users of the machine "
-        "see command lines.",
+        help="File of client settings, one KEY=VALUE per line. Use it for secrets: other users of "
+        "the machine can see command lines.",
     ),
 )
 
 
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a click command the options of a client, which it receives as ``kafka``.
+    """Adds a client's options to a click command, which receives them as ``kafka``.
 
-    All commands that connect to a cluster have them.
+    They are ``--bootstrap-servers``, ``--kafka`` and ``--kafka-config``; every command that
+    connects to a cluster has them.
+
+    Example:
+        >>> @click.command()
+        ... @client_options
+        ... def show(kafka):
+        ...     print(kafka)
+        >>> show(["--bootstrap-servers", "a:9092", "--kafka", "acks=all"], standalone_mode=False)
+        {'bootstrap.servers': 'a:9092', 'acks': 'all'}
     """
 
     @functools.wraps(command)
@@ -130,7 +152,15 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
 def decorated(
     command: Callable[..., None], options: Sequence[Callable[..., Any]]
 ) -> Callable[..., None]:
-    """The command with click's options, in this order."""
+    """Adds click options to a command, in the order in which help shows them.
+
+    Example:
+        >>> @click.command()
+        ... @functools.partial(decorated, options=[click.option("--a"), click.option("--b")])
+        ... def show(a, b): ...
+        >>> [parameter.name for parameter in show.params]
+        ['a', 'b']
+    """
     return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
@@ -139,7 +169,7 @@ _OPTIONS: Final = (
         "--group-id",
         required=True,
         metavar="GROUP",
-        help="Consumer group that keeps the progress; no other consumer may use it.",
+        help="Consumer group that holds the query's offsets; no other consumer may use it.",
     ),
     click.option(
         "--source", required=True, metavar="TOPIC,...", help="Topics to read, joined by commas."
@@ -149,57 +179,70 @@ _OPTIONS: Final = (
         "--checkpoint-location",
         required=True,
         metavar="PATH",
-        help="Where Spark keeps the query's checkpoint; any file system Spark knows.",
+        help="Where Spark keeps the query's checkpoint, on any file system Spark can use.",
     ),
     click.option(
         "--available-now",
         is_flag=True,
-        help="Process what is there now, in as many batches as needed, and end.",
+        help="Process everything available now, in as many batches as needed, then exit.",
     ),
     click.option(
         "--trigger",
         callback=_interval,
         metavar="INTERVAL",
-        help="Run for ever, one batch every INTERVAL.  [default: 1 second]",
+        help="Run until stopped, one batch per INTERVAL.  [default: 1 second]",
     ),
     click.option(
         "--starting-offsets",
         type=click.Choice(["earliest", "latest"]),
         default="earliest",
         show_default=True,
-        help="Where to start in partitions for which the group has no committed offset.",
+        help="Where to start in partitions without a committed offset of the group.",
     ),
     click.option(
         "--max-offsets-per-trigger",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Read at most so many records per batch; by default all there are.",
+        help="Maximum number of records per batch; by default unlimited.",
     ),
     click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="Of the log on stderr; json has one document per line, with a batch's fields.",
+        help="Format of the log on stderr; json is one document per line, with a batch's fields.",
     ),
     click.option(
         "--metrics-port",
         type=click.IntRange(1, 65_535),
         metavar="PORT",
-        help="Serve Prometheus metrics on this port; needs the extra `metrics`.",
+        help="Port on which to serve Prometheus metrics; needs the extra `metrics`.",
     ),
     click.option(
         "--metrics-address",
         default=JobOptions.metrics_address,
         show_default=True,
         metavar="ADDRESS",
-        help="Of the interface to serve them on; 0.0.0.0 for all, so that other hosts reach them.",
+        help="Interface to serve them on; 0.0.0.0 for all, so that other hosts can reach them.",
     ),
 )
 
 
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a click command the options of a job, which it receives as ``options``."""
+    """Adds a job's options to a click command, which receives them as a `JobOptions`.
+
+    Example:
+        >>> @click.command()
+        ... @job_options
+        ... def main(options):
+        ...     print(options.source, dict(options.trigger))
+        >>> main(
+        ...     "--bootstrap-servers localhost:9092 --group-id relay --source orders "
+        ...     "--target copy --checkpoint-location c --available-now".split(),
+        ...     standalone_mode=False,
+        ... )
+        orders {'availableNow': True}
+    """
 
     @functools.wraps(command)
     def with_options(

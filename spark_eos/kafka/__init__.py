@@ -1,1 +1,1 @@
-"""Requests to brokers, typed, and what is known of their answers."""
+"""Typed requests to brokers and the meaning of their answers."""

@@ -1,4 +1,4 @@
-"""Typed calls that concern the whole cluster: versions, features and topics."""
+"""Typed requests about the whole cluster: versions, features and topics."""
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -14,21 +14,21 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
 
 NO_ID: Final = uuid.UUID(int=0)
-"""What stands for a topic id that is not known (KIP-516)."""
+"""Placeholder for a topic id that is not known (KIP-516)."""
 
 _LEADER_NOT_AVAILABLE = 5
 _INVALID_TOPIC = 17
-# Bits of authorized operations: numbers of Kafka's AclOperation.
+# Bits of authorized operations, numbered as in Kafka's AclOperation.
 _OPERATIONS: Final = {3: Operation.READ, 4: Operation.WRITE, 8: Operation.DESCRIBE}
 
 
 @dataclass(frozen=True)
 class BrokerFeatures:
-    """What a broker speaks (KIP-35) and what its cluster has finalized (KIP-584).
+    """A broker's API versions (KIP-35) and its cluster's finalized features (KIP-584).
 
     Attributes:
-        versions: api key to greatest version.
-        features: feature name to finalized level.
+        versions: Highest version by API key.
+        features: Finalized level by feature name.
     """
 
     versions: dict[int, int]
@@ -37,12 +37,12 @@ class BrokerFeatures:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic as its cluster knows it now.
+    """The current state of a topic.
 
     Attributes:
-        name: the topic's name.
-        topic_id: its id; another one if the topic is deleted and created anew.
-        partitions: how many partitions it has.
+        name: Name of the topic.
+        topic_id: Id of the topic; a topic that is deleted and recreated gets a new id.
+        partitions: Number of partitions.
     """
 
     name: str
@@ -54,7 +54,16 @@ class TopicInfo:
 
 
 def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) -> BrokerFeatures:
-    """Asks a broker, or any, for its versions and the cluster's finalized features."""
+    """Asks a broker for its API versions and the cluster's finalized features.
+
+    Args:
+        wire: The connections.
+        deadline: Limits all attempts together.
+        node: Node id of the broker; None for any.
+
+    Raises:
+        KafkaResponseError: The broker answered with an error.
+    """
     request = ApiVersionsRequest(
         client_software_name="spark-eos", client_software_version="1", min_version=3
     )
@@ -78,19 +87,19 @@ def topics(
     deadline: Deadline,
     operation: Operation = Operation.DESCRIBE,
 ) -> dict[str, TopicInfo]:
-    """Looks topics up, never creating one; topics that do not exist are left out.
+    """Looks up topics without creating them; topics that do not exist are left out.
 
     Args:
-        wire: the connections.
-        names: topic names, or None for all topics that are not internal and may be described.
-        deadline: over all attempts.
-        operation: what they are looked up for.
+        wire: The connections.
+        names: Topic names; None for all non-internal topics that this client may describe.
+        deadline: Limits all attempts together.
+        operation: The operation that must be allowed on each topic.
 
     Raises:
-        AuthorizationError: that is not allowed for a topic of the names.
+        AuthorizationError: The operation is not allowed on one of the topics.
     """
-    request = _metadata_request(names, operations=operation is not Operation.DESCRIBE)
-    # A topic can't exist under a name that is not valid.
+    request = metadata_request(names, operations=operation is not Operation.DESCRIBE)
+    # A topic with an invalid name can't exist.
     missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
 
     def interpret(response: Any) -> dict[str, TopicInfo]:
@@ -115,14 +124,17 @@ def topics(
 
 
 def topics_with_one_replica(wire: Wire, names: Collection[str], deadline: Deadline) -> list[str]:
-    """Topics, internal ones too, of which some partition has a single replica; in order.
+    """Finds topics, internal ones included, that have a partition with a single replica.
 
-    Those that do not exist, or that we may not describe, are left out.
+    Topics that do not exist, or that this client may not describe, are left out.
 
     Args:
-        wire: the connections.
-        names: topic names.
-        deadline: over all attempts.
+        wire: The connections.
+        names: Topic names.
+        deadline: Limits all attempts together.
+
+    Returns:
+        Topic names in order.
     """
 
     def interpret(response: Any) -> list[str]:
@@ -132,18 +144,20 @@ def topics_with_one_replica(wire: Wire, names: Collection[str], deadline: Deadli
             if any(len(partition.replica_nodes) == 1 for partition in topic.partitions)
         )
 
-    return wire.ask(_metadata_request(names), deadline, interpret=interpret)
+    return wire.ask(metadata_request(names), deadline, interpret=interpret)
 
 
 def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
-    """Those of the ACLs on topics that we lack; of topics that do not exist nothing is told.
+    """Finds which ACLs on topics this client lacks.
+
+    Nothing is reported about topics that do not exist.
 
     Args:
-        wire: the connections.
+        wire: The connections.
         wanted: ACLs on topics.
-        deadline: over all attempts.
+        deadline: Limits all attempts together.
     """
-    request = _metadata_request({acl.name for acl in wanted}, operations=True)
+    request = metadata_request({acl.name for acl in wanted}, operations=True)
 
     def interpret(response: Any) -> list[Acl]:
         found = {topic.name: topic for topic in response.topics}
@@ -157,14 +171,20 @@ def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> lis
     return wire.ask(request, deadline, interpret=interpret)
 
 
-def _operations(topic: Any, *otherwise: Operation) -> set[Operation]:
-    """What may be done with a topic, as the broker tells it (KIP-430), if it does."""
+def _operations(topic: Any, *default: Operation) -> set[Operation]:
+    """The operations that the broker allows on a topic (KIP-430), or the default."""
     if topic.error_code or topic.authorized_operations is None:
-        return set(otherwise)
+        return set(default)
     return {_OPERATIONS[n] for n in topic.authorized_operations if n in _OPERATIONS}
 
 
-def _metadata_request(names: Collection[str] | None, *, operations: bool = False) -> Any:
+def metadata_request(names: Collection[str] | None, *, operations: bool = False) -> Any:
+    """A MetadataRequest that creates no topic.
+
+    Args:
+        names: Topic names; None for all topics.
+        operations: Whether to ask for the authorized operations (KIP-430).
+    """
     return MetadataRequest(
         topics=None
         if names is None
@@ -175,7 +195,12 @@ def _metadata_request(names: Collection[str] | None, *, operations: bool = False
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """Partition numbers by topic name, both in order."""
+    """Groups partition numbers by topic name, both in order.
+
+    Example:
+        >>> by_topic([("b", 0), ("a", 1), ("a", 0)])
+        {'a': [0, 1], 'b': [0]}
+    """
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)
@@ -189,14 +214,14 @@ def topics_with_offsets(
     ids: Mapping[str, uuid.UUID],
     metadata: Mapping[tuple[str, int], str],
 ) -> list[Any]:
-    """The topics of a request that commits offsets, made of that request's own classes.
+    """Builds the topics of an offset commit request from that request's own classes.
 
     Args:
-        topic_class: of one topic.
-        partition_class: of one partition of it.
-        offsets: next offset to read, by (topic, partition).
-        ids: each topic's id, or `NO_ID`.
-        metadata: a text to store with the offset, by (topic, partition).
+        topic_class: The request's class for a topic.
+        partition_class: The request's class for a partition.
+        offsets: Next offset to read, by (topic, partition).
+        ids: Topic id by topic name, or `NO_ID`.
+        metadata: Text to store with the offset, by (topic, partition).
     """
     return [
         topic_class(

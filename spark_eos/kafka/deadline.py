@@ -1,4 +1,4 @@
-"""One time limit shared by every attempt of an operation, and the pauses between attempts."""
+"""A time limit for all attempts of an operation, and the pauses between them."""
 
 import time
 
@@ -8,15 +8,19 @@ from spark_eos.errors import DeadlineExceededError
 
 
 class RetriableError(Exception):
-    """The attempt failed in a way that a later one may cure; the text says how."""
+    """An attempt failed, but a later one may succeed; the text says why it failed."""
 
 
 class Deadline:
-    """A point in time after which an operation gives up.
+    """The time at which an operation gives up.
 
     Args:
-        seconds: time allowed from now on.
-        setting: the option that raises the limit, named in the error.
+        seconds: Time allowed from now on.
+        setting: The option that raises the limit, for the error text.
+
+    Example:
+        >>> Deadline(5, "group_timeout_ms").exceeded("joining", "no answer")
+        DeadlineExceededError('joining: no success within 5 s (group_timeout_ms); last: no answer')
     """
 
     def __init__(self, seconds: float, setting: str) -> None:
@@ -25,29 +29,32 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def remaining(self) -> float:
-        """Seconds left, never below zero."""
+        """Seconds left, at least 0."""
         return max(0.0, self._end - time.monotonic())
 
     @property
     def expired(self) -> bool:
-        """Whether the time is up."""
+        """Whether no time is left."""
         return time.monotonic() >= self._end
 
     def exceeded(self, what: str, cause: object) -> DeadlineExceededError:
-        """The error for an operation that ran out of time."""
+        """Makes the error for an operation that ran out of time; ``cause`` is its last failure."""
         return DeadlineExceededError(
             f"{what}: no success within {self.seconds:g} s ({self.setting}); last: {cause}"
         )
 
     def attempts(self, what: str, *, pause: float = 0.005) -> tenacity.Retrying:
-        """Attempts until one does not raise `RetriableError`, with growing, jittered pauses.
+        """Retries a function while it raises `RetriableError`, with growing, random pauses.
 
         Args:
-            what: the operation, for the error's text.
-            pause: first pause in seconds; later ones grow, at random, up to half a second.
+            what: The operation, for the error text.
+            pause: Longest first pause in seconds; later pauses grow up to half a second.
+
+        Returns:
+            A tenacity object to call with the function.
 
         Raises:
-            DeadlineExceededError: when the time is up; it names the last cause.
+            DeadlineExceededError: No attempt succeeded in time; the text names the last failure.
         """
 
         def give_up(state: tenacity.RetryCallState) -> None:

@@ -1,4 +1,4 @@
-"""Which of a group's live members are spark-eos', by their instance ids."""
+"""Tells spark-eos members of a group from others, by their instance ids."""
 
 from spark_eos.errors import ForeignMemberError
 from spark_eos.kafka import groups
@@ -7,14 +7,14 @@ from spark_eos.kafka.deadline import Deadline
 
 INSTANCE_PREFIX = "spark-eos-"
 RENEWAL_INSTANCE = f"{INSTANCE_PREFIX}renewal"
-"""Who renews offsets while the group has no run, for some milliseconds; a run passes over it."""
+"""Instance id that renews offsets, for milliseconds, while no query runs; queries ignore it."""
 
 
 def own_group(wire: Wire, group_id: str, deadline: Deadline) -> groups.DescribedGroup:
-    """The group as it is now; all its live members must be spark-eos'.
+    """Describes a group whose live members must all belong to spark-eos.
 
     Raises:
-        ForeignMemberError: one is not; the error names its client id and host.
+        ForeignMemberError: A member does not; the error names its client id and host.
     """
     group = groups.describe_group(wire, group_id, deadline)
     for found in group.members:

@@ -1,4 +1,4 @@
-"""Typed calls to a consumer group's coordinator (KIP-848): who its members are."""
+"""Typed requests to group coordinators about members and heartbeats (KIP-848)."""
 
 import uuid
 from collections.abc import Collection, Iterable, Sequence
@@ -28,7 +28,14 @@ IdPartitions = frozenset[tuple[uuid.UUID, int]]
 
 
 class Beat(NamedTuple):
-    """What one member has to say: its ids, its epoch, and the partitions it owns, by topic id."""
+    """One member's heartbeat.
+
+    Attributes:
+        member_id: The member id.
+        epoch: The member epoch, or one of this module's ``*_EPOCH`` constants.
+        instance_id: The ``group.instance.id`` of the static member.
+        owned: The partitions it owns, as (topic id, partition) pairs.
+    """
 
     member_id: str
     epoch: int
@@ -38,14 +45,14 @@ class Beat(NamedTuple):
 
 @dataclass(frozen=True)
 class HeartbeatAnswer:
-    """One heartbeat's outcome.
+    """The coordinator's answer to one heartbeat.
 
     Attributes:
-        code: Kafka's error code; the rest counts only where it is 0.
-        message: the broker's own words about the error, or "".
-        member_epoch: the member's epoch from now on.
-        interval: seconds until the next heartbeat is due.
-        assigned: the partitions assigned, by topic id; None if they did not change.
+        code: Kafka's error code; the other attributes are valid only if it is 0.
+        message: The broker's error message, or "".
+        member_epoch: The new member epoch.
+        interval: Seconds until the next heartbeat is due.
+        assigned: The assigned (topic id, partition) pairs; None if they did not change.
     """
 
     code: int
@@ -59,8 +66,13 @@ class HeartbeatAnswer:
 class DescribedMember:
     """A live member of a group.
 
-    ``epoch`` and ``assigned``, its (topic, partition) pairs, are None for one of the classic
-    protocol.
+    Attributes:
+        member_id: The member id.
+        instance_id: The ``group.instance.id``; None for a dynamic member.
+        client_id: The ``client.id``.
+        client_host: The member's host, as the broker sees it.
+        epoch: The member epoch; None for a member of the classic protocol.
+        assigned: The assigned (topic, partition) pairs; None for one of the classic protocol.
     """
 
     member_id: str
@@ -79,14 +91,14 @@ class DescribedMember:
 
 @dataclass(frozen=True)
 class DescribedGroup:
-    """A group as its coordinator describes it.
+    """The coordinator's description of a group.
 
     Attributes:
-        stable: every member has the partitions that the latest target gives it.
-        members: the live members, whichever protocol they speak.
-        state: the broker's word for the group's state; None if there is no such group.
-        epoch: the group epoch; None for a group of the classic protocol.
-        assignment_epoch: the group epoch that the target assignment was made for; likewise.
+        stable: Whether every member has the partitions of the latest target assignment.
+        members: The live members, of either protocol.
+        state: The broker's name for the group's state; None if the group does not exist.
+        epoch: The group epoch; None for a group of the classic protocol.
+        assignment_epoch: The group epoch of the target assignment; None for a classic group.
     """
 
     stable: bool
@@ -107,17 +119,18 @@ def heartbeat(
     subscription: Iterable[str] | None = None,
     owned: IdPartitions | None = None,
 ) -> HeartbeatAnswer:
-    """Sends one ConsumerGroupHeartbeat: join, beat, leave, as ``epoch`` says.
+    """Sends one ConsumerGroupHeartbeat to join, stay in or leave the group.
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
-        member_id: a client-made id (KIP-1082).
-        epoch: the member's epoch, or one of this module's ``*_EPOCH`` constants.
-        instance_id: group.instance.id of the static member.
-        deadline: over all attempts.
-        subscription: topic names. With it, the answer always tells the assignment.
-        owned: partitions owned, by topic id; needed with a subscription.
+        wire: The connections.
+        group_id: The consumer group.
+        member_id: The member id, which the client chooses (KIP-1082).
+        epoch: The member epoch, or one of this module's ``*_EPOCH`` constants.
+        instance_id: The ``group.instance.id`` of the static member.
+        deadline: Limits all attempts together.
+        subscription: Topic names; if given, the answer always contains the assignment.
+        owned: The partitions it owns, as (topic id, partition) pairs; required with a
+            subscription.
     """
     request = _heartbeat_request(group_id, Beat(member_id, epoch, instance_id, owned), subscription)
     return _heartbeat_answer(
@@ -134,17 +147,19 @@ def heartbeats(
     subscription: Collection[str],
     deadline: Deadline,
 ) -> list[HeartbeatAnswer]:
-    """Sends a full heartbeat for each of many members, without waiting in between.
+    """Sends full heartbeats for several members without waiting in between.
+
+    Heartbeats without an answer are repeated one by one.
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
-        beats: what each member has to say.
-        subscription: topic names, the same for all.
-        deadline: over all attempts.
+        wire: The connections.
+        group_id: The consumer group.
+        beats: One heartbeat per member.
+        subscription: Topic names, the same for all members.
+        deadline: Limits all attempts together.
 
     Returns:
-        The answers, in the members' order; those that did not come at once are asked for again.
+        The answers in the order of the members.
     """
     requests = [_heartbeat_request(group_id, beat, subscription) for beat in beats]
     node = wire.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
@@ -181,7 +196,7 @@ def _heartbeat_request(group_id: str, beat: Beat, subscription: Iterable[str] | 
         member_id=beat.member_id,
         member_epoch=beat.epoch,
         instance_id=beat.instance_id,
-        # A full request has all three; a leaving member sends none of them.
+        # A full heartbeat has all three fields; a leaving member sends none of them.
         rebalance_timeout_ms=-1 if subscription is None else REBALANCE_TIMEOUT_MS,
         subscribed_topic_names=None if subscription is None else sorted(subscription),
         topic_partitions=partitions,
@@ -204,12 +219,12 @@ def _heartbeat_answer(answer: Any) -> HeartbeatAnswer:
 
 
 def check_membership(wire: Wire, group_id: str, deadline: Deadline) -> None:
-    """Finds out whether we may be a member of the group; changes nothing.
+    """Checks whether this client may join the group; changes nothing.
 
-    Lets a member leave that never was: authorization is what the broker checks first.
+    Sends a leave for a member that does not exist: the broker checks authorization first.
 
     Raises:
-        AuthorizationError: we may not.
+        AuthorizationError: This client may not join the group.
     """
     nobody = str(uuid.uuid4())
     answer = heartbeat(wire, group_id, nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody, deadline)
@@ -220,10 +235,11 @@ def check_membership(wire: Wire, group_id: str, deadline: Deadline) -> None:
 
 
 def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGroup:
-    """Describes a group, of whichever protocol; one that does not exist has no members.
+    """Describes a group of either protocol; a group that does not exist has no members.
 
     Raises:
-        KafkaResponseError: the group can't be described, for lack of authorization say.
+        KafkaResponseError: The group can't be described.
+        AuthorizationError: The group, or a topic of its members, may not be described.
     """
     request = ConsumerGroupDescribeRequest(
         group_ids=[group_id], include_authorized_operations=False
@@ -265,7 +281,7 @@ def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGr
             )
             for m in (classic.members if classic is not None else ())
         ),
-        # Brokers before Kafka 4.1 call a group that does not exist dead.
+        # Brokers before Kafka 4.1 report a group that does not exist as Dead.
         state=None if classic is None or classic.group_state == "Dead" else classic.group_state,
         epoch=None,
         assignment_epoch=None,
@@ -285,7 +301,7 @@ def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> A
     if group.error_code:
         what = f"describing group {group_id!r}"
         if group.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
-            # The broker does not say which.
+            # The broker does not say which topic.
             what += f" ({wire.grantee.who} lacks Describe on a topic of its members)"
         needed = [describe(ResourceType.GROUP, group_id)]
         raise refusal(what, group.error_code, needed, wire.grantee)

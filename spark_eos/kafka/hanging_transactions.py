@@ -1,11 +1,11 @@
-"""What holds a group's offsets although nobody can find or end it (KIP-664)."""
+"""Advice about hanging transactions, which hold offsets but have no coordinator (KIP-664)."""
 
 from typing import Final
 
 from kafka.protocol.admin import DescribeProducersRequest
-from kafka.protocol.metadata import MetadataRequest
 
 from spark_eos.errors import SparkEosError
+from spark_eos.kafka.cluster import metadata_request
 from spark_eos.kafka.connection import CoordinatorType, Wire
 from spark_eos.kafka.deadline import Deadline
 
@@ -13,7 +13,12 @@ _OFFSETS: Final = "__consumer_offsets"
 
 
 def java_hash(text: str) -> int:
-    """What Java's ``String.hashCode`` returns."""
+    """Returns what Java's ``String.hashCode`` does.
+
+    Example:
+        >>> java_hash("spark")
+        109638365
+    """
     encoded = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for first, second in zip(encoded[::2], encoded[1::2], strict=True):
@@ -22,19 +27,19 @@ def java_hash(text: str) -> int:
 
 
 def offsets_partition(group_id: str, partitions: int) -> int:
-    """The partition of ``__consumer_offsets`` that a group's offsets are in."""
+    """The partition of ``__consumer_offsets`` that holds a group's offsets."""
     hashed = java_hash(group_id)
-    # As Kafka's Utils.abs has it.
+    # Kafka's Utils.abs maps the smallest integer to 0.
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
 
 
 def holder_of_offsets(wire: Wire, group_id: str, deadline: Deadline) -> str:
-    """What an operator can do about offsets that stay unstable, in words; changes nothing.
+    """Describes what an operator can do about offsets that stay unstable; changes nothing.
 
     Args:
-        wire: the connections.
-        group_id: the group, whose offsets an open transaction holds.
-        deadline: over all calls.
+        wire: The connections.
+        group_id: The group whose offsets an open transaction holds.
+        deadline: Limits all calls together.
     """
     place = f"--topic {_OFFSETS} --partition <abs(hashCode of the group id) % partitions>"
     starts: list[tuple[int, int]] = []
@@ -43,7 +48,7 @@ def holder_of_offsets(wire: Wire, group_id: str, deadline: Deadline) -> str:
         place = f"--topic {_OFFSETS} --partition {partition}"
         starts = _open_producers(wire, group_id, partition, deadline)
     except SparkEosError:
-        # Not everybody may describe that topic, or read it; the words then say less.
+        # This client may lack Describe or Read on that topic; the text then says less.
         pass
     found = "".join(
         f" (producer id {producer}, since offset {start})" for producer, start in starts
@@ -51,20 +56,15 @@ def holder_of_offsets(wire: Wire, group_id: str, deadline: Deadline) -> str:
     start = str(starts[0][1]) if len(starts) == 1 else "<start offset>"
     tool = f"kafka-transactions.sh --bootstrap-server {wire.bootstrap_servers}"
     return (
-        f"A transaction that is not this query's to end holds offsets of group {group_id!r}{found}."
-        " If its coordinator has forgotten it (KIP-664), nobody ends it but an administrator: find "
+        f"A transaction that this query may not end holds offsets of group {group_id!r}{found}."
+        " If its coordinator has forgotten it (KIP-664), only an administrator can end it: find "
         f"it with `{tool} find-hanging {place}`, end it with `{tool} abort {place} "
         f"--start-offset {start}`, and start again"
     )
 
 
 def _partitions(wire: Wire, deadline: Deadline) -> int:
-    request = MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=_OFFSETS)],
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
-    )
-    (topic,) = wire.ask(request, deadline, interpret=lambda response: response.topics)
+    (topic,) = wire.ask(metadata_request([_OFFSETS]), deadline, interpret=lambda r: r.topics)
     if topic.error_code:
         raise SparkEosError(f"{_OFFSETS} can't be described")
     return len(topic.partitions)
@@ -73,12 +73,12 @@ def _partitions(wire: Wire, deadline: Deadline) -> int:
 def _open_producers(
     wire: Wire, group_id: str, partition: int, deadline: Deadline
 ) -> list[tuple[int, int]]:
-    """Producer id and first offset of each transaction that is open in the partition."""
+    """Producer id and first offset of each open transaction in the partition."""
     topic_class = DescribeProducersRequest.TopicRequest
     request = DescribeProducersRequest(
         topics=[topic_class(name=_OFFSETS, partition_indexes=[partition])]
     )
-    # The group's coordinator is that partition's leader.
+    # The group's coordinator leads that partition.
     answer = wire.ask_coordinator(
         CoordinatorType.GROUP,
         group_id,

@@ -1,33 +1,36 @@
-"""Typed calls that ask where partitions begin and end; they change nothing."""
+"""Typed requests for the first and last offsets of partitions; they change nothing.
 
-from collections.abc import Collection
+kafka-python's and librdkafka's admin clients offer this too, but on connections of their own,
+without an answer for a partition without a leader, and without the ACL that is missing.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSpec
 
 from spark_eos.acls import ResourceType, describe
 from spark_eos.client.error_codes import Code, code_names, refusal
-from spark_eos.kafka.cluster import by_topic
+from spark_eos.kafka.cluster import by_topic, metadata_request
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
 
-_LATEST: Final = -1
-_EARLIEST: Final = -2
 # LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
-# OFFSET_NOT_AVAILABLE: a leader has moved, or was elected just now.
+# OFFSET_NOT_AVAILABLE: the leader has moved or was just elected.
 _MOVING: Final = frozenset({5, 6, 74, 75, 78})
 _GONE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
+
+Offsets = dict[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
 class EndOffsets:
-    """Where a partition ends.
+    """The end of a partition.
 
     Attributes:
-        last_stable: the first offset that a read_committed consumer can't reach yet.
-        high_watermark: the next offset to be written, transactions still open included.
+        last_stable: First offset that a read_committed consumer can't reach yet.
+        high_watermark: Next offset to be written, open transactions included.
     """
 
     last_stable: int
@@ -37,24 +40,23 @@ class EndOffsets:
 def end_offsets(
     wire: Wire, topics: Collection[str], deadline: Deadline
 ) -> dict[tuple[str, int], EndOffsets | None]:
-    """The ends of all partitions of the topics; None for a partition that has no leader now.
+    """Reads the ends of all partitions of some topics, without creating a topic.
 
-    Topics that do not exist are left out, and none is created.
+    Returns:
+        Ends by (topic, partition); None for a partition without a leader. Topics that do not
+        exist are left out.
 
     Raises:
-        DeadlineExceededError: a leader gave no answer in time.
-        KafkaResponseError: a topic can't be described, or its offsets can't be read.
+        DeadlineExceededError: A leader did not answer in time.
+        KafkaResponseError: A topic can't be described, or its offsets can't be read.
+        AuthorizationError: A topic may not be described.
     """
 
     def attempt() -> dict[tuple[str, int], EndOffsets | None]:
         leaders = _leaders(wire, topics, deadline)
-        stable: dict[tuple[str, int], int] = {}
-        high: dict[tuple[str, int], int] = {}
-        for node in sorted({leader for leader in leaders.values() if leader >= 0}):
-            led = [partition for partition, leader in leaders.items() if leader == node]
-            # In this order the high watermark is never the older of the two.
-            stable.update(_listed(wire, node, led, IsolationLevel.READ_COMMITTED, deadline))
-            high.update(_listed(wire, node, led, IsolationLevel.READ_UNCOMMITTED, deadline))
+        # The high watermarks come second, so they are never older than the stable offsets.
+        stable = _listed(wire, leaders, IsolationLevel.READ_COMMITTED, deadline)
+        high = _listed(wire, leaders, IsolationLevel.READ_UNCOMMITTED, deadline)
         return {
             partition: EndOffsets(stable[partition], high[partition])
             if partition in stable and partition in high
@@ -69,52 +71,44 @@ def start_offsets(
     wire: Wire,
     topics: Collection[str],
     deadline: Deadline,
-    leaders: dict[tuple[str, int], int] | None = None,
-) -> dict[tuple[str, int], int]:
-    """The first offsets of all partitions of the topics; without those that have no leader now.
+    leaders: Offsets | None = None,
+) -> Offsets:
+    """Reads the first offsets of all partitions of some topics, without creating a topic.
 
     Args:
-        wire: the connections.
-        topics: their names.
-        deadline: over all attempts.
-        leaders: node ids that were found before, for whoever asks again and again; brought up to
-            date here.
+        wire: The connections.
+        topics: Topic names.
+        deadline: Limits all attempts together.
+        leaders: Cache of leaders' node ids for repeated calls; updated here.
+
+    Returns:
+        First offsets by (topic, partition), without partitions that have no leader.
 
     Raises:
-        As `end_offsets`.
+        DeadlineExceededError: A leader did not answer in time.
+        KafkaResponseError: A topic can't be described, or its offsets can't be read.
+        AuthorizationError: A topic may not be described.
     """
     known = {} if leaders is None else leaders
 
-    def attempt() -> dict[tuple[str, int], int]:
+    def attempt() -> Offsets:
         if not set(topics) <= {topic for topic, _ in known}:
             known.update(_leaders(wire, topics, deadline))
+        wanted = {place: node for place, node in known.items() if place[0] in topics}
         try:
-            return listed()
+            return _listed(
+                wire, wanted, IsolationLevel.READ_UNCOMMITTED, deadline, OffsetSpec.EARLIEST
+            )
         except RetriableError:
             known.clear()
             raise
 
-    def listed() -> dict[tuple[str, int], int]:
-        leaders = {place: node for place, node in known.items() if place[0] in topics}
-        found: dict[tuple[str, int], int] = {}
-        for node in sorted({leader for leader in leaders.values() if leader >= 0}):
-            led = [partition for partition, leader in leaders.items() if leader == node]
-            found.update(
-                _listed(wire, node, led, IsolationLevel.READ_UNCOMMITTED, deadline, _EARLIEST)
-            )
-        return found
-
     return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
 
 
-def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> dict[tuple[str, int], int]:
-    request = MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)],
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
-    )
+def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> Offsets:
     found = {}
-    for topic in wire.send(request, deadline).topics:
+    for topic in wire.send(metadata_request(topics), deadline).topics:
         if topic.error_code in _GONE:
             continue
         if topic.error_code in _MOVING:
@@ -129,45 +123,52 @@ def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> dict[tu
 
 def _listed(
     wire: Wire,
-    node: int,
-    partitions: Collection[tuple[str, int]],
+    leaders: Mapping[tuple[str, int], int],
     isolation: IsolationLevel,
     deadline: Deadline,
-    timestamp: int = _LATEST,
-) -> dict[tuple[str, int], int]:
+    offset: OffsetSpec = OffsetSpec.LATEST,
+) -> Offsets:
+    found: Offsets = {}
+    for node in sorted({leader for leader in leaders.values() if leader >= 0}):
+        led = by_topic(partition for partition, leader in leaders.items() if leader == node)
+        found |= _listed_by(wire, node, led, isolation, deadline, offset)
+    return found
+
+
+def _listed_by(
+    wire: Wire,
+    node: int,
+    partitions: Mapping[str, list[int]],
+    isolation: IsolationLevel,
+    deadline: Deadline,
+    offset: OffsetSpec,
+) -> Offsets:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
+    partition_class = topic_class.ListOffsetsPartition
     request = ListOffsetsRequest(
-        replica_id=-1,
         isolation_level=int(isolation),
         topics=[
             topic_class(
                 name=topic,
                 partitions=[
-                    topic_class.ListOffsetsPartition(
-                        partition_index=index, current_leader_epoch=-1, timestamp=timestamp
-                    )
+                    partition_class(partition_index=index, timestamp=int(offset))
                     for index in indexes
                 ],
             )
-            for topic, indexes in by_topic(partitions).items()
+            for topic, indexes in partitions.items()
         ],
         timeout_ms=int(deadline.remaining() * 1000),
-        # Before it there are no isolation levels.
+        # Earlier versions have no isolation levels.
         min_version=2,
     )
     found = {}
     for topic in wire.send(request, deadline, node=node).topics:
         for p in topic.partitions:
+            place = f"{topic.name}-{p.partition_index}"
             if p.error_code in _MOVING or p.error_code in _GONE:
-                raise RetriableError(
-                    f"{topic.name}-{p.partition_index}: {code_names([p.error_code])}"
-                )
+                raise RetriableError(f"{place}: {code_names([p.error_code])}")
             if p.error_code:
-                raise refusal(
-                    f"offsets of {topic.name}-{p.partition_index}",
-                    p.error_code,
-                    [describe(ResourceType.TOPIC, topic.name)],
-                    wire.grantee,
-                )
+                needed = [describe(ResourceType.TOPIC, topic.name)]
+                raise refusal(f"offsets of {place}", p.error_code, needed, wire.grantee)
             found[topic.name, p.partition_index] = p.offset
     return found

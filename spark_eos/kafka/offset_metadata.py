@@ -1,10 +1,10 @@
-"""What is kept in the metadata of the group's committed offsets; pure.
+"""The metadata stored with the group's committed offsets; no I/O.
 
-Kafka stores a text of the client's own with each offset it commits. A KIP-848 group drops an
-offset by that offset's age alone, so a partition whose offset has expired looks like one that was
-added just now. Hence every offset tells which partitions the group has known, and which of its
-records may not be written. ``kafka-consumer-groups.sh --reset-offsets`` empties the text: an
-offset that an operator has set counts as it is.
+Kafka stores a client-defined text with each committed offset. A KIP-848 group expires each offset
+by its own age, so a partition whose offset has expired looks like a new partition. Therefore every
+offset's text lists the partitions the group has known, and the records that may not have been
+written. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset that an operator
+sets is taken as it is.
 """
 
 import json
@@ -17,22 +17,32 @@ from typing import Any, Final, NamedTuple
 from spark_eos.kafka.cluster import NO_ID
 
 _FORMAT: Final = "spark-eos"
-# Of a topic's id, which is random: enough to tell a group's topics apart.
+# Leading digits of the random topic id, enough to tell a group's topics apart.
 _ID_DIGITS: Final = 8
-# offset.metadata.max.bytes is 4096 unless set: room for so many topics, and so long a list.
-_MOST_TOPICS: Final = 200
-_LONGEST_LIST: Final = 1_500
+# Limits that keep the text within offset.metadata.max.bytes, 4096 by default.
+_MAX_TOPICS: Final = 200
+_MAX_LIST: Final = 1_500
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset with its metadata, as the broker holds it."""
+    """A committed offset and its metadata, as the broker stores them.
+
+    Attributes:
+        offset: Next offset to read.
+        metadata: The client-defined text.
+    """
 
     offset: int
     metadata: str
 
 
 class Doubt(NamedTuple):
-    """Source offsets below the committed one that may not be written: first, and after the last."""
+    """A range of source offsets below the committed one that may not have been written.
+
+    Attributes:
+        first: First offset of the range.
+        after: Offset after the last one of the range.
+    """
 
     first: int
     after: int
@@ -46,7 +56,7 @@ class _Metadata:
 
 
 def _parse(text: str) -> _Metadata | None:
-    """The metadata; None for an offset that somebody else has committed."""
+    """Parses the text; None if another client has committed the offset."""
     try:
         fields: dict[str, Any] = json.loads(text)
         if fields.pop(_FORMAT) != 1:
@@ -62,12 +72,12 @@ def _parse(text: str) -> _Metadata | None:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """``{0, 1, 2, 5}`` as ``0-2,5``."""
+    """Formats numbers as ranges: ``{0, 1, 2, 5}`` as ``0-2,5``."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     found = [[number for _, number in run] for _, run in runs]
     text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
-    # Rather too many: what is wrongly taken for known is refused, never lost.
-    return text if len(text) <= _LONGEST_LIST else f"{found[0][0]}-{found[-1][-1]}"
+    # Better too many: a partition wrongly listed as known is refused, never lost.
+    return text if len(text) <= _MAX_LIST else f"{found[0][0]}-{found[-1][-1]}"
 
 
 def _numbers(ranges: str) -> Iterable[int]:
@@ -86,9 +96,8 @@ class KnownPartitions:
 
     Attributes:
         partitions: (topic, partition) pairs.
-        topics: short ids of their topics, the latest first; a topic that is deleted and created
-            anew has another.
-        doubts: offsets that may not be written, by (topic, partition).
+        topics: Short ids of their topics, the latest first; a recreated topic gets a new id.
+        doubts: Offset ranges that may not have been written, by (topic, partition).
 
     Example:
         >>> known = KnownPartitions().including([("orders", 0), ("orders", 1)], {})
@@ -105,11 +114,11 @@ class KnownPartitions:
 
     @classmethod
     def of(cls, committed: Mapping[tuple[str, int], CommittedOffset]) -> "KnownPartitions":
-        """What the metadata of a group's offsets tells; offsets of somebody else tell nothing."""
+        """Reads the metadata of a group's offsets; ignores offsets committed by other clients."""
         partitions: set[tuple[str, int]] = set()
         topics: set[str] = set()
         doubts: dict[tuple[str, int], Doubt] = {}
-        # The same text stands at most partitions of a topic.
+        # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
         for (topic, index), (_, text) in committed.items():
             if text not in parsed:
@@ -128,26 +137,26 @@ class KnownPartitions:
         partitions: Iterable[tuple[str, int]],
         topic_ids: Mapping[str, uuid.UUID | None],
     ) -> "KnownPartitions":
-        """The same, and further partitions with the ids of their topics."""
+        """Returns a copy with further partitions and the ids of their topics."""
         more = frozenset(partitions)
         ids = sorted({_short(topic_ids.get(topic)) for topic, _ in more} - {""})
         others = (topic for topic in self.topics if topic not in ids)
         return KnownPartitions(self.partitions | more, (*ids, *others), self.doubts)
 
     def knows(self, topic: str, partition: int, topic_id: uuid.UUID | None) -> bool:
-        """Whether the group has had an offset for a partition, of which there is none now."""
+        """Whether the group had an offset for a partition that has none now."""
         if (topic, partition) in self.partitions:
             return True
-        # Of a topic without any offset only the topic itself is told, by the other topics.
+        # If a topic has no offset left, the texts of other topics list the topic's id only.
         alone = not any(known == topic for known, _ in self.partitions)
         return alone and _short(topic_id) in self.topics
 
     def metadata(self, topic: str, doubt: Doubt | None = None) -> str:
-        """The metadata to commit with the offset of one of a topic's partitions."""
+        """Formats the metadata to commit with the offset of one of the topic's partitions."""
         fields: dict[str, Any] = {
             _FORMAT: 1,
             "partitions": _ranges(index for known, index in self.partitions if known == topic),
-            "topics": " ".join(self.topics[:_MOST_TOPICS]),
+            "topics": " ".join(self.topics[:_MAX_TOPICS]),
         }
         if doubt is not None:
             fields["doubt"] = doubt

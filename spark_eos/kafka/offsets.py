@@ -1,4 +1,4 @@
-"""Typed calls that concern a group's committed offsets, outside of transactions."""
+"""Typed requests that fetch and commit a group's offsets outside transactions."""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,8 +15,8 @@ from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.offset_metadata import CommittedOffset
 
 _BY_NAME: Final = 9
-# The broker writes what a request commits as one record batch, at most message.max.bytes of
-# __consumer_offsets long (1 MiB unless set), which costs about so much for each offset.
+# The broker writes a request's offsets as one record batch, limited to message.max.bytes of
+# __consumer_offsets (1 MiB by default). One offset takes about _RECORD_BYTES plus its texts.
 _REQUEST_BYTES: Final = 256 << 10
 _RECORD_BYTES: Final = 100
 
@@ -24,7 +24,7 @@ TopicIds = Mapping[str, uuid.UUID | None]
 
 
 def _versions(ids: TopicIds) -> dict[str, int]:
-    """Of OffsetFetch and OffsetCommit: 10 by topic id, or 9 by name if one id is not known."""
+    """Versions of OffsetFetch and OffsetCommit: 10 by topic id, 9 by name if an id is unknown."""
     if NO_ID in ids.values():
         return {"min_version": _BY_NAME, "max_version": _BY_NAME}
     return {"min_version": _BY_NAME}
@@ -46,24 +46,26 @@ def group_offsets(
     stable: bool = True,
     wait: bool = True,
 ) -> dict[tuple[str, int], CommittedOffset]:
-    """The group's committed offsets, once no transaction on them is pending (KIP-447).
+    """Fetches the group's committed offsets once no transaction on them is pending (KIP-447).
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
+        wire: The connections.
+        group_id: The consumer group.
         partitions: (topic, partition) pairs.
-        topic_ids: ids of their topics.
-        deadline: also bounds the wait for pending transactions.
-        member: member id and epoch of a current member, which the broker then checks.
-        stable: whether pending transactions matter; if not, what they hold does not count.
-        wait: whether to wait for them, or to raise 88 UNSTABLE_OFFSET_COMMIT.
+        topic_ids: Topic ids by topic name.
+        deadline: Also limits the wait for pending transactions.
+        member: Member id and epoch of a current member, for the broker to check.
+        stable: Whether to respect pending transactions; if not, their offsets are ignored.
+        wait: Whether to wait for pending transactions instead of raising.
 
     Returns:
-        Offsets by (topic, partition); partitions without one are left out.
+        Offsets by (topic, partition); partitions without an offset are left out.
 
     Raises:
-        KafkaResponseError: the member is not current, or the offsets can't be read.
-        AuthorizationError: they may not be read.
+        KafkaResponseError: The member is not current, the offsets can't be read, or, without
+            ``wait``, a transaction is pending (88 UNSTABLE_OFFSET_COMMIT).
+        AuthorizationError: This client may not read the offsets.
+        DeadlineExceededError: A transaction stayed pending, or no answer came in time.
     """
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     member_id, epoch = member or (None, -1)
@@ -122,7 +124,7 @@ def committed_offsets(
     member: tuple[str, int] | None = None,
     stable: bool = True,
 ) -> dict[tuple[str, int], int]:
-    """As `group_offsets`, without the metadata."""
+    """Like `group_offsets`, without the metadata."""
     found = group_offsets(
         wire, group_id, partitions, topic_ids, deadline, member=member, stable=stable
     )
@@ -132,12 +134,12 @@ def committed_offsets(
 def all_group_offsets(
     wire: Wire, group_id: str, deadline: Deadline
 ) -> dict[tuple[str, int], CommittedOffset]:
-    """All committed offsets of a group, by (topic, partition).
+    """Fetches all committed offsets of a group, by (topic, partition).
 
-    What open transactions hold does not count. A group that does not exist has none.
+    Ignores the offsets of open transactions. A group that does not exist has no offsets.
 
     Raises:
-        KafkaResponseError: the offsets can't be read.
+        KafkaResponseError: The offsets can't be read.
     """
     request = OffsetFetchRequest(
         groups=[
@@ -147,8 +149,8 @@ def all_group_offsets(
         ],
         require_stable=False,
         min_version=8,
-        # The last version that answers with names: they need no look-up, and are known even
-        # when the topic is gone.
+        # The last version that answers with topic names. Names need no lookup and are known even
+        # after the topic was deleted.
         max_version=9,
     )
     response = wire.ask_coordinator(
@@ -163,7 +165,7 @@ def all_group_offsets(
 def all_committed_offsets(
     wire: Wire, group_id: str, deadline: Deadline
 ) -> dict[tuple[str, int], int]:
-    """As `all_group_offsets`, without the metadata."""
+    """Like `all_group_offsets`, without the metadata."""
     found = all_group_offsets(wire, group_id, deadline)
     return {partition: committed.offset for partition, committed in found.items()}
 
@@ -177,7 +179,7 @@ def _refused(wire: Wire, group_id: str, topics: Iterable[str], code: int) -> Kaf
 def in_requests(
     offsets: Mapping[tuple[str, int], int], metadata: Mapping[tuple[str, int], str]
 ) -> Iterator[dict[tuple[str, int], int]]:
-    """Divides offsets among requests, each of which the broker can write as one record batch."""
+    """Divides offsets among requests that the broker can each write as one record batch."""
     part: dict[tuple[str, int], int] = {}
     size = 0
     for place, offset in offsets.items():
@@ -202,21 +204,24 @@ def commit_offsets(
     metadata: Mapping[tuple[str, int], str] | None = None,
     on_lost: Callable[[], None] | None = None,
 ) -> dict[tuple[str, int], int]:
-    """Commits offsets outside a transaction, as one member, with its epoch.
+    """Commits offsets outside a transaction, as one group member.
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
-        member: member id, member epoch, instance id; no id and epoch -1 for somebody who is not
-            a member, which only a group without members takes offsets from.
-        offsets: next offset to read, by (topic, partition); many go in several requests.
-        topic_ids: ids of their topics.
-        deadline: over all attempts.
-        metadata: a text to store with the offset, by (topic, partition).
-        on_lost: called for each request whose answer was lost; it may yet be carried out.
+        wire: The connections.
+        group_id: The consumer group.
+        member: Member id, member epoch and instance id. Use "", -1 and None to commit without
+            being a member, which only a group without members accepts.
+        offsets: Next offset to read, by (topic, partition); many take several requests.
+        topic_ids: Topic ids by topic name.
+        deadline: Limits all attempts together.
+        metadata: Text to store with the offset, by (topic, partition).
+        on_lost: Called for each request whose answer was lost; the broker may still execute it.
 
     Returns:
         Kafka's error code by (topic, partition); 0 where the offset is committed.
+
+    Raises:
+        DeadlineExceededError: No final answer came in time.
     """
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition

@@ -1,6 +1,6 @@
-"""Topics by name, asked for once and kept while they are in use: the metadata cache of KIP-1319.
+"""A cache of topics by name: the metadata cache of KIP-1319.
 
-The driver keeps one for source topics, each worker one for target topics.
+The driver has one for source topics, each worker has one for target topics.
 """
 
 import math
@@ -19,10 +19,11 @@ from spark_eos.kafka.deadline import Deadline, RetriableError
 
 
 class MissingTopicsError(TopicNotFoundError):
-    """Topics do not exist, and did not come to be in the time allowed.
+    """Topics do not exist and were not created in the time allowed.
 
     Attributes:
-        names: the topics.
+        names: The topics' names, in order.
+        reason: Why they count as missing.
     """
 
     def __init__(self, names: Iterable[str], reason: str) -> None:
@@ -32,13 +33,13 @@ class MissingTopicsError(TopicNotFoundError):
 
 
 class TopicCache:
-    """What a cluster knows of topics; not for use by several threads at once.
+    """A cache of topics; not thread-safe.
 
     Args:
-        wire: the connections.
-        max_block_ms: milliseconds to wait for topics that are missing (Kafka's ``max.block.ms``).
-        max_idle_ms: milliseconds after which a topic that nobody asked for leaves the cache
-            (Kafka's ``metadata.max.idle.ms``).
+        wire: The connections.
+        max_block_ms: Longest wait for missing topics, in milliseconds (Kafka's ``max.block.ms``).
+        max_idle_ms: Time after which an unused topic leaves the cache, in milliseconds (Kafka's
+            ``metadata.max.idle.ms``).
     """
 
     def __init__(self, wire: Wire, *, max_block_ms: float, max_idle_ms: float) -> None:
@@ -49,24 +50,27 @@ class TopicCache:
     def get(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
-        """The topics, as they were when they were last asked for.
+        """Returns topics from the cache, and asks the cluster for those it does not have.
 
-        Those that are not in the cache are asked for in one request, and again until they exist.
+        One request asks for all of them, and is repeated until they exist.
 
         Args:
-            names: their names.
-            operation: what they are looked up for.
+            names: Topic names.
+            operation: The operation that must be allowed on each topic.
+
+        Returns:
+            Topics by name.
 
         Raises:
-            MissingTopicsError: some do not exist after max_block_ms, or never can.
-            DeadlineExceededError: the cluster did not answer within max_block_ms.
-            AuthorizationError: a topic may not be described.
+            MissingTopicsError: Some topics do not exist after max_block_ms, or have invalid names.
+            DeadlineExceededError: The cluster did not answer within max_block_ms.
+            AuthorizationError: The operation is not allowed on one of the topics.
         """
         found = {}
         for name in names:
             topic = self._topics.get(name)
             if topic is not None:
-                # Set again, for the cache counts a topic's time from there.
+                # Setting the entry again restarts its time in the cache.
                 found[name] = self._topics[name] = topic
         missing = set(names) - found.keys()
         return {**found, **self._wait_for(missing, operation)} if missing else found
@@ -74,13 +78,13 @@ class TopicCache:
     def refresh(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
-        """The topics as they are now; waits and raises as `get` does."""
+        """Like `get`, but asks the cluster for all topics."""
         for name in names:
             self._topics.pop(name, None)
         return self.get(names, operation)
 
     def clear(self) -> None:
-        """Forgets all topics."""
+        """Empties the cache."""
         self._topics.clear()
 
     def _wait_for(self, names: Collection[str], operation: Operation) -> dict[str, TopicInfo]:
@@ -116,17 +120,20 @@ class TopicCache:
 def source_topics(
     cache: TopicCache, names: Collection[str], known: Mapping[str, uuid.UUID | None], group_id: str
 ) -> dict[str, TopicInfo]:
-    """Source topics as they are now; they must be the ones whose offsets the group commits.
+    """Looks source topics up and checks that the group's offsets belong to them.
 
     Args:
-        cache: where to look them up discard_producer.
-        names: their names.
-        known: their ids so far, as far as they are known.
-        group_id: the consumer group, for the error.
+        cache: The cache to refresh.
+        names: Topic names.
+        known: Earlier topic ids by topic name, as far as they are known.
+        group_id: The consumer group, for the error text.
+
+    Returns:
+        Topics by name.
 
     Raises:
-        OffsetsLostError: a topic was deleted and created anew: it has another id.
-        TopicNotFoundError: a topic does not exist any more, after max_block_ms.
+        OffsetsLostError: A topic was deleted and recreated: its id has changed.
+        TopicNotFoundError: A topic no longer exists, after max_block_ms.
     """
     try:
         found = cache.refresh(names, Operation.READ)
@@ -153,7 +160,7 @@ def _what_to_do(group_id: str) -> str:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names for an error's text."""
+    """Quotes names for an error text, in order."""
     return ", ".join(repr(name) for name in sorted(names))
 
 

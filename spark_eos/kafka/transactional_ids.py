@@ -5,29 +5,38 @@ from urllib.parse import quote
 
 
 def id_stem(prefix: str, group_id: str) -> str:
-    """What all transactional ids of a group's query begin with.
+    """The common beginning of all transactional ids of a query.
 
-    The group is percent-encoded, so that no other group's ids begin alike.
+    The group is percent-encoded, so that no other group's ids begin with it.
+
+    Example:
+        >>> id_stem("spark-eos", "a/b")
+        'spark-eos/a%2Fb'
     """
     return f"{prefix}/{quote(group_id, safe='')}"
 
 
 def id_prefix(prefix: str, group_id: str) -> str:
-    """What an ACL names that covers exactly a query's transactional ids (KIP-290)."""
+    """The prefix for an ACL that covers exactly a query's transactional ids (KIP-290)."""
     return f"{id_stem(prefix, group_id)}/"
 
 
 def id_prefix_of(transactional_id: str) -> str:
-    """The `id_prefix` of the query that an id belongs to."""
+    """The `id_prefix` of the query that a transactional id belongs to.
+
+    Example:
+        >>> id_prefix_of("spark-eos/orders/host-1/0")
+        'spark-eos/orders/'
+    """
     return re.sub(r"/(driver|[^/]+/[0-9]+)$", "/", transactional_id)
 
 
 def id_pattern(prefix: str, group_id: str) -> str:
-    """A regular expression (RE2) for exactly the ids that workers of the query may hold."""
+    """A regular expression (RE2) that matches exactly the ids of the query's workers."""
     stem = re.sub(r"([^A-Za-z0-9_/-])", r"\\\1", id_stem(prefix, group_id))
     return f"^{stem}/[^/]+/[0-9]+$"
 
 
 def driver_id(prefix: str, group_id: str) -> str:
-    """The id with which the driver tries the transaction settings; it never writes."""
+    """The id with which the driver checks the transaction settings; it never writes."""
     return f"{id_stem(prefix, group_id)}/driver"

@@ -1,40 +1,23 @@
-"""Typed calls to transaction coordinators, and offset commits inside a transaction (KIP-1319)."""
+"""Fencing of transactional producers, and offset commits inside a transaction (KIP-1319)."""
 
-import logging
-import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from spark_eos.acls import Operation, transactional_ids
-from spark_eos.client.error_codes import (
-    RETRIED,
-    Code,
-    Verdict,
-    code_name,
-    code_names,
-    refusal,
-    verdict,
-)
+from spark_eos.client.error_codes import RETRIED, Code, Verdict, code_name, refusal, verdict
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType, Wire
-from spark_eos.kafka.deadline import Deadline, RetriableError
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.open_transactions import describe_transaction
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.kafka.transactional_ids import id_prefix_of
 
-logger = logging.getLogger(__name__)
-
-# Seconds after which a broker that does not answer counts as one that is away.
-_PATIENCE: Final = 3.0
-TRANSACTIONAL_ID_NOT_FOUND: Final = 105
-"""The coordinator's answer about an id that it does not know, or has forgotten."""
-
-# Versions of TxnOffsetCommit, by what they call topics (KIP-1319).
+# Versions of TxnOffsetCommit, which name topics in different ways (KIP-1319).
 BY_NAME: Final = 5
 BY_ID: Final = 6
 _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
@@ -42,7 +25,13 @@ _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 @dataclass(frozen=True)
 class ProducerIdAndEpoch:
-    """What a broker knows a transactional producer by."""
+    """How brokers identify a transactional producer.
+
+    Attributes:
+        transactional_id: The transactional id.
+        producer_id: The producer id that the coordinator has assigned.
+        epoch: The producer epoch; each fencing raises it.
+    """
 
     transactional_id: str
     producer_id: int
@@ -51,7 +40,13 @@ class ProducerIdAndEpoch:
 
 @dataclass(frozen=True)
 class MemberIdentity:
-    """Who commits offsets: a group member at one of its epochs."""
+    """The group member that commits offsets, at one of its epochs.
+
+    Attributes:
+        member_id: The member id.
+        epoch: The member epoch.
+        instance_id: The ``group.instance.id`` of the static member.
+    """
 
     member_id: str
     epoch: int
@@ -61,12 +56,13 @@ class MemberIdentity:
 def fence_producer(
     wire: Wire, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
 ) -> None:
-    """Fences the id's producer, whoever it is, and ends what it left open, by InitProducerId.
+    """Fences the current producer of an id by InitProducerId and ends its open transaction.
 
-    Returns once an open transaction is aborted, or one that was being committed is committed.
+    Returns when the open transaction is aborted; if its commit had begun, when it is committed.
 
     Raises:
-        KafkaResponseError: the broker refuses the id or the timeout.
+        KafkaResponseError: The broker refuses the id or the timeout.
+        DeadlineExceededError: The coordinator gave no final answer in time.
     """
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
@@ -91,91 +87,12 @@ def fence_producer(
         )
 
 
-def open_transactions(
-    wire: Wire,
-    pattern: str,
-    deadline: Deadline,
-    on_silent: Callable[[str], None] = logger.warning,
-) -> list[str]:
-    """Transactional ids that have an ongoing transaction, of all brokers that answer.
-
-    A broker that can't be reached for some seconds is passed over: metadata may name it for long
-    after it has died, by when others coordinate its transactions.
-
-    Args:
-        wire: the connections.
-        pattern: a regular expression (RE2) that the whole id matches (KIP-1152).
-        deadline: over all brokers.
-        on_silent: called if brokers are passed over, with a text that names them.
-
-    Raises:
-        KafkaResponseError: a broker can't list its transactions.
-        DeadlineExceededError: no broker answers.
-    """
-    request = ListTransactionsRequest(
-        state_filters=["Ongoing"],
-        producer_id_filters=[],
-        duration_filter=-1,
-        transactional_id_pattern=pattern,
-    )
-    patience = Deadline(min(_PATIENCE, deadline.remaining()), deadline.setting)
-
-    def attempt() -> list[str]:
-        found: set[str] = set()
-        silent = []
-        # Asked for anew each time: a broker that has died does not stay in the list.
-        nodes = wire.brokers(deadline)
-        within = deadline if patience.expired else patience
-        for node, response in zip(nodes, wire.send_to_each(request, nodes, within), strict=True):
-            if response is None:
-                silent.append(wire.address(node))
-                continue
-            if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
-                raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")
-            if response.error_code:
-                raise refusal("listing open transactions", response.error_code, (), wire.grantee)
-            found.update(state.transactional_id for state in response.transaction_states)
-        if silent:
-            what = f"ListTransactions: broker {', '.join(silent)} does not answer"
-            if len(silent) == len(nodes) or not patience.expired:
-                raise RetriableError(what)
-            on_silent(what)
-        # Filtered here as well: brokers before Kafka 4.1 know no patterns.
-        return sorted(name for name in found if re.fullmatch(pattern, name))
-
-    return deadline.attempts("listing open transactions", pause=0.05)(attempt)
-
-
-def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) -> Any:
-    """What the coordinator knows of the id, as the protocol has it (a ``TransactionState``).
-
-    Raises:
-        KafkaResponseError: it can't be described; 105 if the coordinator does not know the id.
-    """
-    response = wire.ask_coordinator(
-        CoordinatorType.TRANSACTION,
-        transactional_id,
-        DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-        deadline,
-        codes=lambda r: [state.error_code for state in r.transaction_states],
-    )
-    state = response.transaction_states[0]
-    if state.error_code:
-        raise refusal(
-            f"describing transactional id {transactional_id!r}",
-            state.error_code,
-            [transactional_ids(id_prefix_of(transactional_id), Operation.DESCRIBE)],
-            wire.grantee,
-        )
-    return state
-
-
 def producer_id_and_epoch(
     wire: Wire, transactional_id: str, deadline: Deadline
 ) -> ProducerIdAndEpoch:
-    """The producer id and epoch that the coordinator holds for the id.
+    """Asks the coordinator for the producer id and epoch of a transactional id.
 
-    Right after a producer's ``init_transactions`` they are that producer's own.
+    Right after a producer's ``init_transactions``, these are the producer's own.
     """
     state = describe_transaction(wire, transactional_id, deadline)
     return ProducerIdAndEpoch(transactional_id, state.producer_id, state.producer_epoch)
@@ -186,8 +103,15 @@ class OffsetCommitAnswer:
     """A group coordinator's answer to TxnOffsetCommit.
 
     Attributes:
-        version: of the request that it answers: 6 with topic ids, 5 with names.
-        codes: Kafka's error code by (topic, partition), for each that was asked about.
+        version: Version of the answered request: 6 with topic ids, 5 with topic names.
+        codes: Kafka's error code by (topic, partition), for each requested partition.
+
+    Example:
+        >>> answer = OffsetCommitAnswer(6, {("orders", 0): 0, ("orders", 1): 113})
+        >>> answer.verdict
+        <Verdict.REJECTED: 3>
+        >>> print(answer)
+        orders-1: 113 STALE_MEMBER_EPOCH
     """
 
     version: int
@@ -195,7 +119,7 @@ class OffsetCommitAnswer:
 
     @property
     def verdict(self) -> Verdict:
-        """Of all partitions together; only if it is ACCEPTED may the transaction commit."""
+        """The verdict on all partitions together; the transaction may commit only if ACCEPTED."""
         return verdict(self.codes.values())
 
     def __str__(self) -> str:
@@ -218,31 +142,31 @@ def txn_offset_commit(
     on_unknown_topic: Callable[[Collection[str]], None] | None = None,
     metadata: Mapping[tuple[str, int], str] | None = None,
 ) -> OffsetCommitAnswer:
-    """Commits source offsets inside the producer's open transaction, as one member.
+    """Commits source offsets inside the producer's open transaction, as one group member.
 
-    Sent as version 6, with topic ids; as version 5, with names, to a coordinator that speaks no
-    newer one, or if the id of any topic is not known.
+    Uses version 6 with topic ids. Falls back to version 5 with topic names if the coordinator does
+    not support 6, or if the id of any topic is unknown.
 
-    Repeated within the transaction until there is a definite answer, which is harmless; after
-    a lost answer (``on_lost``) the producer's epoch must not be used for another transaction,
-    since a late request would join that one.
+    Repeats the request within the transaction until the answer is definite; repeating is harmless.
+    After a lost answer (``on_lost``), do not start another transaction with the same producer
+    epoch: a delayed request would join that transaction.
 
     Args:
-        wire: the connections.
-        group_id: the consumer group.
-        producer: the producer that has the transaction open.
-        member: the member that the partitions are assigned to.
-        offsets: next offset to read, by (topic, partition).
-        topic_ids: ids of their topics, as far as they are known.
-        deadline: over all attempts.
-        on_lost: called for each request whose answer was lost.
-        on_unknown_topic: called, before each repetition, with the names of topics that the broker
-            does not know (100, or 3 by name); what it raises ends the call.
-        metadata: a text to store with the offset, by (topic, partition).
+        wire: The connections.
+        group_id: The consumer group.
+        producer: The producer whose transaction is open.
+        member: The member that the partitions are assigned to.
+        offsets: Next offset to read, by (topic, partition).
+        topic_ids: Topic ids by topic name, as far as they are known.
+        deadline: Limits all attempts together.
+        on_lost: Called for each request whose answer was lost.
+        on_unknown_topic: Called before each repetition with the names of topics that the broker
+            does not know (100, or 3 by name); an exception it raises ends the call.
+        metadata: Text to store with the offset, by (topic, partition).
 
     Raises:
-        DeadlineExceededError: no definite answer in time.
-        SparkEosError: the answer is about other partitions than those asked about.
+        DeadlineExceededError: No definite answer came in time.
+        SparkEosError: The answer is about other partitions than the request.
     """
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_class = topic_class.TxnOffsetCommitRequestPartition
@@ -258,7 +182,7 @@ def txn_offset_commit(
         group_instance_id=member.instance_id,
         topics=topics_with_offsets(topic_class, partition_class, offsets, ids, metadata or {}),
         min_version=BY_NAME,
-        # All or nothing: one request can't name some topics and give the ids of others.
+        # One request can't mix topic names and topic ids.
         max_version=BY_NAME if NO_ID in ids.values() else BY_ID,
     )
 
@@ -276,7 +200,7 @@ def txn_offset_commit(
         ]
         answered = sorted((topic, index) for topic, index, _code in found)
         if answered != sorted(offsets):
-            # Whatever its codes say, it is no acceptance of what was asked.
+            # Whatever its codes say, this does not accept the request.
             raise SparkEosError(
                 f"TxnOffsetCommit v{response.version} for group {group_id!r}: asked about "
                 f"{_listed(offsets)}, the coordinator answers about {_listed(answered)}"

@@ -1,1 +1,1 @@
-"""Reports of batches as logs, metrics and callbacks. Public."""
+"""Batch reports as logs, metrics and callbacks. Public."""

@@ -1,4 +1,4 @@
-"""Log records for people and for log shippers; with the standard library's logging alone."""
+"""Log records as JSON for log shippers, with nothing but the standard library's logging."""
 
 import datetime
 import json
@@ -9,15 +9,28 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats each record as one line of JSON.
+    """Formats each log record as one line of JSON.
 
-    Its members are ``timestamp`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, what the
-    record was given as ``extra`` (of a batch: the fields of its report), and ``exception`` with the
-    traceback where there is one.
+    Its members are ``timestamp`` (RFC 3339, UTC, milliseconds), ``level``, ``logger``,
+    ``message``, everything the record was given as ``extra`` (for a batch: the fields of its
+    report), and ``exception`` with the traceback if there is one.
+
+    Example:
+        >>> record = logging.LogRecord("shop", logging.INFO, "shop.py", 1, "%d sold", (3,), None)
+        >>> record.created, record.sku = 0, "s-1"
+        >>> print(JsonFormatter().format(record))  # doctest: +NORMALIZE_WHITESPACE
+        {"timestamp": "1970-01-01T00:00:00.000+00:00", "level": "INFO", "logger": "shop",
+         "message": "3 sold", "sku": "s-1"}
+
+        To use it for all logs of a driver::
+
+            handler = logging.StreamHandler()
+            handler.setFormatter(JsonFormatter())
+            logging.basicConfig(handlers=[handler], level=logging.INFO)
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line of JSON."""
+        """Returns the record as one line of JSON."""
         moment = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
         members: dict[str, Any] = {
             "timestamp": moment.isoformat(timespec="milliseconds"),

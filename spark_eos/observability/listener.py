@@ -1,4 +1,4 @@
-"""Spark's progress of a batch joined with the sink's report of it."""
+"""Joins Spark's progress of a batch with the sink's report of the same batch."""
 
 import json
 import threading
@@ -20,33 +20,40 @@ from spark_eos.batch.plan import Positions
 from spark_eos.driver.offset_log import parse_positions
 from spark_eos.errors import ConfigurationError
 
-# Spark's progress comes right after the batch; where the listener was never added, it never does.
-_MOST_WAITING: Final = 1_000
+# Spark's progress follows right after the batch, or never if the listener was not added to Spark.
+_MAX_WAITING: Final = 1_000
 
 
 def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
-    """How far a batch has stayed behind the ends of its source partitions, as Spark saw them.
+    """Computes how far a batch ended before the ends of its source partitions, as Spark saw them.
 
     Args:
-        progress: of a query whose sources are Kafka's, as a `StreamingQueryListener` gets it or
-            ``query.recentProgress`` holds it.
+        progress: Progress of a query that reads from Kafka, as a `StreamingQueryListener`
+            receives it or ``query.recentProgress`` holds it.
 
     Returns:
-        Offsets that were there and not read, by (topic, partition); transaction markers count, as
-        in Kafka's own lag.
+        Number of offsets available and not read, by (topic, partition). Transaction markers
+        count, as in Kafka's own lag.
+
+    Example:
+        >>> class Progress:
+        ...     json = '''{"sources": [{"endOffset": {"orders": {"0": 90, "1": 70}},
+        ...                             "latestOffset": {"orders": {"0": 100, "1": 70}}}]}'''
+        >>> source_lag(Progress())
+        {('orders', 0): 10, ('orders', 1): 0}
     """
     sources = json.loads(progress.json)["sources"]
     read = _positions([source["endOffset"] for source in sources])
-    there = _positions([source["latestOffset"] for source in sources])
+    available = _positions([source["latestOffset"] for source in sources])
     return {
         partition: max(0, offset - read[partition])
-        for partition, offset in sorted(there.items())
+        for partition, offset in sorted(available.items())
         if partition in read
     }
 
 
 def _positions(offsets: list[Any]) -> Positions:
-    # JSON in classic Spark, texts that hold JSON in Connect; null where there is none yet.
+    # Objects in classic Spark, strings of JSON in Spark Connect; null before the first batch.
     texts = [offset if isinstance(offset, str) else json.dumps(offset) for offset in offsets]
     known = [text for text in texts if text != "null"]
     return parse_positions(known, "the query's progress")
@@ -54,11 +61,17 @@ def _positions(offsets: list[Any]) -> Positions:
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """One batch as both know it.
+    """One batch as both sides report it.
 
     Attributes:
-        report: the sink's.
-        progress: Spark's.
+        report: The sink's report.
+        progress: Spark's progress.
+
+    Example:
+        A function for `BatchListener`::
+
+            def on_progress(batch: BatchProgress) -> None:
+                print(batch.report.rows_written, batch.progress.numInputRows, batch.lag)
     """
 
     report: BatchReport
@@ -66,21 +79,28 @@ class BatchProgress:
 
     @property
     def lag(self) -> dict[tuple[str, int], int]:
-        """Offsets that were there and not read; see `source_lag`."""
+        """Number of offsets available and not read, by partition; see `source_lag`."""
         return source_lag(self.progress)
 
 
 class BatchListener(StreamingQueryListener):
     """Joins Spark's progress with the sink's reports, by query id and batch id.
 
-    It is both a listener, for ``spark.streams.addListener``, and a function for ``on_batch``. One
-    listener serves any number of queries. It needs both in one process, as they are in classic
-    Spark; with Spark Connect the batches run in another process than the listener, and the two can
-    be joined by ``query_id`` and ``batch_id`` where they are kept.
+    It is both a listener for ``spark.streams.addListener`` and a function for ``on_batch``. One
+    listener serves any number of queries. It needs both in one process, as in classic Spark. With
+    Spark Connect the batches run in a different process than the listener: store reports and
+    progress, and join them by ``query_id`` and ``batch_id``.
 
     Args:
-        on_progress: called with each `BatchProgress`, on a thread of Spark's; what it raises Spark
-            logs.
+        on_progress: Called with each `BatchProgress`, on one of Spark's threads. Spark logs the
+            exceptions it raises.
+
+    Example:
+        ::
+
+            listener = BatchListener(lambda batch: print(batch.report, batch.lag))
+            spark.streams.addListener(listener)
+            sink = ExactlyOnceSink(..., on_batch=listener)
     """
 
     def __init__(self, on_progress: Callable[[BatchProgress], object]) -> None:
@@ -89,22 +109,22 @@ class BatchListener(StreamingQueryListener):
         self._lock = threading.Lock()
 
     def __call__(self, report: BatchReport) -> None:
-        """Remembers a report until Spark's progress comes; for ``on_batch``."""
+        """Keeps a report until Spark's progress arrives; called as ``on_batch``."""
         with self._lock:
             self._waiting[report.query_id, report.batch_id] = report
-            if len(self._waiting) > _MOST_WAITING:
+            if len(self._waiting) > _MAX_WAITING:
                 self._waiting.popitem(last=False)
 
     def __getstate__(self) -> dict[str, Any]:
         raise ConfigurationError(
-            "on_batch: a BatchListener joins within one process, and Spark Connect runs the "
+            "on_batch: a BatchListener works within one process, but Spark Connect runs the "
             "batches in another: join reports and progress by query_id and batch_id instead"
         )
 
     # What Spark calls ------------------------------------------------------------------------
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Joins one batch."""
+        """Joins one batch; called by Spark."""
         progress = event.progress
         with self._lock:
             report = self._waiting.pop((str(progress.id), progress.batchId), None)

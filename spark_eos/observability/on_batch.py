@@ -1,4 +1,4 @@
-"""Who is told about a batch: the log, and the functions that the user gave as ``on_batch``."""
+"""Announces each batch: to the log and to the functions given as ``on_batch``."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -12,10 +12,16 @@ OnBatch = Callable[[BatchReport], object]
 
 
 def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch, ...]:
-    """The functions that an ``on_batch`` names: none, one or several.
+    """Returns the functions in ``on_batch``: none, one or several.
 
     Raises:
-        ConfigurationError: something among them can't be called.
+        ConfigurationError: One of them is not callable.
+
+    Example:
+        >>> as_observers(None)
+        ()
+        >>> as_observers(print) == as_observers([print]) == (print,)
+        True
     """
     if on_batch is None:
         return ()
@@ -24,23 +30,28 @@ def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch,
         if not callable(observer):
             raise ConfigurationError(
                 f"on_batch holds a {type(observer).__name__}; it must be a function that takes a "
-                "BatchReport, or several of them"
+                "BatchReport, or several such functions"
             )
     return found
 
 
 def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
-    """Logs a batch that is committed, then calls the observers in their order.
+    """Logs a committed batch, then calls the observers in their order.
 
-    None of them can undo what is committed, and Spark would only repeat a batch that has nothing
-    left to write: what one raises is logged as a warning, and the others are called all the same.
+    An exception can't undo the commit, and would make Spark repeat a batch with nothing left to
+    write. So exceptions are logged as warnings, and the other observers are still called.
+
+    Example:
+        ::
+
+            announce(report, as_observers([PrometheusMetrics(port=9108), listener]))
     """
     logger.info("%s", report, extra=report.fields())
     for observer in observers:
-        _tell(observer, report)
+        _notify(observer, report)
 
 
-def _tell(observer: OnBatch, report: BatchReport) -> None:
+def _notify(observer: OnBatch, report: BatchReport) -> None:
     try:
         observer(report)
     except Exception:

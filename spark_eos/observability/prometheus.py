@@ -1,8 +1,8 @@
-"""Prometheus metrics of the batches; needs the extra ``metrics``.
+"""Prometheus metrics of batches; needs the extra ``metrics``.
 
-Names follow prometheus.io's conventions: base units, ``_total`` for counters, labels whose sum
-means something. Labels are the group, the source topic and the step, so that the number of series
-does not grow with partitions or batches.
+Names follow prometheus.io's conventions: base units, ``_total`` for counters, labels that can be
+summed over. Labels are the group, the source topic and the step, so the number of series does not
+grow with partitions or batches.
 """
 
 import threading
@@ -32,12 +32,10 @@ class _Families:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         group, source, step = ["group_id"], ["group_id", "source_topic"], ["group_id", "step"]
-        self.batches = Counter(
-            "spark_eos_batches", "Batches that were committed.", group, registry=registry
-        )
+        self.batches = Counter("spark_eos_batches", "Batches committed.", group, registry=registry)
         self.rounds = Counter(
             "spark_eos_retry_rounds",
-            "Spark jobs beyond the first of a batch: something failed and was written again.",
+            "Spark jobs after the first of a batch: a task failed and its rows were written again.",
             group,
             registry=registry,
         )
@@ -52,37 +50,37 @@ class _Families:
         )
         self.rows_written = Counter(
             "spark_eos_rows_written",
-            "Output rows committed, by the topic of the records they were made of.",
+            "Output rows committed, by the topic of their source records.",
             source,
             registry=registry,
         )
         self.rows_skipped = Counter(
             "spark_eos_rows_skipped",
-            "Output rows that an earlier attempt had committed.",
+            "Output rows skipped because an earlier attempt had committed them.",
             source,
             registry=registry,
         )
         self.offsets = Counter(
             "spark_eos_source_offsets",
-            "Source offsets that batches covered, transaction markers among them.",
+            "Source offsets covered by batches, transaction markers included.",
             source,
             registry=registry,
         )
         self.offsets_lost = Counter(
             "spark_eos_source_offsets_lost",
-            "Source offsets whose records were deleted before they were read.",
+            "Source offsets deleted before they were read.",
             source,
             registry=registry,
         )
         self.partitions = Gauge(
             "spark_eos_source_partitions",
-            "Source partitions of the last batch.",
+            "Source partitions in the last batch.",
             source,
             registry=registry,
         )
         self.lag = Gauge(
             "spark_eos_source_lag_records",
-            "Offsets that were there at the last batch and not read, where a BatchListener tells.",
+            "Offsets available at the last batch and not read; set by a BatchListener.",
             source,
             registry=registry,
         )
@@ -94,21 +92,21 @@ class _Families:
         )
         self.duration = Histogram(
             "spark_eos_batch_duration_seconds",
-            "Time of a batch, as the driver saw it.",
+            "Duration of a batch, as seen by the driver.",
             group,
             registry=registry,
             buckets=_SECONDS,
         )
         self.driver_duration = Histogram(
             "spark_eos_driver_duration_seconds",
-            "Time of the driver's steps of a batch.",
+            "Duration of each step of a batch on the driver.",
             step,
             registry=registry,
             buckets=_SECONDS,
         )
         self.task_duration = Counter(
             "spark_eos_task_duration_seconds",
-            "Time of the tasks' steps, summed over tasks.",
+            "Duration of each step of the tasks, summed over all tasks.",
             step,
             registry=registry,
         )
@@ -129,7 +127,7 @@ class _Families:
         for p in report.partitions:
             self.rows_written.labels(group, p.topic).inc(p.rows_written)
             self.rows_skipped.labels(group, p.topic).inc(p.rows_skipped)
-            # Where a new partition began, the offset log does not tell.
+            # The offset log does not hold the start of a new partition.
             covered = 0 if p.start is None else p.end - p.start
             self.offsets.labels(group, p.topic).inc(covered)
         for step, spent in report.milliseconds.items():
@@ -149,29 +147,41 @@ class _Families:
             self.lag.labels(group_id, topic).set(records)
 
 
-# A registry takes each name once, and a process has each port once, however many objects of the
-# class below a notebook makes by running its cells again.
+# A registry accepts each name once and a process can bind each port once, but a notebook creates a
+# new object of the class below each time its cells run.
 _lock = threading.Lock()
 _families: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()
 _servers: dict[tuple[str, int], tuple[CollectorRegistry, Any]] = {}
 
 
 class PrometheusMetrics:
-    """Keeps Prometheus metrics of each batch; to be given as ``on_batch``.
+    """Keeps Prometheus metrics of batches; give it to the sink as ``on_batch``.
 
-    Nothing is started before the first batch, and then in the process that runs the batches: with
-    Spark Connect that is a process of the server's, one for each query.
+    It starts serving with the first batch, in the process that runs the batches: with Spark
+    Connect that is a process of the server, one per query.
 
     Args:
-        registry: where the metrics are; by default prometheus_client's own. One of your own can't
-            be used with Spark Connect.
-        port: the metrics are served there, over HTTP at ``/metrics``; 0 takes a free port. None:
-            they are not, since the registry is exposed in another way.
-        address: the interface to serve on; by default only this host can reach them, since they
-            name groups and topics to whoever asks. ``0.0.0.0`` for all.
+        registry: Registry that holds the metrics; by default prometheus_client's own. A registry
+            of your own can't be used with Spark Connect.
+        port: Port on which to serve the metrics, over HTTP at ``/metrics``; 0 takes a free port.
+            None if you expose the registry in another way.
+        address: Interface to serve on. By default only this host can reach the metrics, because
+            they name groups and topics; ``0.0.0.0`` serves on all interfaces.
 
     Raises:
-        ConfigurationError: ``port`` is no port.
+        ConfigurationError: ``port`` is not between 0 and 65535.
+
+    Example:
+        >>> metrics = PrometheusMetrics(port=0)
+        >>> print(metrics.port)  # none before the first batch
+        None
+
+        Serve the metrics of a query, with the lag that Spark reports::
+
+            metrics = PrometheusMetrics(port=9108)
+            listener = BatchListener(metrics.on_progress)
+            spark.streams.addListener(listener)
+            sink = ExactlyOnceSink(..., on_batch=[metrics, listener])
     """
 
     def __init__(
@@ -194,20 +204,20 @@ class PrometheusMetrics:
         return self._bound
 
     def __call__(self, report: BatchReport) -> None:
-        """Counts a batch, and starts to serve if need be.
+        """Counts a batch, and starts serving with the first one.
 
         Raises:
-            ConfigurationError: the port can't be had.
+            ConfigurationError: The port can't be bound.
         """
         self._families().count(report)
         self._serve()
 
     def on_progress(self, joined: BatchProgress) -> None:
-        """Sets the lag; for `spark_eos.observability.listener.BatchListener`."""
+        """Sets the lag; a function for `spark_eos.observability.listener.BatchListener`."""
         self._families().note_lag(joined.report.group_id, joined.lag)
 
     def close(self) -> None:
-        """Stops serving, for good; the metrics stay in their registry, and go on."""
+        """Stops serving for good; the metrics stay in their registry and continue to count."""
         with _lock:
             bound, self._bound, self._port = self._bound, None, None
             if bound is not None and (self._address, bound) in _servers:
@@ -235,7 +245,7 @@ class PrometheusMetrics:
                 server, _thread = serve(self._port, self._address, registry)
             except OSError as error:
                 raise ConfigurationError(
-                    f"the metrics can't be served on {self._address}:{self._port} "
+                    f"metrics can't be served on {self._address}:{self._port} "
                     f"({error.strerror}): give PrometheusMetrics another port"
                 ) from error
             self._bound = int(server.server_port)
@@ -244,7 +254,7 @@ class PrometheusMetrics:
     def __getstate__(self) -> dict[str, Any]:
         if self._registry is not None:
             raise ConfigurationError(
-                "PrometheusMetrics(registry=...) can't travel to the process where Spark Connect "
-                "runs the batches: leave registry out and give a port"
+                "PrometheusMetrics(registry=...) can't be sent to the process in which Spark "
+                "Connect runs the batches: omit registry and give a port"
             )
         return {**self.__dict__, "_bound": None}

@@ -1,1 +1,1 @@
-"""The front for foreachBatch, in classic Spark and on Spark Connect."""
+"""Exactly-once through foreachBatch, on classic Spark and Spark Connect."""

@@ -1,4 +1,4 @@
-"""A batch's rows through Spark tasks: one job, whose tasks write and report."""
+"""Writes a batch's rows with Spark jobs, whose tasks write and report."""
 
 from typing import Any, cast
 
@@ -7,32 +7,31 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_eos.batch import plan
-from spark_eos.batch.plan import BatchPlan, BatchRange
+from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import REPORT_DDL, JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.query_run import Partitions
 from spark_eos.spark.columns import check_columns, written
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.worker.task import write_task
 
 
 class BatchJobs:
-    """The jobs of one run. What all batches have in common is found out once.
+    """The Spark jobs of one run. What all batches have in common is determined once.
 
     Args:
-        frame: the first batch.
-        default_topic: the sink's, if it has one.
-        runtime: where the run takes place.
+        frame: The first batch.
+        default_topic: The sink's default topic, if it has one.
+        runtime: Where the run takes place.
 
     Raises:
-        UnsupportedPipelineError: a column stands in the way.
+        UnsupportedPipelineError: A column is missing or has the wrong type.
     """
 
     def __init__(self, frame: DataFrame, default_topic: str | None, runtime: QueryRuntime) -> None:
         self._runtime = runtime
         self._default_topic = default_topic
         self._adopt(frame.schema)
-        # Parsed here, it need not be for every batch.
+        # Parsed once, not for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
         self._round = 0
 
@@ -48,27 +47,37 @@ class BatchJobs:
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
-        """Writes a batch's rows, or ``only`` those of some source partitions.
+        """Writes a batch's rows, or only those of some source partitions.
+
+        Args:
+            frame: The micro-batch.
+            settings: The writer's settings.
+            batch: The batch's offset range.
+            batch_plan: How to treat each source partition.
+            only: The source partitions to write; None for all.
+
+        Returns:
+            What the tasks reported.
 
         Raises:
-            UnsupportedPipelineError: rows have left their source partitions on the way, or a
-                column stands in the way.
+            UnsupportedPipelineError: Rows may have left their source partitions, or a column is
+                missing or has the wrong type.
         """
         schema = frame.schema
         if schema != self._schema:
-            # Whoever calls the sink from a function of their own may select other columns.
+            # A user's own function that calls the sink may select other columns.
             self._adopt(schema)
-        # A projection costs some milliseconds of planning, and a copy of every row.
+        # Skipped if possible: a projection costs milliseconds of planning and a copy of every row.
         rows = frame if self._columns == schema.names else frame.select(*self._columns)
         if only is not None:
-            # A task for each of them: what was too much for one task may be too much again.
+            # One task each: what was too much for one task may be too much again.
             rows = rows.where(_is_one_of(only))
         elif (tasks := plan.task_count(batch, self._runtime.cores())) < len(batch.ends):
             rows = rows.coalesce(tasks)
         task = write_task(settings, batch_plan, discard_producer=only is not None)
         written = rows.mapInArrow(task, self._report)
         self._runtime.check_batch(frame, written, batch)
-        # All rows are written by the first round only.
+        # Only the first round writes all rows.
         self._round = 1 if only is None else self._round + 1
         name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"
         reports = self._runtime.collect(written, f"spark-eos: {name}")
@@ -77,7 +86,7 @@ class BatchJobs:
 
 def _is_one_of(partitions: Partitions) -> Any:
     chosen = [f"{topic}/{index}" for topic, index in partitions]
-    # Not "source.topic", which is another column's name if the frame has that alias.
+    # Not "source.topic", which names another column if the frame has the alias "source".
     source = F.col("source")
     name = F.concat_ws("/", source["topic"], source["partition"].cast("string"))
     return name.isin(chosen)

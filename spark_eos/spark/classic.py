@@ -1,4 +1,4 @@
-"""Classic Spark: the sink runs in the driver's process, with Spark's JVM behind py4j."""
+"""Classic Spark: the sink runs in the driver's process and calls Spark's JVM through py4j."""
 
 import contextlib
 from collections.abc import Callable
@@ -24,8 +24,8 @@ class HadoopFiles:
     """A checkpoint's files on any file system that Spark knows, read as Spark itself reads them.
 
     Args:
-        spark: a session.
-        location: the checkpoint's location, as given to Spark.
+        spark: Any session.
+        location: The checkpoint's location, as given to Spark.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
@@ -37,7 +37,7 @@ class HadoopFiles:
         self._fs = self._base.getFileSystem(session.sessionState().newHadoopConf())
 
     def read(self, path: str) -> str | None:
-        """A file's text, or None if there is no such file."""
+        """A file's text, or None if the file does not exist."""
         full = self._path(self._base, path)
         if not self._fs.exists(full):
             return None
@@ -48,9 +48,9 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Makes a directory that holds one file of one line, in place of what it held."""
+        """Replaces a directory by one that holds a single file of one line."""
         directory = self._path(self._base, path)
-        self._fs.delete(directory, True)  # noqa: FBT003 - with all it holds
+        self._fs.delete(directory, True)  # noqa: FBT003 - recursively
         stream = self._fs.create(self._path(directory, "part-0.txt"))
         try:
             stream.write(f"{text}\n".encode())
@@ -58,7 +58,7 @@ class HadoopFiles:
             stream.close()
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory that are not hidden; none if there is no such directory."""
+        """Names in a directory that are not hidden; empty if the directory does not exist."""
         full = self._path(self._base, path)
         if not self._fs.exists(full):
             return []
@@ -67,14 +67,14 @@ class HadoopFiles:
 
 
 class ExecutionLog(OffsetLog):
-    """Batch ranges from the query's execution, where the batch's rows come from as well.
+    """Batch ranges from the query's execution, which also determines the batch's rows.
 
-    On a file system that lets two drivers create one file, the checkpoint's offset log may be
-    another driver's.
+    The checkpoint's offset log may be another driver's, on a file system that lets two drivers
+    create the same file.
 
     Args:
-        files: the checkpoint's files.
-        execution: tells the execution of the batch in hand (Spark's ``StreamExecutionContext``).
+        files: The checkpoint's files.
+        execution: Returns the current batch's execution (Spark's ``StreamExecutionContext``).
     """
 
     def __init__(self, files: Files, execution: Callable[[], Any]) -> None:
@@ -82,20 +82,20 @@ class ExecutionLog(OffsetLog):
         self._execution = execution
 
     def batch_range(self, batch_id: int) -> BatchRange:
-        """The range of the batch in hand.
+        """The offset range of the current batch.
 
         Raises:
-            CheckpointError: it can't be told, or Spark runs another batch.
+            CheckpointError: The range is unknown, or Spark runs another batch.
         """
         execution = self._execution()
         if execution.batchId() != batch_id:
             raise CheckpointError(
                 f"the sink was called for batch {batch_id} while the query runs batch "
-                f"{execution.batchId()}: call it in foreachBatch's function, with that batch"
+                f"{execution.batchId()}: call it in the foreachBatch function, with that batch"
             )
         where = f"batch {batch_id}"
         ends = parse_positions(_texts(execution.endOffsets()), where)
-        # Of the first batch Spark tells no start; the checkpoint does.
+        # Spark reports no start of the first batch; the checkpoint has it.
         starts = (
             parse_positions(_texts(execution.startOffsets()), where)
             if batch_id > 0
@@ -114,19 +114,19 @@ def _texts(progress: Any) -> list[str]:
 
 
 class ClassicRuntime:
-    """See `spark_eos.spark.runtime.QueryRuntime`.
+    """Classic Spark as a `spark_eos.spark.runtime.QueryRuntime`.
 
     Args:
-        frame: the run's first batch.
-        location: the checkpoint's location, as given to Spark.
-        spark: the session that the query was started from.
+        frame: The run's first batch.
+        location: The checkpoint's location, as given to Spark.
+        spark: The session that the query was started from.
 
     Raises:
-        CheckpointError: the checkpoint is missing, or another query's.
-        UnsupportedPipelineError: the query's sources can't be written exactly once.
+        CheckpointError: The checkpoint is missing, or belongs to another query.
+        UnsupportedPipelineError: The query's sources can't be written exactly once.
     """
 
-    # Tasks are cancelled, and spark.python.task.killTimeout, 2 s, later their workers are killed.
+    # Spark cancels tasks and kills their workers spark.python.task.killTimeout (2 s) later.
     tasks_outlive_stop = 5.0
     stop_waits = True
 
@@ -141,21 +141,21 @@ class ClassicRuntime:
         found = self.offset_log.query_id()
         if found != self._query_id:
             raise CheckpointError(
-                f"checkpoint_location {location!r} belongs to query {found}, this is query "
+                f"checkpoint_location {location!r} belongs to query {found}, but this is query "
                 f"{self._query_id}: the sink and the query need the same checkpoint; start the "
                 "query from sink.write(...), which sets it"
             )
-        # The batch's session is a clone of the user's, and knows nothing of the query.
+        # Not the batch's session: that is a clone of the user's and does not know the query.
         self.active = activity(spark, self._query_id, self.run_id)
         sources = sources_of_plan(query.analyzedPlan())
         check_sources(sources)
         self._sources = len(sources)
 
     def _streaming_query(self) -> Any:
-        """What runs the query in the JVM (Spark's ``StreamExecution``); there is no public way.
+        """The query's ``StreamExecution`` in the JVM, for which Spark has no public API.
 
         Raises:
-            UnsupportedPipelineError: the sink was called outside of a query.
+            UnsupportedPipelineError: The sink was called outside of a query.
         """
         found = None
         if self._query_id:
@@ -165,38 +165,38 @@ class ClassicRuntime:
             found = active.get(jvm.java.util.UUID.fromString(self._query_id))
         if found is None:
             raise UnsupportedPipelineError(
-                "the sink was called outside of a query: start one from sink.write(...)"
+                "the sink was called outside of a query: start one with sink.write(...).start()"
             )
         return found
 
     def _property(self, name: str) -> str:
         return self._session.sparkContext.getLocalProperty(name) or ""
 
-    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread tells
+    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties tell
         """Whether a batch belongs to this run."""
         return self._property(_RUN_ID) == self.run_id
 
     def end_with(self, run: QueryRun) -> None:
-        """Lets the members leave when the interpreter exits."""
+        """Makes the members leave when the interpreter exits."""
         leave_at_exit(run)
 
     def batch(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing to do: Spark's ``stop()`` interrupts jobs and waits for what else is done."""
+        """Does nothing: Spark's ``stop()`` interrupts jobs and waits for everything else."""
         return contextlib.nullcontext()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
-        """Refuses a job in which rows may have left their source partitions on the way.
+        """Refuses a job whose rows may have left their source partitions.
 
-        What a batch is made of shows in its RDDs only, and those of a job that this makes are the
-        ones that run: Spark keeps them with the job's plan.
+        Only RDDs show what a batch is made of. The RDDs created by this check are those that run,
+        since Spark keeps them with the job's plan.
 
         Raises:
-            UnsupportedPipelineError: as said.
+            UnsupportedPipelineError: Rows may have left their source partitions.
         """
         rows: Any = self._query.lastExecution().toRdd()
         found = rows.getNumPartitions()
         moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
-        # Of no rows coalesce makes one partition.
+        # Without rows, coalesce makes one partition.
         if found > max(1, moved):
             raise UnsupportedPipelineError(
                 f"the batch has {found} Spark partitions for {moved} source partitions with "
@@ -207,7 +207,7 @@ class ClassicRuntime:
         check_lineage(lineage, rows.id(), self._sources)
 
     def cores(self) -> int:
-        """Spark's default parallelism now, since executors come and go."""
+        """Spark's default parallelism, asked each time since executors come and go."""
         return self._session.sparkContext.defaultParallelism
 
     def collect(self, frame: DataFrame, description: str) -> list[Row]:
@@ -216,10 +216,10 @@ class ClassicRuntime:
             return frame.collect()
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
-        """What to raise in place of the error that an interrupted job ends with."""
+        """The error to raise for an interrupted job; None if the query was not stopped."""
         try:
             query = self._session.streams.get(self._query_id)
             active = query is not None and query.isActive
-        except Exception:  # noqa: BLE001 - however the JVM has gone, the query has with it
+        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
             active = False
         return None if active else as_query_stopped_error(error)

@@ -1,4 +1,4 @@
-"""The columns a query may write, checked."""
+"""Checks the columns that a query writes."""
 
 from typing import Final
 
@@ -41,11 +41,11 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
     """Refuses a schema that can't be written.
 
     Args:
-        schema: of the DataFrame to be written.
-        default_topic: the sink's default topic, if it has one.
+        schema: Schema of the DataFrame to write.
+        default_topic: The sink's default topic, if it has one.
 
     Raises:
-        UnsupportedPipelineError: a column is missing or has the wrong type.
+        UnsupportedPipelineError: A column is missing or has the wrong type.
     """
     types = {field.name: field.dataType for field in schema}
     for name in written(schema):
@@ -78,7 +78,7 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
 def _check_source(data_type: T.DataType | None) -> None:
     if data_type is None:
         raise UnsupportedPipelineError(
-            "there is no `source` column, which tells the source offset of each row: read with "
+            "there is no `source` column, which holds each row's source offset: read with "
             "sink.read and keep the column in every select"
         )
     fields = data_type.fields if isinstance(data_type, T.StructType) else []
@@ -92,24 +92,24 @@ def _check_source(data_type: T.DataType | None) -> None:
 
 
 def written(schema: T.StructType) -> list[str]:
-    """Names of the columns that are written, or tell where a row is from."""
+    """Names of the columns that are written, and of ``source``."""
     return [name for name in schema.names if name in _WRITTEN]
 
 
 def marked(frame: DataFrame) -> DataFrame:
-    """The DataFrame, with a mark in its schema by which the writer knows that it was checked."""
+    """The DataFrame with a mark in its schema that tells the writer that it was checked."""
     return frame.withMetadata("source", dict(_MARK))
 
 
 def check_marked(schema: T.StructType) -> None:
-    """Refuses what `marked` has not marked.
+    """Refuses a schema that `marked` has not marked.
 
     Raises:
-        UnsupportedPipelineError: as said.
+        UnsupportedPipelineError: The mark is missing.
     """
     if schema["source"].metadata != _MARK:
         raise UnsupportedPipelineError(
-            "whether the query's plan keeps rows in their source partitions was not checked, and "
-            "the rows do not show it: start the query from write_stream(frame) of spark_eos, in "
-            'place of frame.writeStream.format("kafka-eos")'
+            "nothing has checked that the query's plan keeps rows in their source partitions, and "
+            "the rows do not show it: start the query with write_stream(frame) of spark_eos "
+            'instead of frame.writeStream.format("kafka-eos")'
         )

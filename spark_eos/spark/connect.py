@@ -1,8 +1,8 @@
-"""Spark Connect: the sink runs in a process of its own beside the server, one for each query run.
+"""Spark Connect: the sink runs in a separate process beside the server, one per query run.
 
 The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``), calls the
-sink in its main thread, and ends it with SIGTERM, which neither unwinds it nor cancels its job.
-Should the server die, the process lives on.
+sink in its main thread, and ends it with SIGTERM, which neither unwinds the process nor cancels its
+job. If the server dies, the process survives.
 """
 
 import contextlib
@@ -35,40 +35,41 @@ from spark_eos.spark.query_lifetime import activity, leave_at_exit
 logger = logging.getLogger(__name__)
 
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
-# Seconds between two looks at whether the server is still there.
+# Seconds between two checks whether the server is still running.
 _ORPHAN_CHECK: Final = 1.0
 
 
 def is_connect(frame: DataFrame) -> bool:
-    """Whether a DataFrame is one of Spark Connect; asked without importing its client."""
+    """Whether a DataFrame is one of Spark Connect; does not import Connect's client."""
     return type(frame).__module__.startswith("pyspark.sql.connect.")
 
 
 class _Terminated(BaseException):
-    """SIGTERM has come while a job ran. No Exception, since Connect's client retries on those."""
+    """SIGTERM arrived during a job. Not an Exception, since Connect's client retries on those."""
 
 
 class ConnectRuntime:
-    """See `spark_eos.spark.runtime.QueryRuntime`.
+    """Spark Connect as a `spark_eos.spark.runtime.QueryRuntime`.
 
     Args:
-        location: the checkpoint's location, as given to Spark.
-        spark: the session that the query was started from: Spark 4.3 gives batches a clone, which
-            knows no queries.
+        location: The checkpoint's location, as given to Spark.
+        spark: The session that the query was started from. Spark 4.3 gives batches a clone, which
+            does not know any query.
 
     Attributes:
-        batch_relation: the server's id of the micro-batch in hand; None if it is not known.
+        batch_relation: The server's id of the current micro-batch; None if unknown.
 
     Raises:
-        CheckpointError: the checkpoint is missing, or another query's.
+        CheckpointError: The checkpoint is missing, or belongs to another query.
     """
 
-    # Spark cancels tasks at its leisure, and spark.python.task.killTimeout, 2 s, later it kills.
+    # Spark cancels tasks some time later, and kills their workers spark.python.task.killTimeout
+    # (2 s) after that.
     tasks_outlive_stop = 5.0
     stop_waits = False
 
     def __init__(self, location: str, spark: SparkSession) -> None:
-        # Of the last job; an operation can be cancelled by its own session only.
+        # The last job's session: only it can cancel the job's operation.
         self._session = spark
         self.batch_relation: str | None = None
         self._narrow = b""
@@ -87,28 +88,29 @@ class ConnectRuntime:
         self._in_job = False
 
     def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the process is the run
-        """Whether a batch belongs to this run; there is no other in this process."""
+        """Whether a batch belongs to this run; always, since a process serves one run."""
         return True
 
     def active(self) -> bool:
-        """Whether the run goes on; where a signal tells, Spark need not be asked."""
+        """Whether the run goes on; does not ask Spark if SIGTERM reports the end."""
         return self._told_by_signal or self._asked_spark()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
-        """Refuses a micro-batch whose plan from here on is not narrow.
+        """Refuses a micro-batch with a plan, from the batch on, that is not narrow.
 
-        Connect shows nothing of what was done before. The server is asked only if the plan is not
-        the one that was found narrow last.
+        Connect does not show what came before the batch. The server is asked only if the plan
+        differs from the last one found narrow.
 
         Raises:
-            UnsupportedPipelineError: as said.
+            UnsupportedPipelineError: The plan may move rows, or reads rows that are not the
+                micro-batch's own.
         """
         if self.batch_relation is None or remote_relations(frame) != [self.batch_relation]:
             raise UnsupportedPipelineError(
-                "the batch is not written: its rows are not the micro-batch's own, each once (a "
-                "union of two selections, a checkpoint and localCheckpoint are not), so two tasks "
+                "the batch is not written: its rows are not the micro-batch's own, each once (as "
+                "after a union of two selections, checkpoint or localCheckpoint), so two tasks "
                 "may hold rows of one source partition. Make several rows of one record in one "
-                "select: explode(array(struct(...), struct(...))); set a function of your own by "
+                "select: explode(array(struct(...), struct(...))); set a function of your own with "
                 "sink.write(...).foreachBatch(function)"
             )
         shape = remote_shape(frame)
@@ -127,10 +129,10 @@ class ConnectRuntime:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Puts a stop off until the next job or the batch's end.
+        """Delays a stop until the next job or the end of the batch.
 
         Raises:
-            QueryStoppedError: at its end, if the query was stopped meanwhile.
+            QueryStoppedError: The query was stopped during the batch; raised at its end.
         """
         self._in_batch = True
         try:
@@ -141,7 +143,7 @@ class ConnectRuntime:
             self._in_batch = False
 
     def collect(self, frame: DataFrame, description: str) -> list[Row]:  # noqa: ARG002
-        """Runs a job; SIGTERM breaks it off. Spark Connect has no descriptions of jobs."""
+        """Runs a job, which SIGTERM interrupts. Spark Connect has no job descriptions."""
         self._session = frame.sparkSession
         self._session.addTag(self._tag)
         self._in_job = True
@@ -154,14 +156,14 @@ class ConnectRuntime:
             self._session.removeTag(self._tag)
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
-        """What to raise in place of the error that a job ends with that was broken off."""
+        """The error to raise for an interrupted job; None if the query was not stopped."""
         if isinstance(error, QueryStoppedError):
             return error
         if not self._stop_asked:
             return None
         with contextlib.suppress(Exception):
-            # The job is an operation of the session, not of the query, and would go on. Since
-            # Spark's client has given it up it may have ended, which is nowhere promised.
+            # The job is an operation of the session, not of the query, and may still be running:
+            # nothing guarantees that it ends when Spark's client gives up.
             self._session.interruptTag(self._tag)
         because = "" if isinstance(error, _Terminated) else f": {error!s:.1000}"
         return QueryStoppedError(f"the query was stopped in the middle of a batch{because}")
@@ -169,7 +171,7 @@ class ConnectRuntime:
     # The end of the run -----------------------------------------------------------------------
 
     def end_with(self, run: QueryRun) -> None:
-        """Lets the run end with SIGTERM, with the interpreter, or with the server."""
+        """Makes the run end on SIGTERM, with the interpreter, or with the server."""
         self._run = run
         leave_at_exit(run)
         if threading.current_thread() is threading.main_thread():
@@ -189,7 +191,7 @@ class ConnectRuntime:
             return
         if self._run is not None:
             if self._run.leaving:
-                # This thread is about to, and would wait for itself.
+                # This thread is already leaving and would wait for itself.
                 return
             self._run.leave()
         if callable(self._previous):
@@ -201,10 +203,10 @@ class ConnectRuntime:
     def _end_with_server(self) -> None:
         while os.getppid() == self._server:
             time.sleep(_ORPHAN_CHECK)
-        logger.error("the Spark Connect server has ended; so does the run of its query")
+        logger.error("the Spark Connect server has ended; ending its query's run")
         try:
             if self._run is not None:
                 self._run.leave(self.tasks_outlive_stop)
         finally:
-            # Connect's client would go on for minutes, trying to reach the server at exit.
+            # At a normal exit, Connect's client would try to reach the server for minutes.
             os._exit(1)

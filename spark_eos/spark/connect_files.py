@@ -1,4 +1,4 @@
-"""A checkpoint's files where there is no JVM: by path on this host, else through Spark Connect."""
+"""A checkpoint's files without a JVM: by path on this host, else through Spark Connect."""
 
 import json
 import re
@@ -12,16 +12,16 @@ from spark_eos.driver.checkpoint_files import ArrowFiles, local_directory
 from spark_eos.driver.offset_log import Files
 from spark_eos.errors import CheckpointError
 
-# Hadoop's, for the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
+# Hadoop's wildcards in the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 
 class SparkFiles:
-    """Files on any file system that Spark knows; each reading is a Spark job.
+    """Files on any file system that Spark knows; each read is a Spark job.
 
     Args:
-        spark: a session.
-        location: the checkpoint's location, as given to Spark.
+        spark: Any session.
+        location: The checkpoint's location, as given to Spark.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
@@ -30,7 +30,7 @@ class SparkFiles:
         self._base = _GLOB.sub(r"\\\g<0>", self._plain)
 
     def read(self, path: str) -> str | None:
-        """A file's text, or None if there is no such file."""
+        """A file's text, or None if the file does not exist."""
         found = self._contents(path)
         return next(iter(found.values())).decode() if found else None
 
@@ -41,14 +41,14 @@ class SparkFiles:
         return sorted({name.rpartition(within)[2].partition("/")[0] for name in found})
 
     def write(self, path: str, text: str) -> None:
-        """Makes a directory that holds one file of one line, in place of what it held."""
+        """Replaces a directory by one that holds a single file of one line."""
         rows = self._spark.createDataFrame([(text,)], "line string").coalesce(1)
         writer = rows.write.mode("overwrite").option("compression", "none")
         writer.text(f"{self._plain}/{path}")
 
     def _contents(self, pattern: str) -> dict[str, bytes]:
         try:
-            # Spark leaves out what is hidden.
+            # Spark leaves out hidden files.
             frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
             return {row.path: bytes(row.content) for row in frame.collect()}
         except AnalysisException as error:
@@ -61,13 +61,13 @@ def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, Streaming
     """The files of an active query's checkpoint, and the query.
 
     Args:
-        spark: the session that the query was started from.
-        location: the checkpoint's location, as given to Spark.
+        spark: The session that the query was started from.
+        location: The checkpoint's location, as given to Spark.
 
     Raises:
-        CheckpointError: there is no checkpoint, or it is another query's.
+        CheckpointError: The checkpoint is missing, or belongs to another query.
     """
-    # Where the location may mean one of this host, its files are read without a Spark job.
+    # If the location may be on this host, its files are read without a Spark job.
     places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
     others = []
     for files in [*places, SparkFiles(spark, location)]:
@@ -75,7 +75,7 @@ def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, Streaming
         if text is None:
             continue
         query_id = str(json.loads(text)["id"])
-        # A path of this host may happen to hold another query's.
+        # The same path on this host may hold another query's checkpoint.
         query = spark.streams.get(query_id)
         if query is not None:
             return files, query

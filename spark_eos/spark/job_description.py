@@ -1,4 +1,4 @@
-"""What Spark's web interface says about a job."""
+"""The description of a job in Spark's web interface."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ _DESCRIPTION: Final = "spark.job.description"
 
 @contextmanager
 def described(context: SparkContext, text: str) -> Iterator[None]:
-    """Lets the jobs that this thread starts be described by a text, before Spark's own words.
+    """Puts a text before Spark's own description of the jobs that this thread starts.
 
-    Spark's description of a streaming query's jobs has the query's name and ids; it is what it was
-    once the block is left.
+    Spark's description of a streaming query's jobs has the query's name and ids. It is restored
+    at the end of the block.
     """
     before = context.getLocalProperty(_DESCRIPTION)
     context.setLocalProperty(_DESCRIPTION, text if before is None else f"{text}\n{before}")

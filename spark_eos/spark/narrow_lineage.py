@@ -1,4 +1,4 @@
-"""Whether the RDDs that a batch is written by keep each source partition's rows in one task."""
+"""Checks that a batch's RDDs keep each source partition's rows in one task."""
 
 import re
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from typing import Final
 
 from spark_eos.errors import UnsupportedPipelineError
 
-# As RDD.toString has it, which a name may precede (that of a cached RDD is its plan).
+# The format of RDD.toString. A name may precede it; a cached RDD's name is its plan.
 _RDD: Final = re.compile(r"(\S*)\[(\d+)\] at ")
 _SOURCE: Final = "DataSourceRDD"
-# The second of Spark 4.3, where the children's partitionings agree.
+# The second is Spark 4.3's, for children with equal partitionings.
 _UNIONS: Final = frozenset({"UnionRDD", "SQLPartitioningAwareUnionRDD"})
-# All that is known to keep rows in their partition and in their order. Whatever else there is, in
-# this Spark or the next one, is refused.
+# RDDs known to keep rows in their partition and order. All others are refused, including those of
+# later Spark versions.
 _NARROW: Final = {
     _SOURCE,
     *_UNIONS,
@@ -32,7 +32,7 @@ _MEANINGS: Final = (
     ("Cartesian", "a join whose table is not broadcast: use F.broadcast"),
     ("StateStore", "state"),
     ("PythonRDD", "DataFrame.rdd, or rows that are not the batch's; use mapInArrow"),
-    ("Checkpoint", "a checkpoint, which hides what was before; use persist"),
+    ("Checkpoint", "a checkpoint, which hides what came before it; use persist"),
     ("ParallelCollection", "rows that are not the batch's"),
     ("FileScan", "rows of files, which are not the batch's"),
 )
@@ -46,26 +46,26 @@ def check_lineage(lineage: str, batch: int, sources: int) -> None:
     """Refuses a job whose rows may have left their source partitions, or are not the batch's.
 
     Args:
-        lineage: the job's RDDs, from the last one down, as ``RDD.toDebugString`` prints them.
-        batch: id of the RDD that holds the micro-batch's rows as the query makes them.
-        sources: how many sources the query has, no two of which read the same partition.
+        lineage: The job's RDDs from the last one down, as ``RDD.toDebugString`` prints them.
+        batch: Id of the RDD that holds the micro-batch's rows as the query makes them.
+        sources: Number of the query's sources, no two of which read the same partition.
 
     Raises:
-        UnsupportedPipelineError: naming the RDD.
+        UnsupportedPipelineError: The job's rows may have moved; the error names the RDD.
     """
     names, ids = _parsed(lineage)
     for name in names:
         if name not in _NARROW:
-            meaning = next((text for word, text in _MEANINGS if word in name), "unknown to it")
+            meaning = next((text for word, text in _MEANINGS if word in name), "not a known kind")
             raise UnsupportedPipelineError(
                 f"the batch is not written: there is {name or 'an RDD without a name'} in its "
                 f"lineage ({meaning}). {_NARROW_ONLY}"
             )
     if _SOURCE not in names:
-        return  # Spark has found out that there can be no rows.
+        return  # Spark knows that there are no rows.
     if len(set(ids)) < len(ids) or names.count(_SOURCE) > sources:
         raise UnsupportedPipelineError(
-            "the batch is not written: it reads its source more than once (such as a union of two "
+            "the batch is not written: it reads its source more than once (as a union of two "
             "selections of one DataFrame does), so two tasks hold rows of one source partition. "
             "Make several rows of one record in one select: explode(array(struct(...), "
             "struct(...)))"
@@ -73,8 +73,8 @@ def check_lineage(lineage: str, batch: int, sources: int) -> None:
     before = names[: ids.index(batch)] if batch in ids else names
     if _SOURCE in before or _UNIONS & set(before):
         raise UnsupportedPipelineError(
-            "the batch is not written: it holds rows that are not the micro-batch's own. Rows of "
-            "another source come by a union before sink.write, of topics that sink.read reads"
+            "the batch is not written: it holds rows that are not the micro-batch's own. To add "
+            "rows of another topic, read it with sink.read and union it before sink.write"
         )
 
 

@@ -1,4 +1,4 @@
-"""Whether a query's plan keeps each source partition's rows in one task, in offset order."""
+"""Checks that a query's plan keeps each source partition's rows in one task, in offset order."""
 
 import contextlib
 import io
@@ -13,11 +13,11 @@ from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.spark.stream_sources import check_sources, messages, sources_of
 from spark_eos.spark.unlogged import unlogged
 
-# Lines without the tree's branches belong to a text of several lines within an operator.
+# Lines without tree branches continue an operator's text.
 _LINE: Final = re.compile(r"(?P<tree>[ :]*[+:]- )?(?:\*\(\d+\) |\* )?[~']?(?P<name>[A-Za-z]\w*)")
 _SECTION: Final = re.compile(r"^== (\w[\w ]*) Plan ==$", re.MULTILINE)
 
-# All that is known to keep rows in their partition and in their order.
+# Operators known to keep rows in their partition and order.
 _NARROW: Final = {
     "AdaptiveSparkPlan",
     "ArrowEvalPython",
@@ -76,9 +76,9 @@ class _Operator:
 
 
 def explained(frame: DataFrame) -> dict[str, str]:
-    """The plans as Spark prints them, by ``Optimized Logical``, ``Physical`` and so on."""
+    """The plans as Spark prints them, by name: ``Optimized Logical``, ``Physical`` and so on."""
     text = io.StringIO()
-    # Plans show options of sources, secrets among them where Spark is not told to redact them.
+    # Not logged: plans show source options, including secrets that Spark does not redact.
     with contextlib.redirect_stdout(text), unlogged():
         frame.explain(extended=True)
     parts = _SECTION.split(text.getvalue())
@@ -86,53 +86,55 @@ def explained(frame: DataFrame) -> dict[str, str]:
 
 
 def check_stream(frame: DataFrame, *, lineage_follows: bool) -> None:
-    """Refuses a streaming DataFrame that can't be written exactly once by its plan.
+    """Refuses a streaming DataFrame whose plan can't be written exactly once.
 
     Args:
-        frame: what is to be written.
-        lineage_follows: whether each batch is checked by its lineage too. If not, a join must say
-            itself that it is broadcast, since Spark may choose otherwise in a later batch.
+        frame: The DataFrame to write.
+        lineage_follows: Whether the lineage of each batch is checked too. If not, each join needs
+            a broadcast hint, since Spark may choose another join in a later batch.
 
     Raises:
-        UnsupportedPipelineError: naming the operator, or the source's option.
+        UnsupportedPipelineError: The plan may move rows, or a source can't be used; the error
+            names the operator or option.
     """
     if not frame.isStreaming:
         raise UnsupportedPipelineError(
-            "the DataFrame is not a streaming one; read it with sink.read"
+            "the DataFrame is not a streaming DataFrame; read it with sink.read"
         )
     sources = sources_of(frame)
     check_sources(sources)
     plans = explained(frame)
     found = _check_narrow(plans["Physical"], _STREAM)
     if found != len(sources):
-        # On the client of Spark Connect, what a view or SQL reads is not seen.
+        # A client of Spark Connect does not see what a view or SQL reads.
         check_sources([])
     if not lineage_follows:
         _check_joins(plans["Optimized Logical"], _STREAM)
 
 
 def check_remote_batch(frame: DataFrame) -> None:
-    """Refuses a micro-batch of Spark Connect that can't be written exactly once by its plan.
+    """Refuses a micro-batch of Spark Connect whose plan can't be written exactly once.
 
-    That it is made of the micro-batch itself, `remote_relations` tells.
+    `remote_relations` shows whether the frame is made of the micro-batch itself.
 
     Raises:
-        UnsupportedPipelineError: naming the operator.
+        UnsupportedPipelineError: The plan may move rows, or reads the micro-batch more than once;
+            the error names the operator.
     """
     plans = explained(frame)
     found = _check_narrow(plans["Physical"], _BATCH)
     if found != 1:
         raise UnsupportedPipelineError(
-            f"the batch is not written: its plan reads the micro-batch {found} times (such as a "
-            "union of two selections of it does), or other rows too, so two tasks may hold rows of "
-            "one source partition. Make several rows of one record in one projection, "
+            f"the batch is not written: its plan reads the micro-batch {found} times (as a union "
+            "of two selections of it does), or other rows too, so two tasks may hold rows of one "
+            "source partition. Make several rows of one record in one select, "
             "explode(array(struct(...), struct(...))), of the batch itself, not of a view or SQL"
         )
     _check_joins(plans["Optimized Logical"], "LogicalRDD")
 
 
 def remote_shape(frame: Any) -> bytes:
-    """What tells whether two micro-batches of Spark Connect have one plan."""
+    """A fingerprint of a Spark Connect DataFrame's plan, equal for batches with the same plan."""
     relation = frame._plan.plan(frame.sparkSession.client)
     for part in messages(relation, "Relation"):
         part.common.Clear()
@@ -143,16 +145,17 @@ def remote_shape(frame: Any) -> bytes:
 
 
 def remote_relations(frame: Any) -> list[str]:
-    """Ids of what a DataFrame of Spark Connect reads of the server's: a micro-batch has its own.
+    """Ids of the server's relations that a Spark Connect DataFrame reads.
 
-    What ``checkpoint`` and ``localCheckpoint`` make has another, and does not show what it is of.
+    A micro-batch has its own id. The result of ``checkpoint`` or ``localCheckpoint`` has another
+    one, and does not show what it was made of.
     """
     relation = frame._plan.plan(frame.sparkSession.client)
     return [part.relation_id for part in messages(relation, "CachedRemoteRelation")]
 
 
 def reads_by_name(frame: Any) -> bool:
-    """Whether a DataFrame of Spark Connect reads what may be another thing in the next batch."""
+    """Whether a Spark Connect DataFrame reads a name that may mean other data in the next batch."""
     relation = frame._plan.plan(frame.sparkSession.client)
     return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
 
@@ -168,7 +171,7 @@ def _operators(plan: str) -> Iterator[_Operator]:
 
 
 def _aside(operator: _Operator) -> bool:
-    """Whether what is below has no rows of its own in the result."""
+    """Whether the operators below add no rows of their own to the result."""
     return (
         operator.name == "BroadcastExchange"
         or operator.name.startswith(("Subquery", "ReusedSubquery"))
@@ -177,10 +180,13 @@ def _aside(operator: _Operator) -> bool:
 
 
 def _check_narrow(plan: str, leaf: str) -> int:
-    """Refuses a physical plan in which rows move; how often it reads ``leaf``.
+    """Refuses a physical plan in which rows may move.
+
+    Returns:
+        How often the plan reads ``leaf``.
 
     Raises:
-        UnsupportedPipelineError: naming the operator.
+        UnsupportedPipelineError: Rows may move; the error names the operator.
     """
     kept: list[_Operator] = []
     below: int | None = None
@@ -190,7 +196,7 @@ def _check_narrow(plan: str, leaf: str) -> int:
             below = operator.depth if _aside(operator) else None
         elif leaf == _STREAM and _is_leaf(operator, leaf):
             raise UnsupportedPipelineError(
-                "the query broadcasts the stream itself, so that its rows leave their source "
+                "the query broadcasts the stream itself, so its rows leave their source "
                 "partitions: broadcast the other side of the join"
             )
     for operator in kept:
@@ -200,8 +206,8 @@ def _check_narrow(plan: str, leaf: str) -> int:
                 f"the query holds {meaning or 'an operator that may move rows'} ({operator.name} "
                 "in its plan). Exactly-once needs the rows of a source partition to stay in one "
                 "task in offset order: filter, select, map, mapInArrow, broadcast joins, union of "
-                "topics and coalesce keep them so. Shuffle in a query of its own, to a topic in "
-                "between"
+                "topics and coalesce keep them so. Shuffle in a separate query, to an intermediate "
+                "topic"
             )
     return sum(_is_leaf(operator, leaf) for operator in kept)
 

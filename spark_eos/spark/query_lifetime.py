@@ -10,12 +10,18 @@ from pyspark.sql import SparkSession
 
 from spark_eos.driver.query_run import QueryRun
 
-# So often in a row may Spark fail to say whether the query is active before it counts as ended.
+# Consecutive failures to ask Spark whether the query is active, before it counts as ended.
 _UNANSWERED: Final = 3
 
 
 def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable[[], bool]:
-    """Tells whether the query's run is still active; always yes where nobody can know."""
+    """Makes a function that tells whether the query's run is active; always True if unknown.
+
+    Args:
+        spark: The session that the query was started from, if there is one.
+        query_id: Spark's id of the query; "" if unknown.
+        run_id: Spark's id of the query's run.
+    """
     if spark is None or not query_id:
         return lambda: True
 
@@ -25,7 +31,7 @@ def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable
         nonlocal unanswered
         try:
             query = spark.streams.get(query_id)
-        except Exception:  # noqa: BLE001 - however the JVM has gone, the query has with it
+        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
             unanswered += 1
             return unanswered < _UNANSWERED
         unanswered = 0
@@ -35,7 +41,7 @@ def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable
 
 
 def leave_at_exit(run: QueryRun) -> None:
-    """Lets the run's members leave when the interpreter exits."""
+    """Makes the run's members leave when the interpreter exits."""
     reference = weakref.ref(run)
 
     def leave() -> None:

@@ -1,4 +1,4 @@
-"""What a run needs of the place it runs in, so that the core is one for every kind of Spark."""
+"""What a run needs from Spark, so that classic Spark and Spark Connect share everything else."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -16,10 +16,11 @@ class QueryRuntime(Protocol):
 
     Attributes:
         run_id: Spark's id of the query's run; "" if the sink was called outside of one.
-        offset_log: the query's checkpoint.
-        tasks_outlive_stop: seconds for which tasks may go on when the query is stopped, and for
-            which the run therefore ends the transactions that they leave open.
-        stop_waits: whether who stops the query waits for the sink, which must not take so long.
+        offset_log: The query's checkpoint.
+        tasks_outlive_stop: Seconds that tasks may keep running after the query is stopped. For as
+            long, the run ends the transactions that they leave open.
+        stop_waits: Whether the caller of ``stop()`` waits for the sink, which must then return
+            sooner than that.
     """
 
     run_id: str
@@ -31,45 +32,45 @@ class QueryRuntime(Protocol):
         """Whether a batch belongs to this run, not to a later one."""
 
     def active(self) -> bool:
-        """Whether the run goes on; asked about once a second."""
+        """Whether the run goes on; called about once a second."""
 
     def end_with(self, run: QueryRun) -> None:
-        """Lets the run end, at the latest, when the process does."""
+        """Makes the run end when the process does, at the latest."""
 
     def batch(self) -> AbstractContextManager[None]:
-        """Surrounds a batch, which is not to be torn elsewhere than in a job.
+        """Surrounds a batch, which may be interrupted only in a job.
 
         Raises:
-            QueryStoppedError: at its end, if the query was stopped meanwhile.
+            QueryStoppedError: The query was stopped during the batch; raised at its end.
         """
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:
-        """Refuses a job in which rows may have left their source partitions on the way.
+        """Refuses a job whose rows may have left their source partitions.
 
-        Called before each of a batch's jobs, in which tasks commit.
+        Called before each of a batch's jobs, since their tasks commit.
 
         Args:
-            frame: the micro-batch as the sink was given it.
-            job: what is to run.
-            batch: the batch's range.
+            frame: The micro-batch as the sink received it.
+            job: The job to run.
+            batch: The batch's offset range.
 
         Raises:
-            UnsupportedPipelineError: as said.
+            UnsupportedPipelineError: Rows may have left their source partitions.
         """
 
     def cores(self) -> int:
-        """Tasks that can run at a time, Spark's default parallelism."""
+        """Number of tasks that can run at a time: Spark's default parallelism."""
 
     def collect(self, frame: DataFrame, description: str) -> list[Row]:
-        """Runs a job and returns its rows; ends early, with any error, if the query is stopped.
+        """Runs a job and returns its rows; raises any error if the query is stopped meanwhile.
 
         Args:
-            frame: the rows.
-            description: what Spark's web interface is to say of the job, where that can be told.
+            frame: The rows.
+            description: The job's description in Spark's web interface, where Spark supports it.
         """
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
-        """What to raise in place of an error if it comes of the query's being stopped.
+        """The error to raise if an error is due to the query's stop; None if it is not.
 
-        No task goes on by then for longer than ``tasks_outlive_stop``.
+        From then on, tasks run for no longer than ``tasks_outlive_stop``.
         """

@@ -1,4 +1,4 @@
-"""Spark's Kafka source as a query of spark-eos reads it: from the group's committed offsets on."""
+"""Reads Spark's Kafka source from a group's committed offsets on."""
 
 import contextlib
 import json
@@ -42,10 +42,16 @@ def check_source_options(
 ) -> None:
     """Refuses options that would break offset order or are set elsewhere.
 
-    With a token function the source, which is Java, needs a login of its own: ``kafka.sasl.*``.
+    The source runs in Java, so it can't call a token function and needs ``kafka.sasl.*`` options.
+
+    Args:
+        starting_offsets: ``earliest`` or ``latest``.
+        options: The user's options of the source.
+        client: Kafka client settings.
 
     Raises:
-        ConfigurationError, UnsupportedPipelineError: naming the option.
+        ConfigurationError: An option belongs elsewhere, or the source has no way to log in.
+        UnsupportedPipelineError: An option would split or reorder source partitions.
     """
     if starting_offsets not in _SPECIAL:
         raise ConfigurationError(
@@ -54,9 +60,9 @@ def check_source_options(
     own_login = client.security.sasl is not None and client.security.sasl.needs_java_handler
     if own_login and _LOGIN_HANDLER not in (name.lower() for name in options):
         raise ConfigurationError(
-            "Spark's Kafka source can't call oauth_cb, which is Python: give sink.read the "
-            f"options {_LOGIN_HANDLER!r}, a Java class that gets tokens, and, where that needs "
-            "them, 'kafka.sasl.jaas.config' and others of 'kafka.sasl.'"
+            "Spark's Kafka source runs in Java and can't call oauth_cb: give sink.read the option "
+            f"{_LOGIN_HANDLER!r}, a Java class that gets tokens, and, if that class needs them, "
+            "'kafka.sasl.jaas.config' and other options of 'kafka.sasl.'"
         )
     for name in options:
         reason = _REFUSED.get(name.lower())
@@ -66,7 +72,7 @@ def check_source_options(
             continue
         if name.lower().startswith("kafka.") and name.lower() not in QUICK_SOURCE:
             raise ConfigurationError(
-                f"source option {name!r}: client settings go into kafka= of the sink, once"
+                f"source option {name!r} is a client setting: set it once, in kafka= of the sink"
             )
 
 
@@ -76,13 +82,13 @@ def source_partitions(
     """The topics and partitions that a selection reads now.
 
     Args:
-        wire: the connections.
-        selection: one of Spark's options ``subscribe``, ``subscribePattern`` or ``assign``.
-        deadline: over all attempts.
+        wire: The connections.
+        selection: One of Spark's options ``subscribe``, ``subscribePattern`` or ``assign``.
+        deadline: Time limit for all attempts.
 
     Raises:
-        ConfigurationError: not exactly one selection, or one that can't be parsed.
-        TopicNotFoundError: a topic or partition does not exist.
+        ConfigurationError: There is not exactly one selection, or it can't be parsed.
+        TopicNotFoundError: A topic or partition does not exist.
     """
     names, assigned = _named(selection)
     if names is None:
@@ -105,10 +111,14 @@ def source_partitions(
 
 
 def named_topics(selection: Mapping[str, str]) -> set[str]:
-    """The topics that a selection names; none if it is a pattern.
+    """The topics that a selection names; empty for a pattern.
+
+    Example:
+        >>> sorted(named_topics({"subscribe": "orders, payments"}))
+        ['orders', 'payments']
 
     Raises:
-        ConfigurationError: as `source_partitions`.
+        ConfigurationError: There is not exactly one selection, or it can't be parsed.
     """
     return _named(selection)[0] or set()
 
@@ -150,11 +160,11 @@ def starting_positions(
     starting_offsets: str,
     deadline: Deadline,
 ) -> str:
-    """Spark's ``startingOffsets``: committed offsets where there are any, else as asked."""
+    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` where none exist."""
     topics, partitions = source_partitions(wire, selection, deadline)
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    # A killed run's transactions may be pending, and only the start of the next run ends them.
-    # Without them Spark reads from further back at worst, and the sink skips what was written.
+    # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
+    # worst Spark reads from further back, and the sink skips what was written.
     committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
     positions: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(partitions):
@@ -176,9 +186,19 @@ def read_from_offsets(
     fail_on_data_loss: bool,
     check: Callable[[Wire], None] | None = None,
 ) -> DataFrame:
-    """As `read_from_group`, of settings that are checked and a selection by Spark's names.
+    """`read_from_group`, with checked settings and a selection under Spark's option names.
 
-    ``check`` is called before anything is looked up.
+    Args:
+        spark: The session.
+        client: Kafka client settings.
+        group_id: The consumer group.
+        selection: One of ``subscribe``, ``subscribePattern`` and ``assign``.
+        deadline: Time limit for all calls to the cluster.
+        starting_offsets: As in `read_from_group`.
+        include_headers: As in `read_from_group`.
+        options: As in `read_from_group`.
+        fail_on_data_loss: As in `read_from_group`.
+        check: Called before anything is looked up.
     """
     options = dict(options or {})
     check_source_options(starting_offsets, options, client)
@@ -186,7 +206,7 @@ def read_from_offsets(
         if check is not None:
             check(wire)
         starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
-        # Spark runs no batch, and so nobody else renews them, if there are no records.
+        # Without records Spark runs no batch, and nothing else would renew the offsets.
         renew_unattended(wire, group_id, deadline)
     renew_hourly(client, group_id, deadline.seconds)
     with unlogged():
@@ -220,35 +240,42 @@ def read_from_group(
     connect_timeout_ms: int = 30_000,
     fail_on_data_loss: bool = True,
 ) -> DataFrame:
-    """Reads source topics as a streaming DataFrame, from a group's committed offsets on.
+    """Reads source topics as a streaming DataFrame, starting at a group's committed offsets.
 
-    For queries that are written by ``format("kafka-eos")``; `ExactlyOnceSink.read` is the same
-    for a sink.
+    For queries written with ``format("kafka-eos")``; a sink has `ExactlyOnceSink.read`.
+
+    Example:
+        Reading a topic for `write_stream`::
+
+            kafka = {"bootstrap.servers": "localhost:9092"}
+            orders = read_from_group(
+                spark, kafka=kafka, group_id="order-processors", subscribe="orders"
+            )
 
     Args:
-        spark: the session, classic or Connect.
-        kafka: client settings in librdkafka's names; ``bootstrap.servers`` is required.
-        group_id: the consumer group whose offsets tell the query's progress.
-        subscribe: topic names, joined by commas.
-        subscribePattern: a regular expression that whole topic names match.
+        spark: The session, classic or Spark Connect.
+        kafka: Client settings in librdkafka's names; ``bootstrap.servers`` is required.
+        group_id: Consumer group whose committed offsets are the query's progress.
+        subscribe: Topic names, separated by commas.
+        subscribePattern: Regular expression that must match a whole topic name.
         assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
-        starting_offsets: where to start in partitions for which the group has no committed
-            offset: ``earliest`` or ``latest``. Spark asks only when a query has no checkpoint yet.
-        include_headers: whether to read the records' headers too.
-        options: further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
-        connect_timeout_ms: milliseconds allowed to reach the cluster.
-        fail_on_data_loss: whether the query ends when records were deleted before they were read;
-            `write_stream` tells the writer.
+        starting_offsets: Where to start in partitions without a committed offset: ``earliest`` or
+            ``latest``. Spark asks only when the query has no checkpoint yet.
+        include_headers: Whether to read the records' headers too.
+        options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
+        connect_timeout_ms: Milliseconds allowed to reach the cluster.
+        fail_on_data_loss: Whether the query fails when records were deleted before they were read;
+            `write_stream` passes it on to the writer.
 
     Returns:
         The columns of Spark's Kafka source, and ``source``, a struct of ``topic``, ``partition``
         and ``offset`` that the writer needs unchanged.
 
     Raises:
-        ConfigurationError: not exactly one of subscribe, subscribePattern and assign, or another
-            option can't be used as given.
-        UnsupportedPipelineError: an option would split or reorder source partitions.
-        TopicNotFoundError: a source topic does not exist.
+        ConfigurationError: Not exactly one of subscribe, subscribePattern and assign is given, or
+            another option can't be used as given.
+        UnsupportedPipelineError: An option would split or reorder source partitions.
+        TopicNotFoundError: A source topic does not exist.
     """
     given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
     return read_from_offsets(

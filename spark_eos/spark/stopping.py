@@ -1,4 +1,4 @@
-"""What a batch raises when its query is stopped in the middle of it."""
+"""The error that a batch raises when its query is stopped in the middle of it."""
 
 import re
 from typing import Final
@@ -15,12 +15,17 @@ _FRAME: Final = "\n\tat "
 def as_query_stopped_error(error: BaseException) -> QueryStoppedError | None:
     """An interrupted or cancelled job's error without Java's stack trace; None for any other.
 
-    While a query is being stopped Spark looks for the interruption with a regular expression that
-    recurs with every character of the error's text (SPARK-48717): with a stack trace in it Spark's
-    own thread may overflow its stack. What the expression looks for must therefore still be there.
+    While it stops a query, Spark searches the error's text for the interruption with a regular
+    expression that recurses on every character (SPARK-48717): a stack trace in the text may
+    overflow the stack of Spark's thread. So the trace is cut, but what the expression looks for
+    stays.
+
+    Example:
+        >>> as_query_stopped_error(ValueError("no interruption")) is None
+        True
 
     Args:
-        error: what the job raised.
+        error: The error that the job raised.
     """
     kind = type(error)
     if kind.__name__ != "Py4JJavaError":

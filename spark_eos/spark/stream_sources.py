@@ -1,4 +1,4 @@
-"""The sources of a streaming query, as its plan shows them, checked."""
+"""Finds a streaming query's sources in its plan, and checks them."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from spark_eos.errors import UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
-"""Option, without effect on Spark, of sources that `spark_eos.spark.source` has made."""
+"""Option that marks sources made by `spark_eos.spark.source`; Spark ignores it."""
 
 _KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
 _ISOLATION: Final = "kafka.isolation.level"
@@ -19,7 +19,7 @@ _SPLITTING: Final = {
     "minpartitions": "minPartitions",
     "maxrecordsperpartition": "maxRecordsPerPartition",
 }
-# Others are not looked at: some are secrets.
+# No other options are read, since some are secrets.
 _LOOKED_AT: Final = (
     READ_BY_US,
     _ISOLATION,
@@ -36,8 +36,8 @@ class StreamSource:
     """A source of a streaming plan.
 
     Attributes:
-        format: as given to ``readStream.format``, in lower case.
-        options: some of its options, their names in lower case.
+        format: As given to ``readStream.format``, in lower case.
+        options: The options that are checked, with their names in lower case.
     """
 
     format: str
@@ -45,14 +45,14 @@ class StreamSource:
 
 
 def sources_of(frame: DataFrame) -> list[StreamSource]:
-    """The streaming sources of a DataFrame, each as often as its plan reads it."""
+    """The streaming sources of a DataFrame, one for each time that its plan reads one."""
     if type(frame).__module__.startswith("pyspark.sql.connect."):
         return _of_relation(frame)
     return sources_of_plan(frame._jdf.queryExecution().analyzed())
 
 
 def sources_of_plan(plan: Any) -> list[StreamSource]:
-    """The streaming sources of a logical plan of Spark's JVM, each as often as it is read."""
+    """The streaming sources of a logical plan in Spark's JVM, one for each time it reads one."""
     leaves = plan.collectLeaves()
     found = (leaves.apply(index) for index in range(leaves.size()))
     return [_of_leaf(leaf) for leaf in found if leaf.isStreaming()]
@@ -84,7 +84,7 @@ def _of_read(read: Any) -> StreamSource:
 
 
 def messages(message: Any, name: str) -> Iterator[Any]:
-    """All messages of a name within a Protocol Buffers message, each as often as it occurs."""
+    """Yields every message with a given name within a Protocol Buffers message."""
     if message.DESCRIPTOR.name == name:
         yield message
     for field, value in message.ListFields():
@@ -98,12 +98,17 @@ def messages(message: Any, name: str) -> Iterator[Any]:
 def check_sources(sources: Sequence[StreamSource]) -> None:
     """Refuses sources whose records can't be written exactly once.
 
+    Example:
+        >>> check_sources([StreamSource("rate", {})])
+        Traceback (most recent call last):
+        spark_eos.errors.UnsupportedPipelineError: the query reads from 'rate': ...
+
     Raises:
-        UnsupportedPipelineError: naming the option to set.
+        UnsupportedPipelineError: A source can't be used; the error names the option to set.
     """
     if not sources:
         raise UnsupportedPipelineError(
-            "the query's source can't be looked at: read with sink.read (or read_from_group), and "
+            "the query's source can't be checked: read with sink.read (or read_from_group), and "
             "pass the DataFrame on as it is, not through a view or SQL"
         )
     for source in sources:
@@ -111,8 +116,8 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
     for one, other in itertools.combinations(sources, 2):
         if shared := _shared(one, other):
             raise UnsupportedPipelineError(
-                f"the query reads {shared} more than once (such as a union of two selections of "
-                "one DataFrame does), so two tasks would hold rows of one source partition. Read "
+                f"the query reads {shared} more than once (as a union of two selections of one "
+                "DataFrame does), so two tasks would hold rows of one source partition. Read "
                 "each topic once, and make several rows of one record in one select: "
                 "explode(array(struct(...), struct(...)))"
             )
@@ -122,8 +127,8 @@ def _check_source(source: StreamSource) -> None:
     options = source.options
     if source.format not in _KAFKA:
         raise UnsupportedPipelineError(
-            f"the query reads from {source.format!r}: exactly-once commits offsets of Kafka, so "
-            "all its sources must be Kafka's, read with sink.read (or read_from_group)"
+            f"the query reads from {source.format!r}: exactly-once commits Kafka offsets, so all "
+            "its sources must be Kafka, read with sink.read (or read_from_group)"
         )
     for name, shown in _SPLITTING.items():
         if name in options:
@@ -140,13 +145,13 @@ def _check_source(source: StreamSource) -> None:
         )
     if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
         raise UnsupportedPipelineError(
-            "source option 'failOnDataLoss' is 'false', so records that are gone would be passed "
-            "over without a word: leave it out, or read with sink.read (or read_from_group)"
+            "source option 'failOnDataLoss' is 'false', so deleted records would be skipped "
+            "silently: leave it out, or read with sink.read (or read_from_group)"
         )
 
 
 def _shared(one: StreamSource, other: StreamSource) -> str:
-    """What two sources both read, or may both read; "" if nothing."""
+    """What two sources both read, or may both read; "" if they share nothing."""
     if "subscribepattern" in one.options or "subscribepattern" in other.options:
         return "what a subscribePattern matches"
     mine, theirs = _partitions(one.options), _partitions(other.options)
@@ -158,7 +163,7 @@ def _shared(one: StreamSource, other: StreamSource) -> str:
 
 
 def _partitions(options: Mapping[str, str]) -> dict[str, set[int] | None]:
-    """Topics and the partitions that are assigned of them; None for all."""
+    """Topics and their assigned partitions; None for all partitions."""
     if "assign" in options:
         assigned = json.loads(options["assign"])
         return {topic: set(map(int, indexes)) for topic, indexes in assigned.items()}

@@ -1,4 +1,4 @@
-"""Keeps out of logs what this thread tells Spark."""
+"""Keeps this thread's calls to Spark out of the logs."""
 
 import contextlib
 import logging
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
-    """Keeps out of logs what this thread tells Spark: py4j logs each call at level DEBUG."""
+    """Keeps this thread's calls to Spark out of the logs: py4j logs each one at level DEBUG."""
     this = threading.get_ident()
 
     def others(record: logging.LogRecord) -> bool:

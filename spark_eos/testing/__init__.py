@@ -1,12 +1,12 @@
 """A real broker and a real Spark for tests.
 
 - `EmbeddedKafka`: a Kafka broker that starts in a second and leaves nothing behind; with
-  `BrokerSecurity`, one that has listeners with TLS and SASL, and ACLs.
+  `BrokerSecurity`, it has listeners with TLS and SASL, and ACLs.
 - `spark_session`: a local Spark session that can read from Kafka.
-- `produce` and `consume_committed`: records into topics and out of them, as DataFrames.
-- `process_available`: runs a query until all is processed that there is.
+- `produce` and `consume_committed`: write and read records as DataFrames.
+- `process_available`: runs a query until it has processed everything available.
 
-With pytest, the fixtures ``embedded_kafka`` and ``spark_eos_session`` give one of each.
+With pytest, the fixtures ``embedded_kafka`` and ``spark_eos_session`` provide one of each.
 """
 
 from importlib import import_module
@@ -45,7 +45,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Imported on first use: the pytest plugin lies in this package and must load quickly, and the
+    # Imported on first use, because the pytest plugin in this package must load quickly, and the
     # broker needs no pyspark.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,21 +4,17 @@ import logging
 import os
 import signal
 import tempfile
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    NewPartitions,
-    NewTopic,
-)
+from confluent_kafka.admin import AdminClient
 
-from spark_eos.testing.broker_admin import TIMEOUT, admin_client, answers, await_partitions
+from spark_eos.testing import broker_admin
 from spark_eos.testing.broker_image import BrokerImage, BrokerStartError, broker_image
+from spark_eos.testing.broker_launch import launch
 from spark_eos.testing.broker_process import BrokerProcess
 from spark_eos.testing.broker_properties import (
     HOST,
@@ -34,44 +30,49 @@ _Broker = TypeVar("_Broker", bound="EmbeddedKafka")
 _logger = logging.getLogger(__name__)
 KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
 _NEWEST = "4.4.0"
-_STARTED = "Kafka Server started"
 _BIND_ATTEMPTS = 5
-_LOG_TAIL_LINES = 40
 
 
 def kafka_version() -> str:
-    """Return the version of brokers for which none is chosen: ``$SPARK_EOS_KAFKA``, or 4.4.0."""
+    """Return the default version of brokers: ``$SPARK_EOS_KAFKA``, or 4.4.0."""
     return os.environ.get(KAFKA_VARIABLE) or _NEWEST
 
 
 class EmbeddedKafka:
-    """A single-node Kafka on 127.0.0.1, in a JVM of its own, its data in a temporary directory.
+    """A single-node Kafka on 127.0.0.1, with its own JVM and its data in a temporary directory.
 
-    Use it as a context manager, or call `start` and `close`. What is left of it when the
-    Python process ends, even by SIGKILL, is removed: the JVM and the data. It is not thread-safe.
+    Use it as a context manager, or call `start` and `close`. JVM and data are removed when the
+    Python process ends, even by SIGKILL. It is not thread-safe.
 
     The first start on a machine downloads the broker (43 MB) and prepares it for quick starts,
     which takes half a minute; later ones take about a second.
 
     Args:
-        properties: Broker settings on top of the default ones (see `broker_properties.BASE`).
-        security: Secured listeners beside the plain one for clients, their users, and whether
-            there is an authorizer.
+        properties: Broker settings that override the defaults (see `broker_properties.BASE`).
+        security: Secured listeners besides the plaintext one for clients, their users, and
+            whether there is an authorizer.
         features: Levels of Kafka features to format the data with, such as
             ``{"transaction.version": 1}``; by default the newest.
-        jar_set: Which broker, by the name of its jars' lock file; by default that of
+        jar_set: The broker's jars, by the name of their lock file; by default those of
             `kafka_version`.
         heap: Maximum heap of the JVM, as in ``-Xmx``.
         port: Port for clients; by default a free one.
-        advertised_port: Port that clients are sent to once they have connected, such as that of
-            a proxy in front of the broker; by default the port for clients.
+        advertised_port: Port to which clients are redirected once connected, such as that of a
+            proxy in front of the broker; by default the port for clients.
         start_timeout: Seconds within which a start must succeed.
 
     Raises:
         BrokerStartError: From `start`: Kafka does not start; the message ends with its log.
-        spark_eos.jars.jar_sets.JarError: From `start`: the broker's jars are not those locked.
+        spark_eos.jars.jar_sets.JarError: From `start`: a jar's checksum differs from the lock's.
         spark_eos.jars.ivy.DownloadError: From `start`: the broker's jars could not be downloaded.
         spark_eos.jars.java.JavaError: From `start`: there is no Java 17 or newer.
+
+    Example:
+        ::
+
+            with EmbeddedKafka() as kafka:
+                kafka.create_topic("orders", partitions=4)
+                producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     """
 
     def __init__(
@@ -111,16 +112,16 @@ class EmbeddedKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Address for clients, ``127.0.0.1:PORT``; the same over restarts."""
+        """Address for clients, ``127.0.0.1:PORT``; restarts keep it."""
         return f"{HOST}:{self._addresses().client}"
 
     @property
     def direct_servers(self) -> str:
-        """Address of the broker's own listener: always plaintext, and never behind a proxy."""
+        """Address of the broker's internal listener: always plaintext, never behind a proxy."""
         return f"{HOST}:{self._addresses().internal}"
 
     def servers_of(self, listener: str) -> str:
-        """Address of a secured listener, by its name; the same over restarts."""
+        """Return the address of a secured listener; restarts keep it."""
         return f"{HOST}:{self._addresses().secured[listener]}"
 
     def _addresses(self) -> Ports:
@@ -135,12 +136,12 @@ class EmbeddedKafka:
 
     @property
     def is_running(self) -> bool:
-        """Whether the JVM lives (paused counts as living)."""
+        """Whether the JVM is alive, even if it is paused."""
         process = self._remains.process
         return process is not None and process.exit_code() is None
 
     def start(self) -> None:
-        """Start the broker, for the first time or again on the same data and port; wait for it."""
+        """Start the broker and wait until it is ready; again with the same data and port."""
         if self.is_running:
             raise RuntimeError("The broker is running already")
         image = broker_image(self._jar_set)
@@ -165,7 +166,7 @@ class EmbeddedKafka:
                 try:
                     self._launch(image, ports, options)
                 except BrokerStartError as error:
-                    # Somebody took a port between its choice and Kafka's start.
+                    # Another process took a port between our choice and Kafka's start.
                     taken = "Address already in use" in str(error)
                     if not taken or self._port is not None or attempt == _BIND_ATTEMPTS:
                         raise
@@ -173,7 +174,7 @@ class EmbeddedKafka:
                     self._ports = ports
                     return
         except BaseException:
-            if self._ports is None:  # it never ran: nothing in its data is of use
+            if self._ports is None:  # it has never run, so its data is worthless
                 self.close()
             raise
 
@@ -186,62 +187,42 @@ class EmbeddedKafka:
         )
         if self._security is not None:
             options = [*options, *self._security.jvm_options]
-        deadline = time.monotonic() + self._start_timeout
-        logged_before = len(self.log())
-        process = BrokerProcess(
-            image.kafka(properties, heap=self._heap, options=options),
-            directory=directory,
-            log=directory / "broker.log",
-        )
-        self._remains.process = process
-        admin = admin_client(f"{HOST}:{ports.internal}")
-        while not (_STARTED in self.log()[logged_before:] and answers(admin)):
-            code = process.exit_code()
-            if code is None and time.monotonic() < deadline:
-                time.sleep(0.02)
-                continue
-            self.kill()
-            reason = (
-                f"did not answer within {self._start_timeout:g} s (start_timeout)"
-                if code is None
-                else f"ended with exit code {code}"
-            )
-            raise BrokerStartError(f"Kafka {reason}. The end of its log:\n{self._log_tail()}")
+        command = image.kafka(properties, heap=self._heap, options=options)
+        address = f"{HOST}:{ports.internal}"
+        self._admin = None
+        admin = launch(self._remains, command, address, self._start_timeout)
         if self._security is not None:
             self._security.create_credentials(admin)
         self._admin = admin
 
     def stop(self, grace: float = 10) -> None:
-        """Stop the broker with SIGTERM, after `grace` seconds with SIGKILL; the data stays."""
+        """Stop the broker with SIGTERM, and with SIGKILL after `grace` seconds; keep the data."""
         self._admin = None
         if self._remains.process is not None:
             self._remains.process.stop(grace)
 
     def kill(self) -> None:
-        """End the broker with SIGKILL; the data stays."""
+        """End the broker with SIGKILL; keep the data."""
         self._admin = None
         if self._remains.process is not None:
             self._remains.process.kill()
 
     def pause(self) -> None:
-        """Freeze the broker with SIGSTOP: its connections stay open, but nothing answers."""
+        """Freeze the broker with SIGSTOP: its connections stay open, but it does not answer."""
         self._running().pause()
 
     def resume(self) -> None:
-        """Let a paused broker go on."""
+        """Resume a paused broker with SIGCONT."""
         self._running().signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop the broker and remove its data. Its log can still be read, nothing else."""
+        """Stop the broker and remove its data; only `log` still works."""
         self._admin = None
         self._remains.discard()
 
     def log(self) -> str:
         """Return what the broker has logged since its first start: warnings and errors."""
         return self._remains.log()
-
-    def _log_tail(self) -> str:
-        return "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
 
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
@@ -251,19 +232,15 @@ class EmbeddedKafka:
         Raises:
             confluent_kafka.KafkaException: The broker refuses.
         """
-        topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
-        self._administration().create_topics([topic])[name].result(TIMEOUT)
-        await_partitions(self._administration(), name, partitions)
+        broker_admin.create_topic(self._administration(), name, partitions, config or {})
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Raise a topic's number of partitions to `total` and wait until they can be used.
+        """Increase a topic's number of partitions to `total` and wait until they can be used.
 
         Raises:
             confluent_kafka.KafkaException: The broker refuses.
         """
-        more = NewPartitions(name, total)
-        self._administration().create_partitions([more])[name].result(TIMEOUT)
-        await_partitions(self._administration(), name, total)
+        broker_admin.add_partitions(self._administration(), name, total)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until it is gone.
@@ -271,8 +248,7 @@ class EmbeddedKafka:
         Raises:
             confluent_kafka.KafkaException: The broker refuses.
         """
-        self._administration().delete_topics([name])[name].result(TIMEOUT)
-        await_partitions(self._administration(), name, 0)
+        broker_admin.delete_topic(self._administration(), name)
 
     def _administration(self) -> AdminClient:
         if self._admin is None:
@@ -291,7 +267,7 @@ class EmbeddedKafka:
 
 
 def _train(jar_set: str, image: BrokerImage, options: Sequence[str]) -> None:
-    """Run a broker once through what tests do, for the sake of its JVM."""
+    """Run a broker once through what tests do, so that its JVM can archive the classes it loads."""
     _logger.info("Preparing %s for quick starts", jar_set)
     broker = EmbeddedKafka(jar_set=jar_set)
     try:
@@ -303,11 +279,11 @@ def _train(jar_set: str, image: BrokerImage, options: Sequence[str]) -> None:
             "log_level": 0,
         }
         producer = Producer(settings)
-        producer.init_transactions(TIMEOUT)
+        producer.init_transactions(broker_admin.TIMEOUT)
         producer.begin_transaction()
         producer.produce("training", b"value")
-        producer.commit_transaction(TIMEOUT)
-        broker.stop(grace=60)  # the archive is written on exit, which takes seconds
+        producer.commit_transaction(broker_admin.TIMEOUT)
+        broker.stop(grace=60)  # the JVM writes the archive when it exits, which takes seconds
     except KafkaException as error:
         raise BrokerStartError(f"{error}\n{broker.log()}") from error
     finally:

@@ -1,22 +1,27 @@
 """Administration of an embedded broker."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+)
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 TIMEOUT = 30.0
-"""Seconds that one administrative call may take."""
+"""Timeout of one administrative call, in seconds."""
 
 
 def admin_client(address: str) -> AdminClient:
-    """Return a client for administration that is quiet when the broker goes away."""
+    """Return a client for administration that logs nothing when the broker goes away."""
     settings: dict[str, Any] = {
         "bootstrap.servers": address,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 100,
-        # Brokers here are killed and paused on purpose: nothing to complain about on stderr.
+        # Brokers are killed and paused on purpose here, which librdkafka would report on stderr.
         "log_level": 0,
         "error_cb": lambda _: None,
     }
@@ -24,16 +29,35 @@ def admin_client(address: str) -> AdminClient:
 
 
 def answers(admin: AdminClient) -> bool:
-    """Return whether the broker serves requests, after a second at most."""
+    """Return whether the broker serves requests, within a second."""
     try:
-        # A broker is listed in the metadata only once it may have partitions.
+        # The metadata lists a broker only once it can host partitions.
         return bool(admin.list_topics(timeout=1).brokers)
     except KafkaException:
         return False
 
 
+def create_topic(admin: AdminClient, name: str, partitions: int, config: Mapping[str, str]) -> None:
+    """Create a topic and wait until it can be used."""
+    topic = NewTopic(name, num_partitions=partitions, config=dict(config))
+    admin.create_topics([topic])[name].result(TIMEOUT)
+    await_partitions(admin, name, partitions)
+
+
+def add_partitions(admin: AdminClient, name: str, total: int) -> None:
+    """Increase a topic's number of partitions and wait until they can be used."""
+    admin.create_partitions([NewPartitions(name, total)])[name].result(TIMEOUT)
+    await_partitions(admin, name, total)
+
+
+def delete_topic(admin: AdminClient, name: str) -> None:
+    """Delete a topic and wait until it is gone."""
+    admin.delete_topics([name])[name].result(TIMEOUT)
+    await_partitions(admin, name, 0)
+
+
 def await_partitions(admin: AdminClient, topic: str, count: int) -> None:
-    """Wait until a topic has `count` partitions that can be used; 0 waits until it is gone."""
+    """Wait until a topic has `count` usable partitions; 0 waits until the topic is gone."""
 
     def usable() -> bool:
         found = admin.list_topics(timeout=TIMEOUT).topics.get(topic)

@@ -1,8 +1,8 @@
-"""What makes a broker start in a second: prepared once, kept in the cache directory.
+"""The files that let a broker start in a second: prepared once, kept in the cache directory.
 
 - A class data archive.
-- A formatted data directory for each choice of features: copied instead of run through Kafka's
-  storage tool, which is a JVM of its own.
+- A formatted data directory for each choice of features. Copying it saves running Kafka's storage
+  tool, which needs another JVM.
 """
 
 import shutil
@@ -25,12 +25,27 @@ CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
 
 
 class BrokerStartError(RuntimeError):
-    """The embedded broker could not be started; the message ends with its log."""
+    """The embedded broker could not be started; the message ends with its log.
+
+    Example:
+        ::
+
+            try:
+                EmbeddedKafka(properties={"log.segment.bytes": "many"}).start()
+            except BrokerStartError as error:
+                print(error)
+    """
 
 
 @dataclass(frozen=True)
 class BrokerImage:
-    """The program of a broker: a Java, the broker's jars, and the files prepared for them."""
+    """A broker's program: Java, the broker's jars, and the files prepared for both.
+
+    Attributes:
+        java: The Java that runs the broker.
+        jars: The broker's jars, in class path order.
+        directory: The directory of the prepared files.
+    """
 
     java: Java
     jars: tuple[Path, ...]
@@ -74,7 +89,7 @@ class BrokerImage:
         Raises:
             BrokerStartError: Kafka's storage tool refuses.
         """
-        # Which features exist is all that formatting takes from the settings.
+        # Formatting depends on the settings only in which features exist.
         relevant = {key: properties[key] for key in properties if key.startswith("unstable.")}
         key = digest(*map(str, sorted(features.items())), *map(str, sorted(relevant.items())))
         template = self.directory / f"data-{key}"
@@ -113,7 +128,7 @@ class BrokerImage:
 
 
 def broker_image(jar_set_name: str) -> BrokerImage:
-    """Return the image of the broker whose jars are the set `jar_set_name`.
+    """Return the image of the broker with the jar set `jar_set_name`.
 
     Raises:
         spark_eos.jars.jar_sets.JarError: There is no such set, or a file has the wrong checksum.

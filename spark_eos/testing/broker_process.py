@@ -1,4 +1,4 @@
-"""One JVM that runs a broker, and what must happen to it when its owner goes away."""
+"""The JVM that runs a broker, and the guard that ends it when its owner is gone."""
 
 import os
 import signal
@@ -11,15 +11,15 @@ from spark_eos.testing import guard
 
 
 class BrokerProcess:
-    """A running broker JVM, in a session of its own, so that Ctrl-C reaches its owner only.
+    """A running broker JVM, in its own session so that Ctrl-C reaches only its owner.
 
-    A second small process, the guard, ends the JVM and removes its data when this Python process
+    A second, small process, the guard, kills the JVM and removes its data if this Python process
     dies without doing so, even by SIGKILL.
 
     Args:
         command: The program and its arguments.
-        directory: What the guard removes; its working directory too.
-        log: File to which its output is appended.
+        directory: Working directory of the JVM, which the guard removes.
+        log: File to which the JVM's output is appended.
     """
 
     def __init__(self, command: Sequence[str], *, directory: Path, log: Path) -> None:
@@ -59,17 +59,17 @@ class BrokerProcess:
         self._jvm.send_signal(number)
 
     def pause(self) -> None:
-        """Freeze the JVM with SIGSTOP; returns once all of its threads stand still."""
+        """Freeze the JVM with SIGSTOP; return once all of its threads have stopped."""
         self._jvm.send_signal(signal.SIGSTOP)
         _pid, status = os.waitpid(self._jvm.pid, os.WUNTRACED)
-        if not os.WIFSTOPPED(status):  # it has ended meanwhile
+        if not os.WIFSTOPPED(status):  # it has ended in the meantime
             self._jvm.returncode = os.waitstatus_to_exitcode(status)
 
     def stop(self, grace: float) -> None:
-        """End the JVM with SIGTERM and, after `grace` seconds, with SIGKILL."""
+        """End the JVM with SIGTERM, and with SIGKILL after `grace` seconds."""
         if self._jvm.poll() is None:
             self._jvm.terminate()
-            self._jvm.send_signal(signal.SIGCONT)  # a paused JVM would not see it
+            self._jvm.send_signal(signal.SIGCONT)  # a paused JVM would not receive SIGTERM
             try:
                 self._jvm.wait(grace)
             except subprocess.TimeoutExpired:

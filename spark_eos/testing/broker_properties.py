@@ -1,5 +1,6 @@
 """The settings of the embedded broker: small, quick to start, quick to react."""
 
+import json
 import socket
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -17,14 +18,14 @@ BASE: Mapping[str, str] = {
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "INTERNAL",
     "auto.create.topics.enable": "false",
-    # One broker, so nothing can be replicated.
+    # With one broker nothing can be replicated.
     "default.replication.factor": "1",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # Each of these partitions costs time at the first use and at every start.
+    # Each of these partitions costs time at its first use and at every start.
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "share.coordinator.state.topic.num.partitions": "1",
@@ -34,7 +35,7 @@ BASE: Mapping[str, str] = {
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.min.session.timeout.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "100",
-    # After kill(), the broker's old registration must expire before it is let in again.
+    # After kill(), the broker's old registration must expire before it can register again.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "200",
     "controller.quorum.election.timeout.ms": "200",
@@ -53,11 +54,11 @@ class Ports:
     """The TCP ports of one broker on 127.0.0.1.
 
     Attributes:
-        client: What clients connect to.
-        advertised: Where clients are sent to once they have connected: the same, or a proxy.
-        internal: Always plaintext: the broker's own connections and the administration.
-        controller: The controller.
-        secured: Further listeners, by name.
+        client: Port to which clients connect.
+        advertised: Port to which connected clients are redirected: the same, or a proxy's.
+        internal: Plaintext port for the broker itself and for administration.
+        controller: Port of the controller.
+        secured: Ports of further listeners, by name.
     """
 
     client: int
@@ -70,11 +71,11 @@ class Ports:
 def free_ports(
     client: int | None = None, advertised: int | None = None, secured: Collection[str] = ()
 ) -> Ports:
-    """Return ports that were free a moment ago; `client` and `advertised` are taken if given."""
+    """Return ports that were free a moment ago; `client` and `advertised` are used if given."""
     with ExitStack() as stack:
         ports = []
         for _ in range(3 + len(secured)):
-            # All stay open until the last one is chosen, so that they differ.
+            # All sockets stay open until the last port is chosen, so that the ports differ.
             listener = stack.enter_context(socket.socket())
             listener.bind((HOST, 0))
             ports.append(listener.getsockname()[1])
@@ -94,7 +95,7 @@ def broker_properties(
     overrides: Mapping[str, str],
     security: BrokerSecurity | None = None,
 ) -> dict[str, str]:
-    """Return the complete settings of a broker, with `overrides` on top."""
+    """Return the complete settings of a broker; `overrides` take precedence."""
     others = [f"{name}://{HOST}:{port}" for name, port in ports.secured.items()]
     others = [f"INTERNAL://{HOST}:{ports.internal}", *others]
     controller = f"CONTROLLER://{HOST}:{ports.controller}"
@@ -119,18 +120,6 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> None:
 
 
 def _escape(text: str) -> str:
-    for plain, escaped in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
-        text = text.replace(plain, escaped)
-    if text.startswith(" "):
-        text = "\\" + text
-    return "".join(
-        character
-        if character.isascii()
-        else "".join(f"\\u{unit:04x}" for unit in _utf16(character))
-        for character in text
-    )
-
-
-def _utf16(character: str) -> list[int]:
-    encoded = character.encode("utf-16-be")
-    return [int.from_bytes(encoded[i : i + 2], "big") for i in range(0, len(encoded), 2)]
+    # JSON escapes as Java's properties do: backslash, line ends, tab, and \uXXXX in UTF-16.
+    escaped = json.dumps(text)[1:-1]
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped

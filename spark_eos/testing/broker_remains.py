@@ -1,4 +1,4 @@
-"""What an embedded broker leaves behind unless somebody removes it."""
+"""The process and data of an embedded broker, which must be removed when it is closed."""
 
 import os
 import shutil
@@ -8,7 +8,10 @@ from spark_eos.testing.broker_process import BrokerProcess
 
 
 class Remains:
-    """What must go when the broker is closed or forgotten. Holds no reference to the broker."""
+    """Removes process and data of a broker that is closed or garbage-collected.
+
+    It holds no reference to the `EmbeddedKafka`, which would keep that alive.
+    """
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -17,7 +20,7 @@ class Remains:
         self._final_log = ""
 
     def log(self) -> str:
-        """Return the broker's log, as it was at the end if it was discarded."""
+        """Return the broker's log; after `discard`, its final state."""
         if self.directory is None:
             return self._final_log
         try:
@@ -28,7 +31,7 @@ class Remains:
     def discard(self) -> None:
         """Stop the broker and remove its data."""
         if os.getpid() != self._owner:
-            return  # a fork of the owner, which must leave the owner's broker alone
+            return  # in a fork of the owner, which must not touch the owner's broker
         if self.process is not None:
             self.process.stop(grace=15)
             self.process = None

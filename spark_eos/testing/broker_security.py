@@ -1,4 +1,4 @@
-"""Secured listeners of the embedded broker, beside its plain ones."""
+"""Secured listeners of the embedded broker, besides its plaintext ones."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,23 +15,28 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from spark_eos.client.jaas import JaasLine
 from spark_eos.testing.broker_admin import TIMEOUT
 
-# What comes over the plain listeners: the tests' own administration.
+# The principal of plaintext listeners, which tests use for administration.
 _ADMINISTRATION: Final = "User:ANONYMOUS"
 _SCRAM: Final = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
 }
 _LOGIN: Final = "org.apache.kafka.common.security"
-_SCRAM_ITERATIONS: Final = 4096  # the least that Kafka allows
+_SCRAM_ITERATIONS: Final = 4096  # Kafka's minimum
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate and its key.
+    """A certificate and its private key.
 
     Attributes:
-        chain: PEM, its own certificate first.
-        key: PEM of the private key, in PKCS#8 and not encrypted.
+        chain: The certificate chain in PEM, the broker's own certificate first.
+        key: The private key in PEM: PKCS#8, not encrypted.
+
+    Example:
+        >>> certificate = Certificate(chain="-----BEGIN CERTIFICATE-----...", key="secret")
+        >>> certificate  # does not show the key
+        Certificate(chain='-----BEGIN CERTIFICATE-----...')
     """
 
     chain: str
@@ -40,13 +45,19 @@ class Certificate:
 
 @dataclass(frozen=True)
 class SecuredListener:
-    """One listener.
+    """One secured listener.
 
     Attributes:
         protocol: ``SSL``, ``SASL_SSL`` or ``SASL_PLAINTEXT``.
-        mechanisms: of SASL: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``OAUTHBEARER``.
-        certificate: what the broker shows, if the protocol has TLS.
-        client_auth: whether clients show a certificate: ``none``, ``requested`` or ``required``.
+        mechanisms: SASL mechanisms: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` or
+            ``OAUTHBEARER``.
+        certificate: The broker's certificate, for protocols with TLS.
+        client_auth: Whether clients present a certificate: ``none``, ``requested`` or
+            ``required``.
+
+    Example:
+        >>> SecuredListener("SASL_PLAINTEXT", mechanisms=("SCRAM-SHA-512",)).client_auth
+        'none'
     """
 
     protocol: str
@@ -57,18 +68,32 @@ class SecuredListener:
 
 @dataclass(frozen=True)
 class BrokerSecurity:
-    """Who may connect to a broker, how, and what is allowed then.
+    """Authentication and authorization of a broker.
 
     Attributes:
-        listeners: by name, in capitals; none may be called CLIENT, INTERNAL or CONTROLLER.
-        users: passwords by name, for PLAIN and SCRAM.
-        trusted: PEM of the authorities of clients' certificates.
-        jwks_url: where OAUTHBEARER finds the keys that sign tokens; ``file:`` is possible.
-        issuer: what a token's ``iss`` must be; None for any.
-        audience: what a token's ``aud`` must be; None for any.
-        super_users: principals such as ``User:admin`` that may do everything, beside the plain
-            listeners' (``User:ANONYMOUS``). None: there is no authorizer; else
-            StandardAuthorizer allows others only what ACLs say.
+        listeners: Listeners by name, in capitals; CLIENT, INTERNAL and CONTROLLER are reserved.
+        users: Passwords by user name, for PLAIN and SCRAM.
+        trusted: Certificates, in PEM, of the authorities that sign clients' certificates.
+        jwks_url: URL of the keys that sign OAUTHBEARER tokens; ``file:`` is possible.
+        issuer: Required ``iss`` of tokens; None for any.
+        audience: Required ``aud`` of tokens; None for any.
+        super_users: Principals such as ``User:admin`` that may do everything, besides that of
+            plaintext listeners (``User:ANONYMOUS``). All others may do only what ACLs allow, by
+            StandardAuthorizer. None means that there is no authorizer.
+
+    Example:
+        >>> security = BrokerSecurity(
+        ...     listeners={"SASL": SecuredListener("SASL_PLAINTEXT", mechanisms=("PLAIN",))},
+        ...     users={"alice": "secret"},
+        ...     super_users=["User:admin"],
+        ... )
+        >>> security.properties()["super.users"]
+        'User:ANONYMOUS;User:admin'
+
+        Start a broker with it::
+
+            with EmbeddedKafka(security=security) as kafka:
+                print(kafka.servers_of("SASL"))
     """
 
     listeners: Mapping[str, SecuredListener]
@@ -80,7 +105,7 @@ class BrokerSecurity:
     super_users: Collection[str] | None = None
 
     def properties(self) -> dict[str, str]:
-        """The broker's settings, but for the addresses of its listeners."""
+        """Return the broker's settings, without the addresses of its listeners."""
         found: dict[str, str] = {}
         for name, listener in self.listeners.items():
             settings = {**self._tls(listener), **self._sasl(listener)}
@@ -102,7 +127,7 @@ class BrokerSecurity:
 
     @property
     def jvm_options(self) -> list[str]:
-        """Options for the broker's JVM: Kafka asks only URLs that it is allowed to (KIP-1139)."""
+        """Options for the broker's JVM: Kafka fetches only from allowed URLs (KIP-1139)."""
         if self.jwks_url is None:
             return []
         return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks_url}"]
@@ -141,11 +166,11 @@ class BrokerSecurity:
         return JaasLine(f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule", {})
 
     def create_credentials(self, admin: AdminClient) -> None:
-        """Gives each user its SCRAM credentials, if a listener asks for them."""
+        """Create each user's SCRAM credentials, if a listener uses SCRAM."""
         wanted = {
             name for one in self.listeners.values() for name in one.mechanisms
         } & _SCRAM.keys()
-        # Kafka alters a user once in a request.
+        # One request per mechanism: Kafka alters a user only once per request.
         for mechanism in sorted(wanted):
             how = ScramCredentialInfo(_SCRAM[mechanism], _SCRAM_ITERATIONS)
             credentials: list[UserScramCredentialAlteration] = [

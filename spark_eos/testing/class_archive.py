@@ -1,4 +1,4 @@
-"""A class data archive (AppCDS): a JVM maps classes that another one has loaded and verified."""
+"""A class data archive (AppCDS): a JVM maps classes that another JVM has loaded and verified."""
 
 import hashlib
 import logging
@@ -11,30 +11,30 @@ from filelock import FileLock
 from spark_eos.jars.java import Java
 
 JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""What lets a JVM start sooner, at the expense of long work."""
-# A JVM that refuses the archive just starts without it.
+"""Flags that let a JVM start sooner, at the expense of long-running work."""
+# Silences the warning of a JVM that refuses the archive and starts without it.
 _QUIET = "-Xlog:cds=off,cds+dynamic=off"
 _logger = logging.getLogger(__name__)
 
 
 def fingerprint(java: Java, jars: Iterable[Path]) -> str:
-    """Names what an archive is good for: one JVM, with `JVM_FLAGS`, and unchanged jars in order."""
+    """Return a name for the JVM, its flags and the unchanged jars that an archive is valid for."""
     marks = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
     return digest(java.banner, *JVM_FLAGS, *marks)
 
 
 def digest(*parts: str) -> str:
-    """A short name for what the parts say."""
+    """Return a short hash of the parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """An archive in a directory of its own, which another JVM build or class path must not use.
+    """An archive in its own directory, which other JVM builds or class paths must not use.
 
     Attributes:
-        directory: The directory, which exists.
-        of: Whose classes these are, for messages: ``Brokers``.
+        directory: The existing directory.
+        of: The programs it is for, named in messages: ``Brokers``.
     """
 
     directory: Path
@@ -42,7 +42,7 @@ class ClassArchive:
 
     @property
     def file(self) -> Path:
-        """The archive, which may not exist."""
+        """The archive's file, which may not exist."""
         return self.directory / "classes.jsa"
 
     @property
@@ -53,11 +53,11 @@ class ClassArchive:
         return [f"-XX:SharedArchiveFile={self.file}", _QUIET]
 
     def train(self, exercise: Callable[[list[str]], None]) -> None:
-        """Make the archive unless it exists or could not be made before.
+        """Create the archive, unless it exists or an earlier attempt failed.
 
         Args:
-            exercise: Runs the program with the additional JVM options it gets, and ends it
-                regularly. What it raises as OSError or RuntimeError is logged.
+            exercise: Function that runs the program with the given additional JVM options and
+                ends it regularly. If it raises OSError or RuntimeError, that is logged.
         """
         failed = self.file.with_suffix(".failed")
         if self.file.exists() or failed.exists():

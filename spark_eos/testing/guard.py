@@ -1,6 +1,6 @@
-"""Ends a broker whose owner is gone. Run as a script, with standard input a pipe from the owner.
+"""Ends a broker whose owner is gone. Runs as a script; standard input is a pipe from the owner.
 
-The pipe's other end is closed by the operating system however the owner dies, SIGKILL included.
+The operating system closes the pipe's other end however the owner dies, even by SIGKILL.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ DISMISSED = b"."
 
 
 def main(pid: int, directory: str) -> None:
-    """Wait for the owner; if it goes without dismissing the guard, kill `pid`, remove its data."""
+    """Wait for the owner; unless it dismisses the guard, kill `pid` and remove its data."""
     if os.read(0, 1) == DISMISSED:
         return
     with contextlib.suppress(ProcessLookupError):

@@ -1,63 +1,70 @@
-"""Where partitions end, for those who read committed records only."""
+"""The ends of partitions, as consumers with an isolation level see them."""
 
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack, closing
-from typing import Any, Final
+from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from spark_eos.testing.broker_admin import TIMEOUT
 
 Ends = dict[int, int]
+"""Offset by partition number."""
 
-# Nobody joins it.
-_GROUP: Final = "spark-eos-testing"
+
+def end_offsets(
+    admin: AdminClient,
+    topic: str,
+    partitions: Collection[int],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> Ends:
+    """Return the partitions' high watermarks, or with read_committed their last stable offsets.
+
+    Raises:
+        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
+    """
+    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    found = admin.list_offsets(
+        {TopicPartition(topic, partition): latest for partition in partitions},
+        isolation_level=isolation,
+        request_timeout=TIMEOUT,
+    )
+    return {at.partition: future.result(TIMEOUT).offset for at, future in found.items()}
 
 
 def settled_ends(
     settings: Mapping[str, Any], topic: str, partitions: Collection[int], settle: float
 ) -> tuple[Ends, Ends]:
-    """Return last stable offsets and ends, by partition, at best once they are the same.
+    """Wait until last stable offsets and high watermarks are equal; return both.
 
-    The markers of a transaction may be written a moment after its end is acknowledged: they are
-    waited for, up to `settle` seconds. After that a transaction is still open.
+    A transaction's markers may be written a moment after its end is acknowledged. If the offsets
+    still differ after the wait, a transaction is open.
 
     Args:
-        settings: Of librdkafka, with which to connect.
+        settings: Client settings by their librdkafka names.
         topic: An existing topic.
-        partitions: Which of its partitions.
-        settle: Seconds to wait.
+        partitions: Numbers of the partitions.
+        settle: Maximum number of seconds to wait.
 
     Raises:
-        confluent_kafka.KafkaException: The broker refuses, or does not answer.
+        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
     """
-    with ExitStack() as stack:
-        committed, uncommitted = (
-            stack.enter_context(closing(Consumer({**settings, "group.id": _GROUP, **level})))
-            for level in (
-                {"isolation.level": "read_committed"},
-                {"isolation.level": "read_uncommitted"},
-            )
+    admin = AdminClient(dict(settings))
+
+    def ends() -> tuple[Ends, Ends]:
+        # In this order, so that the high watermarks are never the older of the two.
+        return (
+            end_offsets(admin, topic, partitions, IsolationLevel.READ_COMMITTED),
+            end_offsets(admin, topic, partitions),
         )
 
-        def ends() -> tuple[Ends, Ends]:
-            # In this order the end is never the older of the two.
-            return _ends(committed, topic, partitions), _ends(uncommitted, topic, partitions)
+    def last(state: RetryCallState) -> tuple[Ends, Ends]:
+        return ends() if state.outcome is None else state.outcome.result()
 
-        def last(state: RetryCallState) -> tuple[Ends, Ends]:
-            return ends() if state.outcome is None else state.outcome.result()
-
-        return Retrying(
-            retry=retry_if_result(lambda found: found[0] != found[1]),
-            wait=wait_fixed(0.02),
-            stop=stop_after_delay(settle),
-            retry_error_callback=last,
-        )(ends)
-
-
-def _ends(consumer: Consumer, topic: str, partitions: Collection[int]) -> Ends:
-    return {
-        p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=TIMEOUT)[1]
-        for p in partitions
-    }
+    return Retrying(
+        retry=retry_if_result(lambda found: found[0] != found[1]),
+        wait=wait_fixed(0.02),
+        stop=stop_after_delay(settle),
+        retry_error_callback=last,
+    )(ends)

@@ -1,7 +1,7 @@
-"""Pytest fixtures: a real broker and a real Spark, each started once for a whole test run.
+"""Pytest fixtures: a real broker and a real Spark, each started once per test run.
 
-Installing spark-eos makes them available; nothing has to be imported or configured. This module
-is loaded by every pytest of the environment, so it imports what it needs only when it needs it.
+Installing spark-eos makes them available, without imports or configuration. Every pytest in the
+environment loads this module, so it imports what it needs only on use.
 """
 
 from collections.abc import Generator, Iterator
@@ -20,9 +20,15 @@ _BROKER = "embedded_kafka"
 
 @pytest.fixture(scope="session")
 def embedded_kafka() -> "Iterator[EmbeddedKafka]":
-    """A running `EmbeddedKafka`, shared by the whole test run: use topics of your own.
+    """A running `EmbeddedKafka`, shared by the whole test run: use a topic per test.
 
-    When a test that uses it fails, the end of the broker's log is in the report.
+    When a test that uses it fails, the report contains the end of the broker's log.
+
+    Example:
+        ::
+
+            def test_topic(embedded_kafka):
+                embedded_kafka.create_topic("orders", partitions=4)
     """
     from spark_eos.testing.broker import EmbeddedKafka  # noqa: PLC0415
 
@@ -32,7 +38,14 @@ def embedded_kafka() -> "Iterator[EmbeddedKafka]":
 
 @pytest.fixture(scope="session")
 def spark_eos_session() -> "Iterator[SparkSession]":
-    """A local Spark session with Spark's Kafka source, shared by the whole test run."""
+    """A local Spark session with Spark's Kafka source, shared by the whole test run.
+
+    Example:
+        ::
+
+            def test_count(spark_eos_session):
+                assert spark_eos_session.range(3).count() == 3
+    """
     from spark_eos.testing.spark import spark_session  # noqa: PLC0415
 
     session = spark_session("spark-eos-tests", quick_start=True)

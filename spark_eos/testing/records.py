@@ -1,4 +1,4 @@
-"""Records into topics and out of them, as DataFrames."""
+"""Records of topics, written and read as DataFrames."""
 
 import datetime
 import json
@@ -26,7 +26,7 @@ _GIVEN: Final = frozenset(_COLUMNS) - {"offset"}
 
 
 class Broker(Protocol):
-    """Whatever has an address, such as an `EmbeddedKafka`."""
+    """Anything with an address, such as an `EmbeddedKafka`."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -39,25 +39,30 @@ Kafka = Broker | Mapping[str, Any]
 def produce(
     spark: SparkSession, kafka: Kafka, topic: str, rows: DataFrame | Iterable[Mapping[str, Any]]
 ) -> DataFrame:
-    """Appends records to a topic, in their order, and waits until they are there.
+    """Append records to a topic, in order, and wait until they are written.
 
     Args:
         spark: The session.
         kafka: An `EmbeddedKafka`, or client settings as `ExactlyOnceSink` takes them.
         topic: An existing topic.
         rows: A DataFrame small enough to be collected, or dictionaries. Columns: ``value`` and
-            ``key`` (string or bytes; None where absent), ``headers`` (pairs of string and bytes),
-            ``partition`` (by the key where absent, as Kafka's Java producer does) and
-            ``timestamp`` (the present time where absent).
+            ``key`` (string or bytes; None if absent), ``headers`` (pairs of string and bytes),
+            ``partition`` (if absent, chosen by the key as Kafka's Java producer does) and
+            ``timestamp`` (if absent, the present time).
 
     Returns:
-        The records with the partitions and offsets they have got, in the same order; columns as
-        `consume_committed` has them.
+        The records with their partitions and offsets, in the same order and with the columns of
+        `consume_committed`.
 
     Raises:
         TopicNotFoundError: The topic does not exist.
-        ValueError: A row has a column that no record has.
+        ValueError: A row has a column that records don't have.
         confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
+
+    Example:
+        ::
+
+            produce(spark, kafka, "orders", [{"key": "c-1", "value": '{"amount": 3}'}])
     """
     given = [row.asDict() for row in rows.collect()] if isinstance(rows, DataFrame) else rows
     settings = {
@@ -92,25 +97,30 @@ def produce(
 def consume_committed(
     spark: SparkSession, kafka: Kafka, topic: str, *, settle: float = 5.0
 ) -> DataFrame:
-    """The records of a topic that a consumer with ``isolation.level=read_committed`` sees.
+    """Read the records that a consumer with ``isolation.level=read_committed`` sees.
 
-    A transaction's records become visible a moment after its commit is acknowledged, once its
-    markers are written; so this waits until no transaction is open, but not longer than `settle`.
+    A transaction's records become visible only when its markers are written, a moment after its
+    commit is acknowledged. So this waits until no transaction is open, but no longer than `settle`.
 
     Args:
         spark: The session.
         kafka: An `EmbeddedKafka`, or client settings as `ExactlyOnceSink` takes them.
         topic: An existing topic.
-        settle: Seconds to wait for open transactions to end.
+        settle: Maximum number of seconds to wait for open transactions to end.
 
     Returns:
-        What lies before the last stable offsets of this moment, however late it is evaluated, in
-        order of partition and offset: ``key`` and ``value`` (binary), ``headers`` (null where there
-        are none), ``partition``, ``offset`` and ``timestamp``.
+        The records below the last stable offsets at the time of the call, whenever the DataFrame
+        is evaluated, in order of partition and offset: ``key`` and ``value`` (binary), ``headers``
+        (null if there are none), ``partition``, ``offset`` and ``timestamp``.
 
     Raises:
         TopicNotFoundError: The topic does not exist.
         confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
+
+    Example:
+        ::
+
+            assert consume_committed(spark, kafka, "orders-enriched").count() == 3
     """
     client = _client(kafka)
     partitions = _partitions(AdminClient(client.for_consumer()), topic)
@@ -130,18 +140,24 @@ def consume_committed(
 def process_available(
     writer: DataStreamWriter, *, timeout: int = 60
 ) -> list[StreamingQueryProgress]:
-    """Runs a query until all is processed that its sources have now (``availableNow``).
+    """Run a query until it has processed everything available now (``availableNow``).
 
     Args:
-        writer: From `ExactlyOnceSink.write`, or any other; its trigger is replaced.
-        timeout: Seconds within which the query must have ended.
+        writer: A writer from `ExactlyOnceSink.write`, or any other; its trigger is replaced.
+        timeout: Seconds within which the query must end.
 
     Returns:
-        Spark's progress of its batches, the last hundred of them by default.
+        Spark's progress of its batches; by default Spark keeps the last hundred.
 
     Raises:
-        pyspark.errors.StreamingQueryException: The query has failed.
-        TimeoutError: It takes longer; it is stopped.
+        pyspark.errors.StreamingQueryException: The query failed.
+        TimeoutError: The query took longer, and was stopped.
+
+    Example:
+        ::
+
+            progress = process_available(sink.write(enriched))
+            assert sum(batch.numInputRows for batch in progress) == 3
     """
     query = writer.trigger(availableNow=True).start()
     try:
@@ -169,7 +185,7 @@ def _arguments(row: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(row.keys() - _GIVEN)
     if unknown:
         raise ValueError(
-            f"a record has no column {', '.join(unknown)}; it may have {', '.join(sorted(_GIVEN))}"
+            f"records have no column {', '.join(unknown)}; allowed are {', '.join(sorted(_GIVEN))}"
         )
     headers = [(name, _bytes(value)) for name, value in row.get("headers") or ()]
     arguments = {"headers": headers, **{name: _bytes(row.get(name)) for name in ("key", "value")}}
@@ -187,6 +203,6 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 def _record(arguments: Mapping[str, Any], message: Message) -> tuple[Any, ...]:
     _kind, milliseconds = message.timestamp()
     moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.timezone.utc)
-    # The delivered message has lost its headers.
+    # Not the delivered message's content, because that has lost its headers.
     content = (arguments["key"], arguments["value"], arguments["headers"] or None)
     return (*content, message.partition(), message.offset(), moment)

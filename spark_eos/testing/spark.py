@@ -1,4 +1,4 @@
-"""A local Spark session that reads from Kafka and keeps quiet."""
+"""A local Spark session that reads from Kafka and logs only errors."""
 
 import os
 import sys
@@ -24,23 +24,29 @@ def spark_session(
 ) -> SparkSession:
     """Return a Spark session for tests and trials on this machine.
 
-    It has Spark's Kafka source, no web interface, two shuffle partitions, UTC as its time zone,
+    It has Spark's Kafka source, no web interface, two shuffle partitions and the time zone UTC,
     listens on the loopback interface only, runs Python workers with this interpreter, and logs
-    errors only. As with `SparkSession.builder`, a session that is active already is returned as
-    it is.
+    errors only. If a session is active already, that one is returned unchanged, as with
+    `SparkSession.builder`.
 
     Args:
         app_name: Name of the application.
-        master: Where Spark runs; the default is two threads of this machine.
-        config: Settings on top. ``spark.jars``, ``spark.driver.extraJavaOptions`` and
-            ``spark.executor.extraJavaOptions`` add to what is set here, others replace it.
-        quick_start: Let the JVMs compile less, and take classes from an archive that is made when
-            it is first needed: they start sooner and are slower on much data.
+        master: Spark's master URL; by default two threads of this machine.
+        config: Further settings. ``spark.jars``, ``spark.driver.extraJavaOptions`` and
+            ``spark.executor.extraJavaOptions`` add to the values set here, others replace them.
+        quick_start: Whether the JVMs compile less and take classes from an archive, which is
+            created on first use: they start sooner, but are slower on large data.
 
     Raises:
         spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
         spark_eos.jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
         spark_eos.jars.java.JavaError: There is no Java 17 or newer.
+
+    Example:
+        ::
+
+            spark = spark_session(config={"spark.driver.memory": "2g"})
+            spark.range(3).count()
     """
     prepare_environment()
     settings = spark_settings(config, quick_start=quick_start)
@@ -49,24 +55,26 @@ def spark_session(
 
 
 def prepare_environment() -> None:
-    """Sets what Spark takes from the environment only; for this process and what it starts."""
-    # Workers would otherwise run whatever python3 is first on PATH.
+    """Set what Spark takes only from the environment, for this process and its children."""
+    # Otherwise workers would run whatever python3 is first on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Or Spark looks the host's name up, and complains about what it finds.
+    # Otherwise Spark resolves the host's name, and warns if that is a loopback address.
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
 
 
 def spark_settings(
     config: Mapping[str, str] | None = None, *, quick_start: bool = False
 ) -> dict[str, str]:
-    """What `spark_session` sets, for a Spark that is started in another way.
+    """Return the settings of `spark_session`, for a Spark that is started in another way.
 
     Args:
-        config: as for `spark_session`.
-        quick_start: as for `spark_session`.
+        config: Further settings, as for `spark_session`.
+        quick_start: Whether the JVMs are to start sooner, as for `spark_session`.
 
     Raises:
-        JarError, DownloadError, JavaError: as `spark_session`.
+        spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
+        spark_eos.jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
+        spark_eos.jars.java.JavaError: There is no Java 17 or newer.
     """
     given = dict(config or {})
     settings = {
@@ -85,7 +93,7 @@ def spark_settings(
     settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
     quick = quick_start_options() if quick_start else []
     for options in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        # Quoted, as Spark splits them: the paths in them may have spaces.
+        # Quoted, because Spark splits options at spaces, which paths may contain.
         ours = " ".join(f'"{option}"' for option in (logging, *quick))
         settings[options] = _joined(" ", ours, given.get(options))
     return settings

@@ -1,4 +1,4 @@
-"""What makes a local Spark start sooner: a class data archive, made once, kept in the cache."""
+"""The class data archive that lets a local Spark start sooner: created once, kept in the cache."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ _PATIENCE = 300
 
 
 def quick_start_options() -> list[str]:
-    """JVM options for a Spark that starts soon; the first call may take half a minute.
+    """Return JVM options for a quick start of Spark; the first call may take half a minute.
 
     Raises:
         spark_eos.jars.java.JavaError: There is no usable Java.

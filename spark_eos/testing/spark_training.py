@@ -1,6 +1,6 @@
-"""A program that loads what a streaming query with Python functions loads, and ends.
+"""A program that loads the classes of a streaming query with Python functions, and exits.
 
-Its arguments are options for the JVM, which is to write an archive of its classes at its end.
+Its arguments are options for the JVM, which let it write an archive of its classes on exit.
 """
 
 import sys
@@ -28,7 +28,7 @@ def _collect(frame: DataFrame, _batch_id: int) -> None:
 
 
 def main() -> None:
-    """One batch from Kafka through Python."""
+    """Run one batch from Kafka through Python."""
     options = " ".join(sys.argv[1:])
     with EmbeddedKafka() as broker, tempfile.TemporaryDirectory() as checkpoint:
         broker.create_topic("training")
@@ -44,8 +44,8 @@ def main() -> None:
         writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         writer.start().awaitTermination()
         spark.stop()
-    # The JVM writes the archive when it ends, which is when its standard input does.
-    gateway: Any = SparkContext._gateway  # noqa: SLF001 - pyspark has no other way to its JVM
+    # The JVM writes the archive on exit, and exits when its standard input is closed.
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - pyspark has no other access to its JVM
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(_END)

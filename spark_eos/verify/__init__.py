@@ -1,6 +1,6 @@
-"""A verifier that trusts nobody: it judges a query by its input and output topics alone.
+"""An independent verifier: it judges a query by its input and output topics alone.
 
-It shares no code with what writes, so a mistake there is not repeated here.
+It shares no code with the writing side, so it can't repeat a mistake made there.
 """
 
 from spark_eos.errors import VerificationError

@@ -1,4 +1,4 @@
-"""What the cluster says of topics, of the group and of transactions."""
+"""Questions to the cluster: partitions, offsets and open transactions."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,12 +34,12 @@ UNCOMMITTED: Final = IsolationLevel.READ_UNCOMMITTED
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that is not ended; equal only to itself at another time.
+    """A transaction that has not ended; two are equal if they are the same transaction.
 
     Attributes:
-        transactional_id: its producer's.
-        producer_id: its producer's.
-        started_ms: its start, in milliseconds since 1970.
+        transactional_id: The producer's transactional id.
+        producer_id: The producer's id.
+        started_ms: Start of the transaction, in milliseconds since 1970.
     """
 
     transactional_id: str
@@ -48,11 +48,11 @@ class OpenTransaction:
 
 
 class Cluster:
-    """Questions to one cluster; none changes anything.
+    """Read-only requests to one cluster.
 
     Args:
-        settings: the client settings.
-        timeout: seconds that each answer may take.
+        settings: The client settings.
+        timeout: Seconds to wait for each answer.
     """
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
@@ -61,16 +61,16 @@ class Cluster:
         self._admin = AdminClient(dict(settings.for_consumer()))
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        """Numbers of partitions, by topic.
+        """Returns the number of partitions of each topic.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
-            DeadlineExceededError: no broker answers.
+            TopicNotFoundError: A topic does not exist.
+            DeadlineExceededError: No broker answers in time.
         """
         return {topic: len(found.partitions) for topic, found in self._described(topics).items()}
 
     def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], int]:
-        """The broker that leads each partition of the topics."""
+        """Returns the id of the leading broker of each partition of the topics."""
         return {
             (topic, partition.id): partition.leader.id
             for topic, found in self._described(topics).items()
@@ -88,7 +88,7 @@ class Cluster:
         return found
 
     def lows(self, places: Places, numbers: Iterable[int]) -> dict[int, int]:
-        """The first offset that there is, by place."""
+        """Returns the first existing offset, by place."""
         return self._offsets(
             places,
             numbers,
@@ -99,7 +99,7 @@ class Cluster:
     def ends(
         self, places: Places, numbers: Iterable[int], isolation: IsolationLevel
     ) -> dict[int, int]:
-        """The end, by place: the last stable offset if committed, else the high watermark."""
+        """Returns the end, by place: the last stable offset if committed, or the high watermark."""
         return self._offsets(
             places,
             numbers,
@@ -141,10 +141,11 @@ class Cluster:
 
 
 def open_transactions(connections: Connections, prefix: str) -> set[OpenTransaction]:
-    """Transactions that are not ended, of transactional ids that begin with a prefix.
+    """Finds the open transactions of transactional ids that begin with a prefix.
 
     Raises:
-        VerificationError: they may not be described; brokers leave such ones out without a word.
+        VerificationError: The client may not describe these ids; a broker would silently leave
+            them out of its list.
     """
     found: set[OpenTransaction] = set()
     _check_may_describe(connections, prefix)
@@ -168,27 +169,27 @@ def open_transactions(connections: Connections, prefix: str) -> set[OpenTransact
 
 
 def _check_may_describe(connections: Connections, prefix: str) -> None:
-    # Looking a coordinator up asks for the same right, and is refused in words.
+    # FindCoordinator needs the same permission, and answers with an error if it is missing.
     find = FindCoordinatorRequest(
         key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[prefix], min_version=4
     )
     answer = connections.send(find, connections.brokers()[0]).coordinators[0]
     if answer.error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         raise VerificationError(
-            f"open transactions: {code_names([answer.error_code])}: looking for them needs "
-            f"{transactional_ids(prefix, Operation.DESCRIBE)}, which spark-eos acls --for verify "
-            "tells how to grant. A longer prefix, <prefix>/<group>/, needs less"
+            f"open transactions: {code_names([answer.error_code])}: finding them needs "
+            f"{transactional_ids(prefix, Operation.DESCRIBE)}; spark-eos acls --for verify prints "
+            "the command that grants it. A longer prefix, <prefix>/<group>/, needs less"
         )
 
 
 @dataclass(frozen=True)
 class Settled:
-    """How far the outputs are decided.
+    """How far the outputs are settled, that is, committed or aborted.
 
     Attributes:
-        ends: by place, the ends that were waited for.
-        short: places whose last stable offset stayed below their end, with that offset.
-        hanging: transactions of the prefix that were open at first and still are.
+        ends: The ends waited for, by place.
+        short: Last stable offset of each place where it stayed below the end.
+        hanging: Transactions of the prefix that were open at the beginning and still are.
     """
 
     ends: Mapping[int, int]
@@ -202,13 +203,13 @@ def settle(
     transactions: Callable[[], set[OpenTransaction]],
     timeout: float,
 ) -> Settled:
-    """Waits until whatever lies below the outputs' ends of now is committed or aborted.
+    """Waits until everything below the outputs' current ends is committed or aborted.
 
     Args:
-        cluster: the cluster.
-        places: the partitions.
-        transactions: finds the open transactions of the prefix.
-        timeout: seconds to wait at most.
+        cluster: The cluster.
+        places: The partitions.
+        transactions: Function that finds the open transactions of the prefix.
+        timeout: Maximum wait in seconds.
     """
     ends = cluster.ends(places, places.outputs, UNCOMMITTED)
     hanging = transactions()

@@ -1,4 +1,4 @@
-"""kafka-python's connections: the route to brokers that librdkafka has no part in."""
+"""Connections by kafka-python: a route to the brokers that does not involve librdkafka."""
 
 import logging
 from typing import Any, Final
@@ -11,7 +11,7 @@ from spark_eos.client.connections import ConnectionManager
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
 
-# Failures reach the user as one error; without a handler Python would print every attempt.
+# The user sees a failure as one error; without a handler Python would print every attempt.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 _PASSING: Final = (
@@ -29,12 +29,12 @@ class Connections:
     """Connections to one cluster.
 
     Args:
-        settings: the client settings.
-        timeout: seconds that one answer may take, retries included.
+        settings: The client settings.
+        timeout: Seconds to wait for one answer, retries included.
 
     Raises:
-        AuthenticationError: the broker and this client do not accept one another.
-        DeadlineExceededError: no broker can be reached.
+        AuthenticationError: The broker and this client do not accept each other.
+        DeadlineExceededError: No broker can be reached.
     """
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
@@ -56,7 +56,7 @@ class Connections:
             ) from error
 
     def close(self) -> None:
-        """Closes all connections and ends their thread."""
+        """Closes all connections and stops their thread."""
 
         async def close() -> None:
             self._manager.close()
@@ -66,20 +66,20 @@ class Connections:
         self._net.close()
 
     def brokers(self) -> list[int]:
-        """Ids of all brokers."""
+        """Returns the ids of all brokers."""
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
     def send(self, request: Any, node: int, timeout: float | None = None) -> Any:
-        """Sends a request that only reads to a broker, again if its answer is lost.
+        """Sends a read-only request to a broker, and repeats it if the answer is lost.
 
         Args:
-            request: the request.
-            node: the broker's id.
-            timeout: seconds, retries included, if other than what all answers may take.
+            request: The request.
+            node: The broker's id.
+            timeout: Seconds to wait, retries included; by default the timeout of all answers.
 
         Raises:
-            DeadlineExceededError: no answer in time.
-            VerificationError: the broker does not know such a request.
+            DeadlineExceededError: No answer in time.
+            VerificationError: The broker does not support the request.
         """
         seconds = self._timeout if timeout is None else timeout
 

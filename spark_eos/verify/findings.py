@@ -1,4 +1,4 @@
-"""What a verification found: plain values, and the verdict on them."""
+"""The result of a verification: plain values and the verdict on them."""
 
 import enum
 from collections.abc import Mapping
@@ -8,7 +8,12 @@ from spark_eos.verify.places import Position
 
 
 class Kind(str, enum.Enum):
-    """What can be wrong; the values are the keys of the JSON document."""
+    """Kinds of findings; the values are the keys of the JSON document.
+
+    Example:
+        >>> Kind("lost_writes")
+        <Kind.LOST: 'lost_writes'>
+    """
 
     LOST = "lost_writes"
     DUPLICATE = "duplicates"
@@ -23,7 +28,12 @@ class Kind(str, enum.Enum):
 
 
 class Verdict(enum.IntEnum):
-    """The verdict, as the exit status of ``spark-eos verify``."""
+    """The verdict; its value is the exit status of ``spark-eos verify``.
+
+    Example:
+        >>> int(Verdict.ANOMALIES)
+        1
+    """
 
     SOUND = 0
     ANOMALIES = 1
@@ -35,10 +45,15 @@ class Example:
     """One case of an anomaly.
 
     Attributes:
-        source: the input record; None if there is none, or if it is not known.
-        name: the value by which records are matched, where that is not their position.
-        outputs: output records that are concerned.
-        detail: more, in words; may be empty.
+        source: The input record; None if there is none, or if it is unknown.
+        name: The header or key by which records are matched; None if matched by position.
+        outputs: The output records concerned.
+        detail: Further explanation; may be empty.
+
+    Example:
+        >>> example = Example(source=Position("orders", 0, 17), detail="never written")
+        >>> print(example.source, example.detail)
+        orders:0:17 never written
     """
 
     source: Position | None = None
@@ -52,10 +67,15 @@ class Finding:
     """How often one kind of anomaly was found.
 
     Attributes:
-        count: missing or surplus records; partitions and transactions for those kinds.
-        examples: some of them, the lowest positions first.
-        parts: the count by causes, where they are known: lost writes by what became of their
-            attempts (``aborted``, ``open``, ``none``).
+        count: Number of missing or surplus records; of partitions and transactions for kinds
+            that concern those.
+        examples: Some cases, lowest positions first.
+        parts: The count by cause, where known: lost writes by the fate of the attempts to write
+            them (``aborted``, ``open``, ``none``).
+
+    Example:
+        >>> Finding(3, parts={"aborted": 2, "none": 1}).count
+        3
     """
 
     count: int = 0
@@ -65,11 +85,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class GroupOffset:
-    """Where the group stands in an input partition.
+    """The group's position in an input partition.
 
     Attributes:
-        committed: offset committed after the outputs were read; None: none.
-        end: the last stable offset, read after that.
+        topic: The input topic.
+        partition: The partition's number.
+        committed: Committed offset, read after the outputs; None if there is none.
+        end: Last stable offset, read after the committed one.
+
+    Example:
+        >>> position = GroupOffset("orders", 0, committed=90, end=100)
+        >>> position.end - position.committed
+        10
     """
 
     topic: str
@@ -80,18 +107,31 @@ class GroupOffset:
 
 @dataclass(frozen=True)
 class Findings:
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes:
-        records_in: input records read.
-        records_out: output records that a reader of the isolation level saw.
+        records_in: Number of input records read.
+        records_out: Number of output records visible at the isolation level.
         isolation_level: ``read_committed`` or ``read_uncommitted``.
-        found: a finding for each kind that was checked; of count 0 if it is sound.
-        complete: whether input that is not yet processed is an anomaly.
-        input_gone: outputs of input that retention has removed: neither sound nor phantom.
-        unjudged: numbers of records that can't be judged, by the reason.
-        notes: what else a reader of the findings should know.
-        group: the group's offsets, if there is a group.
+        found: A finding for each kind that was checked; its count is 0 if all is well.
+        complete: Whether input that is not yet processed counts as an anomaly.
+        input_gone: Number of outputs whose input retention has removed; they count neither as
+            sound nor as outputs of no input.
+        unjudged: Number of records that can't be judged, by reason.
+        notes: Further remarks for the reader.
+        group: The group's offsets, if a group was given.
+
+    Example:
+        >>> findings = Findings(
+        ...     records_in=100,
+        ...     records_out=101,
+        ...     isolation_level="read_committed",
+        ...     found={Kind.LOST: Finding(), Kind.DUPLICATE: Finding(1)},
+        ... )
+        >>> findings.verdict
+        <Verdict.ANOMALIES: 1>
+        >>> findings.count(Kind.DUPLICATE), list(findings.anomalies)
+        (1, [<Kind.DUPLICATE: 'duplicates'>])
     """
 
     records_in: int
@@ -105,13 +145,13 @@ class Findings:
     group: tuple[GroupOffset, ...] = ()
 
     def count(self, kind: Kind) -> int:
-        """How often a kind was found; 0 if it was not checked."""
+        """Returns how often a kind was found; 0 if it was not checked."""
         found = self.found.get(kind)
         return 0 if found is None else found.count
 
     @property
     def anomalies(self) -> dict[Kind, Finding]:
-        """The findings that are anomalies."""
+        """The findings that count as anomalies."""
         return {
             kind: finding
             for kind, finding in self.found.items()
@@ -120,12 +160,12 @@ class Findings:
 
     @property
     def unchecked(self) -> tuple[Kind, ...]:
-        """Kinds that could not be checked with what was given."""
+        """Kinds that were not checked because an argument was not given."""
         return tuple(kind for kind in Kind if kind not in self.found)
 
     @property
     def verdict(self) -> Verdict:
-        """Anomalies decide; else whatever can't be judged does."""
+        """ANOMALIES if there are any, else UNJUDGED if anything can't be judged, else SOUND."""
         if self.anomalies:
             return Verdict.ANOMALIES
         return Verdict.UNJUDGED if any(self.unjudged.values()) else Verdict.SOUND

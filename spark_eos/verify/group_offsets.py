@@ -1,7 +1,7 @@
-"""A group's committed offsets, asked of its coordinator.
+"""A group's committed offsets, read from its coordinator.
 
-librdkafka's admin client is not used for it: its requests to coordinators abort the process if the
-connection is lost at the wrong moment (librdkafka's issue 4605).
+Not by librdkafka's admin client: its requests to coordinators abort the process if the connection
+is lost at the wrong moment (librdkafka issue 4605).
 """
 
 import time
@@ -17,9 +17,9 @@ from spark_eos.verify.connections import Connections
 from spark_eos.verify.places import Places, by_topic
 
 _PAUSE: Final = 0.02
-# Seconds for one broker's answer, after which another is asked who coordinates.
+# Seconds to wait for one broker, before asking another which one is the coordinator.
 _ATTEMPT: Final = 5.0
-_BY_NAME: Final = 9  # versions from 10 on name topics by id
+_BY_NAME: Final = 9  # the last version that identifies topics by name instead of id
 _MOVING: Final = (
     Code.COORDINATOR_LOAD_IN_PROGRESS,
     Code.COORDINATOR_NOT_AVAILABLE,
@@ -28,13 +28,13 @@ _MOVING: Final = (
 
 
 class GroupOffsets:
-    """What one group has committed.
+    """The committed offsets of one group.
 
     Args:
-        connections: the way to the cluster.
-        places: the partitions.
-        group_id: the group.
-        timeout: seconds that an answer may take.
+        connections: Connections to the cluster.
+        places: The partitions.
+        group_id: The group.
+        timeout: Seconds to wait for an answer.
     """
 
     def __init__(
@@ -47,19 +47,21 @@ class GroupOffsets:
         self._asked = 0
 
     def committed(self, numbers: Iterable[int], *, stable: bool) -> tuple[dict[int, int], set[int]]:
-        """The group's committed offsets.
+        """Reads the group's committed offsets.
 
         Args:
-            numbers: the places to ask for.
-            stable: waits until no transaction is about to change an offset, for each partition
-                by itself and for the timeout at most: a running query always has some pending.
+            numbers: The places to read.
+            stable: Whether to wait until no open transaction is about to change an offset. Each
+                partition is waited for by itself, because a running query always has some
+                pending, and for no longer than the timeout.
 
         Returns:
-            Offsets by place, of places that have one; and the places whose offset is not stable.
+            Offsets by place, without places that have none; and the places whose offset did not
+            become stable.
 
         Raises:
-            DeadlineExceededError: the coordinator does not answer in time.
-            VerificationError: the offsets can't be read.
+            DeadlineExceededError: The coordinator does not answer in time.
+            VerificationError: The offsets can't be read.
         """
         missing = set(numbers)
         found: dict[int, int] = {}
@@ -84,7 +86,7 @@ class GroupOffsets:
     def _fetch(
         self, numbers: Iterable[int], until: float, *, stable: bool
     ) -> list[tuple[int, int, int]]:
-        """Place, offset and error code of each."""
+        """Returns place, offset and error code of each partition."""
         group_class = OffsetFetchRequest.OffsetFetchRequestGroup
         asked = by_topic(self._places.partition(place) for place in numbers)
         request = OffsetFetchRequest(
@@ -124,7 +126,7 @@ class GroupOffsets:
             time.sleep(_PAUSE)
 
     def _ask(self, request: OffsetFetchRequest, until: float) -> tuple[int, Any]:
-        """The coordinator's answer, or the code that keeps it from us."""
+        """Returns error code and answer of the coordinator."""
         brokers = self._connections.brokers()
         self._asked = (self._asked + 1) % len(brokers)
         find = FindCoordinatorRequest(
@@ -141,7 +143,7 @@ class GroupOffsets:
                     f"offsets of group {self._group_id!r}: no answer within {self._timeout:g} s "
                     f"(--timeout): {error}"
                 ) from error
-            # The broker is gone; another one may coordinate, or know who does.
+            # The broker is gone; another one may be the coordinator, or know it.
             return Code.COORDINATOR_NOT_AVAILABLE, None
         return answer.error_code, answer
 

@@ -1,4 +1,4 @@
-"""From what was read to findings."""
+"""Derives the findings from the ledger and the offsets."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -10,23 +10,23 @@ from spark_eos.verify.ledger import AHEAD, Ledger
 from spark_eos.verify.markers import Fate
 from spark_eos.verify.places import Places, Position
 
-_OUTPUTS_REMOVED = "missing outputs, where retention has removed outputs"
-_INPUTS_REMOVED = "outputs without an input, where retention has removed inputs"
+_OUTPUTS_REMOVED = "missing outputs, because retention has removed outputs"
+_INPUTS_REMOVED = "outputs without an input, because retention has removed inputs"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known beside the ledger.
+    """What is known besides the ledger.
 
     Attributes:
-        by_position: whether the ledger's ids are positions.
-        isolation_level: of the outputs' reader.
-        group_id: the group, if there is one.
-        committed: its offsets after the outputs were read, by input place.
-        unstable: places whose offset an open transaction was about to change, all the time.
-        input_lows: first offsets of the inputs, by place.
-        input_ends: last stable offsets of the inputs, by place.
-        settled: how far the outputs were decided.
+        by_position: Whether the ledger's ids are positions.
+        isolation_level: Isolation level at which the outputs were read.
+        group_id: The group, if one was given.
+        committed: The group's offsets, read after the outputs, by input place.
+        unstable: Places whose offset an open transaction was about to change until the timeout.
+        input_lows: First offsets of the inputs, by place.
+        input_ends: Last stable offsets of the inputs, by place.
+        settled: How far the outputs are settled.
     """
 
     by_position: bool
@@ -42,14 +42,14 @@ class Evidence:
 def judge(
     evidence: Evidence, ledger: Ledger, places: Places, *, examples: int, complete: bool
 ) -> Findings:
-    """Counts each anomaly, and picks examples.
+    """Counts each kind of anomaly and picks examples.
 
     Args:
-        evidence: what is known beside the ledger.
-        ledger: the records, matched.
-        places: the partitions.
-        examples: how many examples of each anomaly.
-        complete: whether unprocessed input is an anomaly.
+        evidence: What is known besides the ledger.
+        ledger: The matched records.
+        places: The partitions.
+        examples: Maximum number of examples of each anomaly.
+        complete: Whether unprocessed input counts as an anomaly.
     """
     return _Judge(evidence, ledger, places, examples).findings(complete=complete)
 
@@ -129,7 +129,7 @@ class _Judge:
         )
 
     def _phantoms_unsure(self) -> bool:
-        """Without positions, no output can be told to be of removed input."""
+        """Whether outputs without input may be of removed input; with positions that is known."""
         return not self._evidence.by_position and any(self._evidence.input_lows.values())
 
     def _phantoms(self) -> Finding:
@@ -270,6 +270,6 @@ class _Judge:
         return self._places.position(number) if isinstance(number, int) else None
 
     def _positions(self, *numbers: object) -> tuple[Position, ...]:
-        # The same record may be the first and the last.
+        # One record may be both the first and the last.
         distinct = dict.fromkeys(number for number in numbers if isinstance(number, int))
         return tuple(self._places.position(number) for number in distinct)

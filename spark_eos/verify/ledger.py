@@ -1,7 +1,7 @@
-"""All records of a verification, in a temporary SQLite database: memory does not grow with them.
+"""All records of a verification, in a temporary SQLite database: memory use stays constant.
 
-Tables have no index: records are matched by one sort of everything by id. An id is the position
-of the source record (an integer of `places`), or else the header's or key's bytes.
+The tables have no index: one sort of all records by id matches them. An id is either the position
+of the source record (an integer of `places`) or the bytes of the header or key.
 """
 
 import sqlite3
@@ -15,16 +15,16 @@ from spark_eos.verify.places import OFFSETS, SHIFT
 
 Id = int | bytes
 InputRow = tuple[Id, int, int, int]
-"""Id, position, number of outputs expected, standing."""
+"""Id, position, number of outputs expected, and DUE, DONE or AHEAD."""
 OutputRow = tuple[Id, int, int]
-"""Id, position, and, if the source offset goes back here, 1 + the offset that it comes after."""
+"""Id, position, and 0, or if the source offset goes back here: 1 + the offset that precedes it."""
 
 DUE: Final = 0
-"""Below the offset that the group had committed before the outputs were read."""
+"""Input below the group's offset from before the outputs were read: its output must exist."""
 DONE: Final = 1
-"""Below the offset that it had committed after that."""
+"""Input below the group's offset from after the outputs were read: its output may exist."""
 AHEAD: Final = 2
-"""At or beyond it."""
+"""Input at or above that offset: its output must not exist."""
 
 _OUTPUT: Final = 3
 _STEPS: Final = 1_000_000
@@ -64,7 +64,7 @@ FROM seen GROUP BY id
 HAVING visible < due OR visible > done OR backs > 0
 """
 
-# What retention has removed is no loss, and its output not made of nothing.
+# Removal by retention is neither a loss, nor does it turn outputs into outputs of no input.
 _UNSURE: Final = f"""EXISTS (
     SELECT 1 FROM limits WHERE place = source >> {SHIFT} AND source & {OFFSETS} < unsure)"""
 _GONE: Final = f"""EXISTS (
@@ -94,7 +94,7 @@ _UNMATCHED: Final = f"""
 CREATE VIEW unmatched AS
     SELECT id, first, last, visible AS number, typeof(id) = 'integer' AND {_GONE} AS gone
     FROM odd WHERE sources = 0"""
-# A surplus record that goes back is a duplicate, and tells nothing about order.
+# A surplus record that goes back is a duplicate, and says nothing about order.
 _REORDERED: Final = """
 CREATE VIEW reordered AS
     SELECT id, moved, back, backs AS number
@@ -109,13 +109,13 @@ CREATE TABLE exposed AS
 
 
 class Ledger:
-    """The database, in a directory of its own that goes when the context ends."""
+    """The database, in a temporary directory that is removed when the context ends."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="spark-eos-verify-")
         file = Path(self._directory.name) / "ledger.sqlite"
         self._database = sqlite3.connect(file, isolation_level=None)
-        # A signal's handler runs when Python does, so the long sort has to come back at times.
+        # Signal handlers run only in Python code, so the long sort has to call Python now and then.
         self._database.set_progress_handler(lambda: 0, _STEPS)
         self._database.executescript(_SCHEMA)
 
@@ -124,7 +124,7 @@ class Ledger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removes everything."""
+        """Removes the database."""
         self._database.close()
         self._directory.cleanup()
 
@@ -137,7 +137,7 @@ class Ledger:
         self._database.executemany("INSERT INTO outputs VALUES (?, ?, ?)", rows)
 
     def add_strays(self, rows: Iterable[tuple[int, bytes | None]]) -> None:
-        """Adds visible output records that name no input record: position, and what they name."""
+        """Adds visible output records that refer to no input partition: position, header or key."""
         self._database.executemany("INSERT INTO strays VALUES (?, ?)", rows)
 
     def add_uncommitted(self, runs: Iterable[Uncommitted]) -> None:
@@ -148,9 +148,9 @@ class Ledger:
         )
 
     def add_attempts(self, rows: Iterable[tuple[Id, int]]) -> None:
-        """Adds output records read without regard to transactions: id, position.
+        """Adds output records read with read_uncommitted (id, position).
 
-        Only those of transactions that were not committed are kept.
+        Keeps only those of transactions that were not committed.
         """
         self._database.executemany(
             "INSERT INTO attempts SELECT ?1, ?2, fate FROM uncommitted WHERE last >= ?2 AND "
@@ -159,7 +159,7 @@ class Ledger:
         )
 
     def uncommitted_spans(self) -> dict[int, tuple[int, int]]:
-        """By place, the offsets from the first to the last run of `add_uncommitted`."""
+        """Returns, by place, the offset range from the first to the last uncommitted record."""
         found = self._database.execute(
             f"SELECT first >> {SHIFT}, MIN(first) & {OFFSETS}, MAX(last) & {OFFSETS} "
             "FROM uncommitted GROUP BY 1"
@@ -167,11 +167,11 @@ class Ledger:
         return {place: (low, last + 1) for place, low, last in found}
 
     def match(self, lows: Mapping[int, int], unsure: Mapping[int, int]) -> None:
-        """Matches all records, after which there is something to `count`.
+        """Matches all records; creates the views that `count` and `rows` read.
 
         Args:
-            lows: first offset that there is, by input place.
-            unsure: by input place, the offset below which outputs may have been removed.
+            lows: First existing offset, by input place.
+            unsure: Offset below which retention may have removed outputs, by input place.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
@@ -195,26 +195,26 @@ class Ledger:
                 self._database.execute(view)
         except sqlite3.OperationalError as error:
             if str(error) == "interrupted":
-                # sqlite3 swallows what a signal's handler raises in the progress handler.
+                # sqlite3 swallows exceptions raised while the progress handler runs.
                 raise KeyboardInterrupt from None
             raise
 
     def total(self, what: str) -> int:
-        """The number of rows of a table or view, without looking at them where possible."""
+        """Returns the number of rows of a table or view."""
         return int(self._database.execute(f"SELECT COUNT(*) FROM {what}").fetchone()[0])
 
     def count(self, what: str) -> int:
-        """The sum of ``number`` over a view's rows."""
+        """Returns the sum of ``number`` over a view's rows."""
         query = f"SELECT COALESCE(SUM(number), 0) FROM {what}"
         return int(self._database.execute(query).fetchone()[0])
 
     def rows(self, columns: str, what: str, most: int) -> Iterator[tuple[int | bytes | None, ...]]:
-        """The first rows of a view."""
+        """Returns the first rows of a view, at most ``most``."""
         query = f"SELECT {columns} FROM {what} LIMIT ?"
         return iter(self._database.execute(query, (most,)).fetchall())
 
     def lost_by_fate(self) -> dict[str, int]:
-        """Missing outputs by what became of their attempts: ``aborted``, ``open`` or ``none``."""
+        """Counts lost outputs by the fate of their attempts: ``aborted``, ``open`` or ``none``."""
         found = dict(self._database.execute("SELECT fate, SUM(number) FROM lost GROUP BY fate"))
         names = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
         return {name: int(found[fate]) for fate, name in names.items() if fate in found}

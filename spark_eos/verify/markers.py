@@ -1,8 +1,8 @@
-"""Which output records belong to no committed transaction, by the control markers in the log.
+"""Finds output records outside committed transactions, by the control markers in the log.
 
-The log is fetched as raw record batches, by kafka-python. Of a batch only its header is decoded,
-of a control batch also its one record: whether it says COMMIT or ABORT. So the reader, which is
-librdkafka, and this have no code in common.
+It fetches the log as raw record batches with kafka-python, and decodes only a batch's header and,
+for a control batch, its one record, which says COMMIT or ABORT. So it shares no code with the
+reader, which is librdkafka.
 """
 
 import enum
@@ -22,7 +22,7 @@ from spark_eos.verify.places import SHIFT, Places
 
 _AT_ONCE: Final = 16 << 20
 _PAUSE: Final = 0.1
-_BY_NAME: Final = 12  # the last version of Fetch that names topics
+_BY_NAME: Final = 12  # the last version of Fetch that identifies topics by name
 _TRANSACTION_MARKERS: Final = (0, 1)
 _PASSING: Final = frozenset(
     {
@@ -38,7 +38,7 @@ _PASSING: Final = frozenset(
 
 
 class Fate(enum.IntEnum):
-    """What became of a transaction that was not committed."""
+    """The fate of a transaction that was not committed."""
 
     ABORTED = 1
     OPEN = 2
@@ -46,13 +46,13 @@ class Fate(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Uncommitted:
-    """A run of records of one transaction that was not committed.
+    """Consecutive records of one transaction that was not committed.
 
     Attributes:
-        first: the first record, as an integer of `places`.
-        last: the last record.
-        fate: whether its marker says ABORT, or there is none.
-        producer_id: whose transaction.
+        first: Position of the first record, as an integer of `places`.
+        last: Position of the last record.
+        fate: ABORTED if there is an ABORT marker, OPEN if there is no marker.
+        producer_id: The transaction's producer.
     """
 
     first: int
@@ -62,13 +62,13 @@ class Uncommitted:
 
 
 class Markers:
-    """Reads the markers of partitions.
+    """Reads the transaction markers of partitions.
 
     Args:
-        connections: the route to the brokers.
-        places: the partitions.
-        leaders: finds the partitions' leaders; asked again after a failure.
-        timeout: seconds without any progress after which it gives up.
+        connections: Connections to the brokers.
+        places: The partitions.
+        leaders: Function that finds the partitions' leaders; called again after a failure.
+        timeout: Maximum number of seconds without progress.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class Markers:
     def uncommitted(
         self, place: int, low: int, end: int, advance: Callable[[int], None]
     ) -> Iterator[Uncommitted]:
-        """Runs of a partition's records whose transactions were not committed below an end.
+        """Finds a partition's records whose transactions were not committed below an end.
 
         Args:
-            place: the partition.
-            low: the first offset.
-            end: markers at or beyond it are not looked at.
-            advance: told how many offsets have been read.
+            place: The partition.
+            low: First offset to read.
+            end: Offset at which to stop; later markers are ignored.
+            advance: Called with the number of offsets read since the last call.
 
         Raises:
-            VerificationError: the broker refuses to be read from.
+            VerificationError: A broker refuses, or nothing comes within the timeout.
         """
         base = place << SHIFT
         pending: dict[int, list[list[int]]] = {}
@@ -106,7 +106,7 @@ class Markers:
             producer_id = batch.producer_id
             if batch.is_control_batch:
                 marker = next(iter(batch))
-                # Other control records, such as those of KRaft, end no transaction.
+                # Other control records, such as KRaft's, do not end transactions.
                 if marker.type in _TRANSACTION_MARKERS:
                     runs = pending.pop(producer_id, ())
                     if marker.abort:
@@ -130,13 +130,13 @@ class Markers:
             for batch in records:
                 if not isinstance(batch, DefaultRecordBatch):
                     raise VerificationError(
-                        f"{self._places.name(place)}:{offset} has the format of a Kafka before "
-                        "0.11, which knows no transactions"
+                        f"{self._places.name(place)}:{offset} has the record format of Kafka "
+                        "before 0.11, which has no transactions"
                     )
                 if batch.base_offset >= end:
                     advance(end - before)
                     return
-                if batch.next_offset > offset:  # else it lies before what was asked for
+                if batch.next_offset > offset:  # else it lies before the requested offset
                     yield batch
                     offset = batch.next_offset
             if offset == before:
@@ -168,7 +168,7 @@ class Markers:
             max_wait_ms=500,
             min_bytes=1,
             max_bytes=_AT_ONCE,
-            isolation_level=0,  # everything, with all markers
+            isolation_level=0,  # read_uncommitted: all records and all markers
             session_id=0,
             session_epoch=-1,
             topics=[

@@ -1,4 +1,4 @@
-"""By what an output record is matched with its input record, and the ledger's rows of both."""
+"""How output records are matched with input records, and the ledger's rows of both."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from spark_eos.verify.reading import Batch
 
 @dataclass(frozen=True)
 class Matching:
-    """By what records are matched: exactly one of the first three.
+    """What records are matched by: exactly one of the first three.
 
     Attributes:
-        position_header: the output's header that holds its source's ``topic:partition:offset``.
-        header: a header of the same value in input and output.
-        key: the same key in input and output.
-        expect_header: the input's header with the number of outputs to expect of the record.
+        position_header: Output header that holds the source's ``topic:partition:offset``.
+        header: Header with the same value in input and output.
+        key: Whether the key is the same in input and output.
+        expect_header: Input header that holds the number of outputs expected of the record.
 
     Raises:
-        ConfigurationError: not exactly one is given, or a name is empty.
+        ConfigurationError: None or several of the first three are given, or a name is empty.
     """
 
     position_header: str | None = None
@@ -33,7 +33,7 @@ class Matching:
     def __post_init__(self) -> None:
         if (self.position_header is not None) + (self.header is not None) + self.key != 1:
             raise ConfigurationError(
-                "records are matched by one of --position-header, --header and --key: give one"
+                "give exactly one of --position-header, --header and --key to match records by"
             )
         if "" in (self.position_header, self.header, self.expect_header):
             raise ConfigurationError("the name of a header must not be empty")
@@ -44,7 +44,7 @@ class Matching:
         return self.position_header is not None
 
     def name(self) -> Callable[[Message], Id | None]:
-        """What takes the name out of a record, by which it is matched."""
+        """Returns the function that extracts a record's header or key."""
         if self.key:
             return lambda message: message.key()
         header = self.header or ""
@@ -52,17 +52,18 @@ class Matching:
 
 
 def _header(message: Message, name: str) -> bytes | None:
-    """The value of a header; of several of its name, the last."""
+    """Returns the value of a header; the last one if there are several."""
     return dict(message.headers() or ()).get(name)  # type: ignore[return-value]
 
 
 class Progress:
-    """How input positions stand to the group's offsets before and after the outputs were read.
+    """Compares input positions with the group's offsets from before and after reading the outputs.
 
     Args:
-        places: the partitions.
-        before: offsets by input place; a place without one counts as 0.
-        after: likewise; None for both: there is no group, and all input is due.
+        places: The partitions.
+        before: Offsets by input place, from before; a place without one counts as 0.
+        after: Offsets by input place, from after. None for both means that there is no group,
+            and all input is due.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Progress:
         self._done = {place: _bound(place, after) for place in places.inputs}
 
     def standings(self, batch: Batch) -> list[int]:
-        """`ledger.DUE`, `DONE` or `AHEAD` for each record."""
+        """Returns `ledger.DUE`, `DONE` or `AHEAD` for each record."""
         due, done = self._due, self._done
         return [
             DUE if at < due[at >> SHIFT] else DONE if at < done[at >> SHIFT] else AHEAD
@@ -87,11 +88,11 @@ def _bound(place: int, offsets: Mapping[int, int] | None) -> int:
 def input_rows(
     batch: Batch, matching: Matching, places: Places, progress: Progress
 ) -> list[InputRow]:
-    """Rows of input records.
+    """Turns input records into rows.
 
     Raises:
-        VerificationError: a record has nothing to be matched by, or its header of expected
-            outputs holds no number.
+        VerificationError: A record lacks the header or key to match it by, or its header of
+            expected outputs is not a number.
     """
     header = matching.expect_header
     standings = progress.standings(batch)
@@ -104,8 +105,8 @@ def input_rows(
         if found is None:
             what = "key" if matching.key else f"header {matching.header!r}"
             raise VerificationError(
-                f"input {places.position(at)} has no {what} to be matched by; "
-                "--position-header needs nothing of the input"
+                f"input {places.position(at)} has no {what} to match it by; "
+                "--position-header needs nothing in the input"
             )
         expected = 1 if header is None else _expected(message, header, at, places)
         rows.append((found, at, expected, standing))
@@ -118,7 +119,7 @@ def _expected(message: Message, header: str, at: int, places: Places) -> int:
         return 1
     if not value.isdigit():
         raise VerificationError(
-            f"input {places.position(at)}: header {header!r} is no number of outputs: {value!r}"
+            f"input {places.position(at)}: header {header!r} is not a number of outputs: {value!r}"
         )
     return int(value)
 
@@ -127,8 +128,8 @@ class Outputs:
     """Turns output records into rows.
 
     Args:
-        matching: by what they are matched.
-        places: the partitions.
+        matching: What records are matched by.
+        places: The partitions.
     """
 
     def __init__(self, matching: Matching, places: Places) -> None:
@@ -139,10 +140,10 @@ class Outputs:
         # By output place: the highest source position so far, by input place.
         self._highest: dict[int, dict[int, int]] = {place: {} for place in places.outputs}
         self.first: dict[int, dict[int, int]] = {place: {} for place in places.outputs}
-        """By output place, the first source offset in it, by input place."""
+        """The first source offset in each output place, by input place."""
 
     def rows(self, batch: Batch) -> tuple[list[OutputRow], list[tuple[int, bytes | None]]]:
-        """The rows of records, and the strays: records that name no input partition."""
+        """Returns rows, and strays: records that refer to no input partition."""
         if self._header is not None:
             return self._by_position(batch, self._header)
         name = self._name

@@ -1,4 +1,4 @@
-"""Positions in Kafka, and the one integer by which the verifier keeps each."""
+"""Record positions, and the single integer that the verifier stores for each."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,14 +7,19 @@ from typing import Final
 from spark_eos.errors import ConfigurationError
 
 SHIFT: Final = 48
-"""An integer holds the place's number above so many bits, and the offset in them."""
+"""Number of low bits that hold the offset; the bits above hold the place's number."""
 OFFSETS: Final = (1 << SHIFT) - 1
-_MOST: Final = 1 << 15  # SQLite's integers have 63 bits and a sign
+_MAX_PLACES: Final = 1 << 15  # SQLite's integers have 63 bits and a sign
 
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """A record's topic, partition and offset."""
+    """A record's topic, partition and offset.
+
+    Example:
+        >>> str(Position("orders", 0, 17))
+        'orders:0:17'
+    """
 
     topic: str
     partition: int
@@ -25,20 +30,22 @@ class Position:
 
 
 class Places:
-    """The partitions of all topics in question, numbered.
+    """Numbers all partitions of the topics; a partition's number is its place.
 
     Args:
-        inputs: numbers of partitions, by input topic.
-        outputs: numbers of partitions, by output topic.
+        inputs: Number of partitions of each input topic.
+        outputs: Number of partitions of each output topic.
 
     Raises:
-        ConfigurationError: there are more than 32,768.
+        ConfigurationError: There are more than 32,768 partitions.
     """
 
     def __init__(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
         self._partitions = [*_partitions(inputs), *_partitions(outputs)]
-        if len(self._partitions) > _MOST:
-            raise ConfigurationError(f"more than {_MOST:,} partitions can't be verified at once")
+        if len(self._partitions) > _MAX_PLACES:
+            raise ConfigurationError(
+                f"more than {_MAX_PLACES:,} partitions can't be verified at once"
+            )
         self.numbers: Mapping[tuple[str, int], int] = {
             partition: number for number, partition in enumerate(self._partitions)
         }
@@ -47,16 +54,16 @@ class Places:
         self.outputs = range(first_output, len(self._partitions))
 
     def partition(self, place: int) -> tuple[str, int]:
-        """Topic and partition of a place."""
+        """Returns topic and partition of a place."""
         return self._partitions[place]
 
     def name(self, place: int) -> str:
-        """``topic:partition``."""
+        """Returns ``topic:partition`` of a place."""
         topic, partition = self._partitions[place]
         return f"{topic}:{partition}"
 
     def position(self, number: int) -> Position:
-        """The position that an integer stands for."""
+        """Returns the position that an integer stands for."""
         return Position(*self._partitions[number >> SHIFT], number & OFFSETS)
 
 
@@ -65,7 +72,7 @@ def _partitions(topics: Mapping[str, int]) -> Iterator[tuple[str, int]]:
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """Sorted partition numbers by topic."""
+    """Returns sorted partition numbers by topic."""
     found: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         found.setdefault(topic, []).append(index)

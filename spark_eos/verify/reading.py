@@ -1,4 +1,4 @@
-"""Reading spans of partitions as a consumer of an isolation level does, by librdkafka."""
+"""Reads offset ranges of partitions as a consumer with an isolation level, with librdkafka."""
 
 import time
 import uuid
@@ -12,11 +12,12 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify.places import SHIFT, Places
 
-# More at once are slower: they live long enough for the garbage collector to look at them again.
-_MOST: Final = 1_000
+# Larger batches are slower: their records live long enough to be moved to older generations of the
+# garbage collector.
+_MAX_RECORDS: Final = 1_000
 _BYTES: Final = 32 << 20
 _SAMPLE: Final = 20
-# A call that does not get all it asked for takes so long, in seconds; so does noticing Ctrl-C.
+# Seconds after which a call returns with fewer records than asked for; also the delay of Ctrl-C.
 _WAIT: Final = 0.02
 
 Batch = list[tuple[int, Message]]
@@ -26,10 +27,10 @@ class Reader:
     """Reads with one isolation level.
 
     Args:
-        settings: the client settings.
-        places: the partitions.
+        settings: The client settings.
+        places: The partitions.
         isolation_level: ``read_committed`` or ``read_uncommitted``.
-        timeout: seconds without any progress after which it gives up.
+        timeout: Maximum number of seconds without progress.
     """
 
     def __init__(
@@ -37,15 +38,15 @@ class Reader:
     ) -> None:
         self._settings = {
             **settings.for_consumer(),
-            # librdkafka wants a group; none is joined, and nothing is committed.
+            # librdkafka requires a group id; no group is joined, and nothing is committed.
             "group.id": f"spark-eos-verify-{uuid.uuid4()}",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            # Retention may remove a head while it is read.
+            # Retention may remove the first records while they are read.
             "auto.offset.reset": "earliest",
             "isolation.level": isolation_level,
             "check.crcs": True,
-            # The defaults wait a second whenever the queue is full, and keep more than is needed.
+            # By default librdkafka waits a second when the queue is full, and queues too much.
             "fetch.queue.backoff.ms": 5,
             "queued.min.messages": 20_000,
             "queued.max.messages.kbytes": 32_768,
@@ -56,20 +57,20 @@ class Reader:
     def read(
         self, spans: Mapping[int, tuple[int, int]], advance: Callable[[int], None]
     ) -> Iterator[Batch]:
-        """The records of spans that a consumer gets, each partition's in order.
+        """Yields the visible records of offset ranges, in order within each partition.
 
-        A span ends early where the consumer gets no further: at the last stable offset.
+        A range ends early at the last stable offset, beyond which the consumer can't read.
 
         Args:
-            spans: first offset and end, by place.
-            advance: told how many offsets have been read.
+            spans: First offset and end, by place.
+            advance: Called with the number of offsets read since the last call.
 
         Returns:
             Batches of records, each with its position as an integer of `places`.
 
         Raises:
-            DeadlineExceededError: nothing comes any more.
-            VerificationError: a partition can't be read.
+            DeadlineExceededError: No progress within the timeout.
+            VerificationError: A partition can't be read.
         """
         offsets = {place: low for place, (low, end) in spans.items() if low < end}
         ends = {place: spans[place][1] for place in offsets}
@@ -94,7 +95,7 @@ class Reader:
                         done.add(place)
                 finished = [place for place in done if offsets.pop(place, None) is not None]
                 if finished:
-                    # Others shall not wait for what lies beyond the span.
+                    # Records beyond the range must not delay other partitions.
                     consumer.pause([self._at(place) for place in finished])
                 advance(moved)
                 now = time.monotonic()
@@ -106,7 +107,7 @@ class Reader:
                     )
 
     def _sort(self, messages: list[Message], ends: Mapping[int, int]) -> tuple[Batch, list[int]]:
-        """The records of the spans, and the places at whose end the consumer stands."""
+        """Returns the records within the ranges, and the places whose end has been reached."""
         numbers = self._places.numbers
         batch: Batch = []
         stopped: list[int] = []
@@ -114,7 +115,7 @@ class Reader:
             error = message.error()
             if error is not None and message.topic() is None:
                 if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    # librdkafka looks for the coordinator of a group that nobody joins.
+                    # librdkafka looks up the group's coordinator even though nobody joins it.
                     continue
                 raise VerificationError(f"reading: {error.str()}")
             place = numbers[message.topic(), message.partition()]  # type: ignore[index]
@@ -133,15 +134,15 @@ class Reader:
 
 
 def _next_size(messages: list[Message], size: int) -> int:
-    """So many records that they take up some tens of megabytes, by a sample of the last ones."""
+    """Returns how many records make up about 32 MiB, estimated from a sample of the last ones."""
     sample = messages[:: max(1, len(messages) // _SAMPLE)]
     if not sample:
         return size
     mean = sum(len(message.value() or b"") for message in sample) / len(sample)
-    return max(_SAMPLE, min(_MOST, int(_BYTES / (mean + 1))))
+    return max(_SAMPLE, min(_MAX_RECORDS, int(_BYTES / (mean + 1))))
 
 
 def refused(error: KafkaException) -> str:
-    """The reason in librdkafka's words, without the rest of its error."""
+    """Returns librdkafka's reason for an error, without the code."""
     found = error.args[0]
     return str(found.str() if isinstance(found, KafkaError) else found)

@@ -1,4 +1,4 @@
-"""A verification, in numbered steps."""
+"""The verification, in numbered steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -23,7 +23,7 @@ from spark_eos.verify.reading import Reader, refused
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 
 Watch = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is to do."""
+"""Called with the current step, how much of it is done, and how much there is to do."""
 
 
 def verify(
@@ -43,39 +43,51 @@ def verify(
     examples: int = 5,
     watch: Watch | None = None,
 ) -> Findings:
-    """Judges from input and output topics, and nothing else, whether each record was written once.
+    """Judges from input and output topics alone whether each record was written exactly once.
 
-    It changes nothing, and a query may run meanwhile. Records are matched by exactly one of
+    It only reads, and a query may run at the same time. Records are matched by exactly one of
     ``position_header``, ``header`` and ``key``. Compacted topics can't be judged.
 
     Args:
-        kafka: client settings in librdkafka's names; ``bootstrap.servers`` is required.
-        inputs: input topics.
-        outputs: output topics.
-        position_header: the output's header that holds the position of its source record, as
-            ``topic:partition:offset``. Only with it order is checked.
-        header: a header of the same value in input and output.
-        key: match by the same key in input and output.
-        expect_header: the input's header that holds the number of outputs to expect of it, for
-            queries that filter (0) or explode (n); without it, one.
-        group_id: the consumer group that the query commits its offsets to. Without it all of the
-            input is expected to be processed.
-        prefix: also report open transactions of transactional ids that begin so.
-        isolation_level: of the reader of the outputs; ``read_uncommitted`` shows what such a
-            reader is exposed to. Inputs are always read as ``read_committed``.
-        complete: whether input that the group has not yet processed is an anomaly.
-        timeout: seconds to wait for open transactions to end, and for each answer.
-        examples: how many examples to give of each anomaly.
-        watch: called often, with what is being done, how much is done and how much there is.
+        kafka: Client settings by their librdkafka names; ``bootstrap.servers`` is required.
+        inputs: Input topics.
+        outputs: Output topics.
+        position_header: Output header that holds the position of the source record, as
+            ``topic:partition:offset``. Order is checked only with it.
+        header: Header with the same value in input and output.
+        key: Whether to match by the key, the same in input and output.
+        expect_header: Input header that holds the number of outputs expected of the record, for
+            queries that filter (0) or explode (n). Without it, one output of each is expected.
+        group_id: Consumer group to which the query commits its offsets. Without it, all input is
+            expected to be processed.
+        prefix: Also report open transactions of transactional ids that begin with this.
+        isolation_level: Isolation level at which to read the outputs; ``read_uncommitted`` shows
+            what such a consumer is exposed to. Inputs are always read with ``read_committed``.
+        complete: Whether input that the group has not yet processed counts as an anomaly.
+        timeout: Seconds to wait for open transactions to end, and for each answer.
+        examples: Maximum number of examples of each anomaly.
+        watch: Called often with the current step, how much of it is done and how much there is.
 
     Returns:
         The findings; see `Findings.verdict`.
 
     Raises:
-        ConfigurationError: an argument can't be used as given.
-        TopicNotFoundError: a topic does not exist.
-        DeadlineExceededError: the cluster does not answer in time.
-        VerificationError: the topics can't be read, or their records not be matched.
+        ConfigurationError: An argument can't be used as given.
+        TopicNotFoundError: A topic does not exist.
+        DeadlineExceededError: The cluster does not answer in time.
+        VerificationError: The topics can't be read, or their records can't be matched.
+
+    Example:
+        ::
+
+            findings = verify(
+                kafka={"bootstrap.servers": "localhost:9092"},
+                inputs=["orders"],
+                outputs=["orders-enriched"],
+                position_header="source",
+                group_id="order-processors",
+            )
+            assert findings.verdict is Verdict.SOUND, findings.anomalies
     """
     settings = ClientSettings(kafka)
     matching = Matching(position_header, header, key, expect_header)
@@ -83,7 +95,7 @@ def verify(
     try:
         with ExitStack() as stack:
             ledger = stack.enter_context(Ledger())
-            # First: librdkafka does not tell soon that a listener refuses it.
+            # First, because librdkafka is slow to report that a listener refuses it.
             connections = stack.enter_context(closing(Connections(settings, timeout)))
             cluster = Cluster(settings, timeout)
             places = Places(cluster.partitions(inputs), cluster.partitions(outputs))
@@ -104,7 +116,7 @@ def _check(
     timeout: float,
 ) -> None:
     if isinstance(inputs, str) or isinstance(outputs, str) or not inputs or not outputs:
-        raise ConfigurationError("inputs and outputs must be lists of topics that are not empty")
+        raise ConfigurationError("inputs and outputs must be non-empty lists of topics")
     topics = [*inputs, *outputs]
     for topic in topics:
         check_text("a topic", topic)
@@ -113,12 +125,14 @@ def _check(
     if group_id is not None:
         check_text("group_id", group_id)
     if isolation_level not in ISOLATION_LEVELS:
-        raise ConfigurationError(f"isolation_level={isolation_level!r} is none of Kafka's")
+        raise ConfigurationError(
+            f"isolation_level={isolation_level!r} must be one of {', '.join(ISOLATION_LEVELS)}"
+        )
     check_positive(timeout=timeout)
 
 
 class _Verification:
-    """What the steps share."""
+    """The state that the steps share."""
 
     def __init__(
         self,
@@ -141,15 +155,15 @@ class _Verification:
         self._watch = watch or (lambda _what, _done, _total: None)
 
     def gather(self, group_id: str | None, prefix: str | None, isolation_level: str) -> Evidence:
-        """Everything there is to judge by, in an order that a running query can't confuse.
+        """Collects the evidence, in an order that is safe while a query runs.
 
-        Whatever was committed before the outputs' ends are taken has its output below them; and
-        a visible output has its offset committed by the time that the outputs have been read.
+        Input committed before the outputs' ends are taken has its output below those ends; and
+        the source offset of every visible output is committed once the outputs have been read.
         """
         places, cluster, ledger = self._places, self._cluster, self._ledger
-        # 1. Offsets that the group has committed: what is below them is due.
+        # 1. The group's committed offsets: all input below them is due.
         before = self._committed(group_id, stable=False)[0]
-        # 2. The outputs' ends, and that everything below them is decided.
+        # 2. The outputs' ends; wait until everything below them is committed or aborted.
         self._watch("Waiting for open transactions", 0, 1)
         settled = settle(cluster, places, lambda: self._open(prefix), self._timeout)
         # 3. The outputs, as a consumer sees them.
@@ -161,22 +175,22 @@ class _Verification:
             matched, strays = rows.rows(batch)
             ledger.add_outputs(matched)
             ledger.add_strays(strays)
-        # 4. Offsets again: visible output at or beyond them came without its offset.
+        # 4. The offsets again: visible output of input at or above them lacks its offset.
         after, unstable = self._committed(group_id, stable=True)
         self._refuse_unknown(group_id, after)
-        # 5. What the log's own markers say of the transactions. Later than the reading, so that
-        #    a transaction without a marker had none when its records were read.
+        # 5. The transaction markers in the log. After the outputs, so that a transaction without
+        #    a marker had none when its records were read.
         self._read_markers()
-        # 6. The inputs, beyond whatever the outputs were made of.
+        # 6. The inputs. After the outputs, so that they include the source of every output.
         progress = Progress(places, *((before, after) if group_id is not None else (None, None)))
         input_ends = cluster.ends(places, places.inputs, COMMITTED)
         self._read_inputs(input_ends, progress)
-        # Retention may have gone on meanwhile.
+        # Only now, because retention may have removed more in the meantime.
         input_lows = cluster.lows(places, places.inputs)
-        # 7. All of it, matched.
+        # 7. Match inputs and outputs.
         self._watch("Matching", 0, 1)
         ledger.match(input_lows, self._unsure(output_lows, rows))
-        # 8. What became of missing outputs.
+        # 8. Find out why outputs are missing.
         if ledger.count("lost"):
             self._read_attempts()
         return Evidence(
@@ -200,7 +214,7 @@ class _Verification:
         if group_id is not None and not committed:
             raise VerificationError(
                 f"group {group_id!r} has no committed offset in any input topic: there is nothing "
-                "to judge by"
+                "to judge; check --group-id and --input"
             )
 
     def _open(self, prefix: str | None) -> set[Any]:
@@ -216,7 +230,7 @@ class _Verification:
             self._timeout,
         )
         lows = cluster.lows(places, places.outputs)
-        # High watermarks of now: the marker of an earlier record may lie beyond its end of then.
+        # The current high watermarks: a marker may lie beyond the end of the records read.
         ends = cluster.ends(places, places.outputs, UNCOMMITTED)
         spans = {place: (lows[place], ends[place]) for place in places.outputs}
         meter = self._meter("Reading transaction markers", spans)
@@ -240,10 +254,10 @@ class _Verification:
             self._ledger.add_attempts((row[0], row[1]) for row in rows.rows(batch)[0])
 
     def _unsure(self, output_lows: Mapping[int, int], rows: Outputs) -> dict[int, int]:
-        """By input place, the offset below which retention may have removed outputs.
+        """Returns, by input place, the offset below which retention may have removed outputs.
 
-        In an output partition without its head, what was removed of an input partition comes
-        before the first output of it that is still there.
+        In an output partition that retention has shortened, the removed outputs of an input
+        partition come before the first remaining one.
         """
         found: dict[int, int] = {}
         for output, low in output_lows.items():

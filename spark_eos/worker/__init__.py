@@ -1,1 +1,1 @@
-"""One task on Spark's workers: rows into transactions."""
+"""One task on Spark's workers: writes rows in transactions."""

@@ -1,4 +1,4 @@
-"""A task's rows as they come, with something to do while they are long in coming."""
+"""A task's rows as they arrive, with a callback while they are slow to arrive."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,17 +10,17 @@ _Item = TypeVar("_Item")
 def arrivals(
     items: Iterator[_Item], is_late: Callable[[], bool], on_late: Callable[[], None], every: float
 ) -> Iterator[_Item]:
-    """The items, none of which is None, in their order.
+    """Yields the items in order, and calls back while the next one is late.
 
-    They are read on the caller's thread, since handing each from thread to thread takes as long as
-    writing a thousand rows. Only while the caller waits for one, another thread looks at the clock.
+    The caller's thread reads the items, since passing one between threads takes as long as writing
+    a thousand rows. Another thread watches the clock only while the caller waits for an item.
 
     Args:
-        items: where they come from.
-        is_late: whether the wait for an item has become too long.
-        on_late: called then, on the other thread; what it raises is raised to the caller when the
-            item has come.
-        every: seconds between two looks.
+        items: The items, none of which is None.
+        is_late: Whether the wait for an item has become too long.
+        on_late: Called in that case, on the other thread. What it raises is raised to the caller
+            once the item has arrived.
+        every: Seconds between two calls of ``is_late``.
     """
     watch = _Watch(is_late, on_late, every)
     thread = threading.Thread(target=watch.run, name="spark-eos-rows", daemon=True)
@@ -56,7 +56,7 @@ class _Watch:
             self._waits = True
 
     def end(self) -> None:
-        # Who comes back meanwhile waits for what is being done.
+        # If an item arrives during on_late, the caller waits until on_late returns.
         with self._lock:
             self._waits = False
 

@@ -1,4 +1,4 @@
-"""The columns that a query writes, brought into the form that a task needs."""
+"""Converts a query's columns to the form that a task needs."""
 
 from collections.abc import Iterator
 
@@ -12,14 +12,14 @@ _AS_THEY_ARE = ("topic", "partition", "headers")
 
 
 def writable_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Arrow batches with the columns that tasks need.
+    """Yields Arrow batches with the columns that tasks need.
 
     Args:
-        batches: whose schema `spark_eos.spark.columns.check_columns` has accepted.
+        batches: Arrow batches whose schema `spark_eos.spark.columns.check_columns` has accepted.
     """
     for batch in batches:
         source = batch.column("source")
-        # Unlike the struct's fields alone, these are null where the struct is.
+        # Flattened fields are null where the struct is null; the struct's plain fields may not be.
         fields = dict(zip((f.name for f in source.type), source.flatten(), strict=True))
         columns = {flat: fields[name] for name, flat in _SOURCE.items()}
         names = set(batch.schema.names)
@@ -39,8 +39,8 @@ def _bytes(column: pa.Array) -> pa.Array:
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
-    # Towards the past, before 1970 too. Without its time zone, which Arrow may not know or in which
-    # the hour may come twice: what the column holds is UTC.
+    # Rounded down, before 1970 too. The time zone is dropped, since Arrow may not know it, or an
+    # hour may occur twice in it; the column holds UTC.
     instants = column.cast(pa.timestamp(column.type.unit))
     floor = pc.floor_temporal(instants, unit="millisecond")
     return floor.cast(pa.timestamp("ms")).cast(pa.int64())

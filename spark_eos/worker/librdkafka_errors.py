@@ -1,20 +1,22 @@
-"""What librdkafka's errors and its log mean to a transaction."""
+"""What librdkafka's errors and log lines mean for a transaction."""
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from spark_eos.acls import Acl, Grantee
+from spark_eos.acls import Operation, transactional_ids, write_topic
+from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import DENIED, remedy
 
 logger = logging.getLogger(__name__)
-# Failures reach the user as errors that name a cause; without a handler each of librdkafka's own
-# lines about connections would be printed.
+# Users see failures as errors that name a cause. Without a handler, Python would also print each of
+# librdkafka's own lines about connections.
 logger.addHandler(logging.NullHandler())
 
-# A broker says no. librdkafka goes on trying, since somebody might put it right.
+# The broker refuses the client. librdkafka keeps trying, in case an operator fixes it.
 REFUSALS: Final = {
     KafkaError._AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -22,7 +24,7 @@ REFUSALS: Final = {
     KafkaError.ILLEGAL_SASL_STATE,
 }
 
-# All other errors may be cured by an abort, a new producer and another round.
+# An abort, a new producer and another round may cure all other errors.
 _PERMANENT: Final = {
     *REFUSALS,
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -44,9 +46,9 @@ _PERMANENT: Final = {
     KafkaError._INVALID_ARG,
 }
 
-# Whoever asks for the topic as it is now can tell why: it is gone, it was created anew with fewer
-# partitions, a row names what never was, or it may not be written to, for which librdkafka fails
-# the transaction and purges its records.
+# A lookup of the topic shows the cause: it was deleted, it was recreated with fewer partitions, a
+# row names a topic or partition that never existed, or an ACL is missing. In the last case
+# librdkafka fails the transaction and purges its records.
 TOPIC_AT_FAULT: Final = {
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
@@ -58,13 +60,12 @@ TOPIC_AT_FAULT: Final = {
 
 
 class TransactionError(Exception):
-    """A transaction did not commit, or nobody knows whether it did.
+    """A transaction did not commit, or its outcome is unknown.
 
     Attributes:
-        again: whether its rows may be written by a later round, once the driver has fenced this
-            producer's members; False if they never can.
-        too_slow: whether it was open for longer than a transaction may be, so that fewer rows at a
-            time might be written.
+        again: Whether a later round may write its rows, after the driver has fenced this
+            producer's members. False if they can never be written.
+        too_slow: Whether the transaction exceeded its timeout, so that a smaller one may succeed.
     """
 
     def __init__(self, reason: str, *, again: bool, too_slow: bool = False) -> None:
@@ -74,29 +75,29 @@ class TransactionError(Exception):
 
 
 class ConnectionLog:
-    """librdkafka's log, where alone it tells of every connection that it has lost.
+    """librdkafka's log, the only place where it reports every lost connection.
 
-    Its error callback is not called for a connection with one request in flight, and that request
-    may be the end of a transaction.
+    It does not call its error callback for a connection with one request in flight, and that
+    request may be the end of a transaction.
 
     Args:
-        on_lost: called with each line that tells of one.
+        on_lost: Called with each line that reports a lost connection.
     """
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         self._on_lost = on_lost
 
     def log(self, level: int, message: str, *arguments: object) -> None:
-        """What confluent_kafka calls, from poll and flush, as it would call a logger."""
+        """Logs a line; confluent_kafka calls this from poll and flush, as it would a logger."""
         logger.log(level, message, *arguments)
         text = message % arguments
-        # Where a connection never came about, nothing can be under way.
+        # A connection that was never established has no request in flight.
         if text.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in text:
             self._on_lost(text)
 
 
 def is_transient(error: KafkaError | BaseException) -> bool:
-    """Whether an abort, a new producer and another round may cure it."""
+    """Whether an abort, a new producer and another round may cure the error."""
     cause = _cause(error)
     if isinstance(cause, KafkaError):
         return cause.code() not in _PERMANENT
@@ -104,14 +105,39 @@ def is_transient(error: KafkaError | BaseException) -> bool:
     return isinstance(cause, SystemError | TimeoutError)
 
 
-def advice(error: KafkaError | BaseException, needed: Iterable[Acl], grantee: Grantee) -> str:
-    """The error in words, with what can be done about it where that is known.
+def as_transaction_error(
+    what: str,
+    error: KafkaError | BaseException,
+    settings: WriterSettings,
+    topic: str | None = None,
+) -> TransactionError:
+    """An error of librdkafka, or of a call to the cluster, with its cause and known remedy.
 
     Args:
-        error: librdkafka's error, or another.
-        needed: the ACLs that were needed for what failed.
-        grantee: whom they are given to.
+        what: What failed, for the text.
+        error: The cause.
+        settings: The writer's settings.
+        topic: The topic that was written to, if any.
     """
+    text = f"{what}: {_cause_and_remedy(error, settings, topic)}"
+    return TransactionError(text, again=is_transient(error))
+
+
+@contextlib.contextmanager
+def raised_as_transaction_error(what: str, settings: WriterSettings) -> Iterator[None]:
+    """Turns whatever the block raises into a `TransactionError`.
+
+    Besides KafkaException that may be a SystemError, when librdkafka fails inside a callback.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise as_transaction_error(what, error, settings) from error
+
+
+def _cause_and_remedy(
+    error: KafkaError | BaseException, settings: WriterSettings, topic: str | None
+) -> str:
     cause = _cause(error)
     if isinstance(cause, KafkaError) and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return (
@@ -120,6 +146,10 @@ def advice(error: KafkaError | BaseException, needed: Iterable[Acl], grantee: Gr
             "is smaller than that, lower kafka['batch.size'] to the topic's max.message.bytes"
         )
     if isinstance(cause, KafkaError) and cause.code() in DENIED:
+        needed = [transactional_ids(settings.id_prefix, Operation.WRITE)]
+        if topic is not None:
+            needed.append(write_topic(topic))
+        grantee = settings.client.grantee
         return f"{cause}: {remedy(cause.code(), needed, grantee)}".removesuffix(": ")
     return str(cause)
 

@@ -1,4 +1,4 @@
-"""Arrow batches of a task as source rows and Kafka records; pure."""
+"""A task's Arrow batches as source rows and Kafka records; without I/O."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
-# Between two slices a transaction may end. They are small, so that it ends near its limits.
+# A transaction may end between two slices. They are small, so that it ends close to its limits.
 _SLICE_ROWS = 1_000
 _SLICE_BYTES = 4 << 20
 
 
 class RowError(ValueError):
-    """A row does not tell its source."""
+    """A row has no source, or an invalid header."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class SourceRows:
     """Consecutive rows of one source partition.
 
     Attributes:
-        topic: the source topic.
-        partition: the source partition.
-        rows: the rows, as `spark_eos.worker.arrow_columns.writable_batches` has them.
+        topic: The source topic.
+        partition: The source partition.
+        rows: The rows, with the columns of `spark_eos.worker.arrow_columns.writable_batches`.
     """
 
     topic: str
@@ -36,12 +36,12 @@ class SourceRows:
 
     @property
     def offsets(self) -> pa.Array:
-        """Each row's source offset, ascending if `in_order`; rows of one record share theirs."""
+        """Each row's source offset, ascending if `in_order`; equal for rows of one record."""
         return self.rows.column(SOURCE_OFFSET)
 
     @property
     def in_order(self) -> bool:
-        """Whether no row comes after one of a greater offset."""
+        """Whether no row follows one with a greater offset."""
         offsets = self.offsets
         return len(offsets) < 2 or bool(pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py())
 
@@ -60,14 +60,14 @@ class SourceRows:
         return f"source {self.topic}-{self.partition} offset {self.offsets[row].as_py()}"
 
     def at_or_above(self, offset: int) -> "SourceRows":
-        """The rows whose source offset is not below ``offset``."""
+        """The rows whose source offset is ``offset`` or greater."""
         if not len(self.offsets) or self.first_offset >= offset:
             return self
         below = pc.sum(pc.less(self.offsets, offset)).as_py()
         return SourceRows(self.topic, self.partition, self.rows.slice(below))
 
     def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
-        """The rows in two: the last record's, to which more may come, are the second."""
+        """The rows before the last record's, and those of the last record, which may continue."""
         last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
         return (
             SourceRows(self.topic, self.partition, self.rows.slice(0, last)),
@@ -75,18 +75,19 @@ class SourceRows:
         )
 
     def slices(
-        self, most_rows: int = _SLICE_ROWS, most_bytes: int = _SLICE_BYTES
+        self, max_rows: int = _SLICE_ROWS, max_bytes: int = _SLICE_BYTES
     ) -> Iterator["SourceRows"]:
-        """The rows in slices of bounded size, cut between records wherever that is possible.
+        """Yields the rows in slices of bounded size, cut between records where possible.
 
         Args:
-            most_rows: a slice has at most so many, where that is less than what is usual.
-            most_bytes: the same, in bytes, as far as rows are alike.
+            max_rows: Maximum number of rows in a slice; never more than 1,000.
+            max_bytes: Maximum size of a slice in bytes, estimated from the rows' average size;
+                never more than 4 MiB.
         """
         total = self.rows.num_rows
         row_bytes = max(1, self.rows.nbytes // max(1, total))
-        most_bytes = min(_SLICE_BYTES, most_bytes)
-        step = max(1, min(_SLICE_ROWS, most_rows, most_bytes // row_bytes))
+        max_bytes = min(_SLICE_BYTES, max_bytes)
+        step = max(1, min(_SLICE_ROWS, max_rows, max_bytes // row_bytes))
         start = 0
         while start < total:
             end = min(start + step, total)
@@ -100,8 +101,19 @@ class SourceRows:
 def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
     """Splits an Arrow batch where the source partition changes.
 
+    Example:
+        >>> batch = pa.RecordBatch.from_pydict(
+        ...     {
+        ...         SOURCE_TOPIC: ["orders"] * 3,
+        ...         SOURCE_PARTITION: [0, 0, 1],
+        ...         SOURCE_OFFSET: [7, 8, 3],
+        ...     }
+        ... )
+        >>> [(found.partition, found.first_offset) for found in source_rows(batch)]
+        [(0, 7), (1, 3)]
+
     Raises:
-        RowError: a row has no source.
+        RowError: A row has no source.
     """
     if not batch.num_rows:
         return
@@ -124,7 +136,7 @@ def _values(rows: pa.RecordBatch, column: str) -> list[Any] | None:
 
 
 def target_topics(found: SourceRows, default: str | None) -> list[str | None]:
-    """Each row's target topic: its own, or else the default."""
+    """Each row's target topic: its own, or the default."""
     own = _values(found.rows, "topic")
     if own is None:
         return [default] * found.rows.num_rows
@@ -136,11 +148,16 @@ def produce_arguments(
 ) -> Iterator[tuple[Any, ...]]:
     """Positional arguments of ``Producer.produce`` for each row.
 
-    A null value is a tombstone; a null partition leaves the choice to the partitioner; a null
-    timestamp means the time of writing.
+    A null value is a tombstone; for a null partition, the partitioner chooses; a null timestamp
+    means the time of writing.
+
+    Args:
+        found: The rows.
+        topics: Each row's target topic.
+        on_delivery: Called with each record's error, or None, and the message.
 
     Raises:
-        RowError: a header is null or has no key.
+        RowError: A header is null or has no key.
     """
     rows = found.rows
     values = _values(rows, "value")

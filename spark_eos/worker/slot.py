@@ -1,7 +1,7 @@
-"""The slot of a Python worker process: what makes its transactional id its own.
+"""The slot of a Python worker process, which makes its transactional id unique.
 
-A node is a host, a slot the lowest number whose lock file no live process holds; so the ids are
-as few as the workers, and a worker that takes a dead one's slot ends what that one left open.
+A node is a host; a slot is the lowest number whose lock file no live process holds. So there are no
+more ids than workers, and a worker that takes a dead one's slot ends its open transaction.
 """
 
 import contextlib
@@ -26,21 +26,24 @@ from spark_eos.host.private_paths import (
 from spark_eos.kafka.transactional_ids import id_stem
 
 _MOST_SLOTS: Final = 10_000
-# Whoever has the lock of a node's file writes one line.
+# Seconds to wait for the lock of the node's file; its holder writes only one line.
 _LOCK_SECONDS: Final = 10.0
 
 
 class Slot:
-    """A transactional id held by this process until it ends or releases it.
+    """A transactional id that this process holds until it ends or releases it.
 
     Args:
-        prefix: the transactional id prefix.
-        group_id: the consumer group.
-        directory: the host's directory, made if it is not there; None for `default_directory`.
+        prefix: The transactional id prefix.
+        group_id: The consumer group.
+        directory: The host's directory, created if missing; None for `default_directory`.
+
+    Attributes:
+        transactional_id: ``prefix/group/node/slot``.
 
     Raises:
-        ConfigurationError: the directory can't be used: it is a link, belongs to another user,
-            others may write in it, or it has what does not belong there.
+        ConfigurationError: The directory can't be used: it is a link, belongs to another user,
+            others may write in it, or it holds unexpected files.
     """
 
     def __init__(self, prefix: str, group_id: str, directory: str | None) -> None:
@@ -49,7 +52,7 @@ class Slot:
         locks = Path(sha256(stem.encode()).hexdigest()[:16])
         try:
             base.parent.mkdir(parents=True, exist_ok=True)
-            # Whoever chose a directory may let others look into it.
+            # Users may let others read a directory that they have chosen.
             with private_directory(base, readable=bool(directory)) as inside:
                 node = _node_id(base, inside)
                 with private_directory(locks, inside):
@@ -61,17 +64,17 @@ class Slot:
         self.transactional_id = f"{stem}/{node}/{number}"
 
     def release(self) -> None:
-        """Lets another process take the id."""
+        """Releases the id for other processes."""
         self._lock.release()
 
 
 def _node_id(base: Path, inside: int) -> str:
     host = quote(socket.gethostname(), safe="")
-    # The host's name is part of the file's, since containers may share a directory or an image.
+    # The file is named after the host, since containers may share a directory or an image.
     name = f"node-{host}"
     with _locked(base / f"{name}.lock"):
         node = private_text(name, inside)
-        # It becomes part of ids by which open transactions are found: nothing else may.
+        # Checked, since the node becomes part of the ids by which open transactions are found.
         if node is None or not re.fullmatch(rf"{re.escape(host)}-[0-9a-f]{{8}}", node):
             node = f"{host}-{secrets.token_hex(4)}"
             write_private_text(name, node, inside)
@@ -85,8 +88,8 @@ def _locked(path: Path) -> Iterator[None]:
             yield
     except filelock.Timeout as error:
         raise OSError(
-            f"another process has held the lock {path} for {_LOCK_SECONDS:g} s: end it, or choose "
-            "another worker_directory"
+            f"another process has held the lock {path} for {_LOCK_SECONDS:g} s: end it, or set "
+            "worker_directory to another directory"
         ) from error
 
 

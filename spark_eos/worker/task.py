@@ -1,6 +1,6 @@
-"""One Spark task: the rows of some source partitions, written in transactions.
+"""One Spark task: writes the rows of its source partitions in transactions.
 
-Runs in Spark's Python workers, inside ``mapInArrow``. Imports nothing of the driver's side.
+Runs in Spark's Python workers, inside ``mapInArrow``. Imports nothing from the driver's side.
 """
 
 import logging
@@ -24,14 +24,14 @@ from spark_eos.worker.worker_tuning import reduce_task_overhead
 
 logger = logging.getLogger(__name__)
 
-# A worker process keeps its producers from task to task, of the few queries it served last. Keyed
-# by process too: a fork must not share its parent's connections.
+# A worker process keeps the producers of its latest queries from task to task. The key includes the
+# process, since a fork must not share its parent's connections.
 _producers: dict[tuple[int, str, str], TransactionalProducer] = {}
-_MOST_PRODUCERS = 4
-# So often, in the time that a transaction may be open, it is asked whether it should end while more
-# rows are waited for.
-_LOOKS = 10
-_LEAST_SECONDS = 0.02
+_MAX_PRODUCERS = 4
+# Number of checks, within max_transaction_ms, whether the open transaction must end although the
+# task still waits for rows; and the minimum number of seconds between two of them.
+_CHECKS = 10
+_MIN_SECONDS = 0.02
 
 
 def _worker_producer(settings: WriterSettings) -> TransactionalProducer:
@@ -41,7 +41,7 @@ def _worker_producer(settings: WriterSettings) -> TransactionalProducer:
         producer.close()
         producer = None
     _producers[key] = producer or TransactionalProducer(settings)
-    while len(_producers) > _MOST_PRODUCERS:
+    while len(_producers) > _MAX_PRODUCERS:
         _producers.pop(next(iter(_producers))).close()
     return _producers[key]
 
@@ -49,19 +49,18 @@ def _worker_producer(settings: WriterSettings) -> TransactionalProducer:
 def write_task(
     settings: WriterSettings, plan: BatchPlan, *, discard_producer: bool = False
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that ``mapInArrow`` runs for every Spark partition.
+    """Makes the function that ``mapInArrow`` runs for every Spark partition.
 
     Args:
-        settings: the writer's settings.
-        plan: how to treat each source partition; one that is missing is not written.
-        discard_producer: whether nothing that the worker has kept may be used: neither its
-            producer nor what it knows of topics. For rounds after the first, since it may be what
-            made that one fail.
+        settings: The writer's settings.
+        plan: How to treat each source partition; partitions that are missing are not written.
+        discard_producer: Whether to discard the worker's producer and its cached topics. For
+            rounds after the first, since these may have made the first one fail.
 
     Returns:
-        A function from the rows, whose columns `spark_eos.spark.columns` has checked, to one batch
-        of `spark_eos.batch.task_report.REPORT_DDL`. It always reads all its rows: returning early
-        would cost the worker process and its producer.
+        A function from rows, whose columns `spark_eos.spark.columns` has checked, to one batch of
+        `spark_eos.batch.task_report.REPORT_DDL`. It always reads all rows, since Spark would end a
+        worker process, and its producer, that returns early.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,8 +79,8 @@ def write_task(
 
 
 def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    # A retry, or a speculative copy: an earlier attempt may still be alive, so only the driver
-    # decides, after fencing, who writes. Reported even without a row, for the driver to fence.
+    # A retry or a speculative copy: an earlier attempt may still be running, so only the driver
+    # decides, after fencing, which one writes. Reported even without rows, so that it fences.
     reason = "a repeated attempt of a Spark task leaves the decision to the driver"
     outcomes: dict[tuple[str, int], PartitionOutcome] = {}
     for batch in writable_batches(batches):
@@ -104,15 +103,15 @@ class _TaskWriter:
         self._pending: dict[tuple[str, int], int] = {}
         self._seen: dict[tuple[str, int], int] = {}
         self._last_partition: tuple[str, int] | None = None
-        # The last record's rows so far. Not in a transaction until it is known whether more of them
-        # come, so that one can end between two Arrow batches.
+        # The last record's rows so far. They stay out of the transaction until the next record
+        # arrives, so that a transaction can end between two Arrow batches.
         self._held: SourceRows | None = None
         self._status = task_report.WRITTEN
         self._reason: str | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
-            every = max(_LEAST_SECONDS, self._settings.max_transaction_ms / 1000 / _LOOKS)
+            every = max(_MIN_SECONDS, self._settings.max_transaction_ms / 1000 / _CHECKS)
             for batch in arrivals(batches, self._is_due, self._commit, every):
                 for found in self._source_rows(batch):
                     self._write_source_rows(found)
@@ -125,7 +124,7 @@ class _TaskWriter:
         return report_batch(self._status, self._reason, self._transactions.counters, self._outcomes)
 
     def _is_due(self) -> bool:
-        """Whether the open transaction is to end before more rows come."""
+        """Whether the open transaction must end before more rows arrive."""
         held = self._held
         return self._transactions.full and not (held is not None and self._goes_on(held))
 
@@ -139,7 +138,7 @@ class _TaskWriter:
         self._add_held()
         partition = (found.topic, found.partition)
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
-        # Even if nothing is written any more: rows before these may be committed.
+        # Checked even after a failure: rows that should have come later may be committed.
         if not self._follow(found):
             self._misplace(partition, found)
             return
@@ -155,7 +154,7 @@ class _TaskWriter:
             self._stop(
                 task_report.FAILED,
                 f"source {found.topic}-{found.partition} has rows of offsets {found.first_offset} "
-                f"to {found.last_offset}, and the batch goes from {plan.start} to {plan.end - 1}: "
+                f"to {found.last_offset}, but the batch goes from {plan.start} to {plan.end - 1}: "
                 "the `source` column must be that of sink.read, and no other query may use the "
                 "checkpoint",
             )
@@ -183,9 +182,9 @@ class _TaskWriter:
             self._leave_out(self._outcomes[partition])
 
     def _goes_on(self, part: SourceRows) -> bool:
-        """Whether the open transaction holds rows of the same record.
+        """Whether the open transaction already holds rows of the same source record.
 
-        They stay together: its offset is committed once, with all of them.
+        A record's rows stay together: its offset is committed once, with all of them.
         """
         offset = self._transactions.offsets.get((part.topic, part.partition))
         return self._transactions.open and offset == part.first_offset + 1
@@ -198,7 +197,7 @@ class _TaskWriter:
                 return
         try:
             transactions.add(part)
-        except Exception as error:  # noqa: BLE001 - reported: raised, Spark's retry would hide it
+        except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
             self._fail(error, part.position(0))
         else:
             self._pending[partition] = self._pending.get(partition, 0) + part.rows.num_rows
@@ -235,7 +234,7 @@ class _TaskWriter:
         self._pending.clear()
 
     def _follow(self, found: SourceRows) -> bool:
-        """Whether rows come in the order of their source partition."""
+        """Whether rows arrive in the order of their source partition."""
         partition = (found.topic, found.partition)
         seen = self._seen.get(partition, -1)
         follows = partition == self._last_partition
@@ -248,14 +247,14 @@ class _TaskWriter:
         return True
 
     def _misplace(self, partition: tuple[str, int], found: SourceRows) -> None:
-        """Tells that rows of the partition may be missing before others that are committed."""
+        """Reports that committed rows of the partition may follow rows that are missing."""
         if self._status == task_report.WRITTEN:
             after = self._seen.get(partition)
             what = "are not in offset order" if after is None else f"come after offset {after}"
             self._stop(
                 task_report.FAILED,
                 f"rows of source {found.topic}-{found.partition} from offset {found.first_offset} "
-                f"on {what}: between sink.read and sink.write the order of rows must not change",
+                f"on {what}: the order of rows must not change between sink.read and sink.write",
             )
         outcome = self._outcomes[partition]
         outcome.status, outcome.reason = task_report.MISPLACED, self._reason

@@ -1,7 +1,7 @@
-"""One worker's transactions: rows in, offsets inside, one commit for both.
+"""One worker's transactions: rows and their source offsets, committed together.
 
-The steps of a commit: flush; send each member's source offsets by TxnOffsetCommit; only if every
-partition of every answer is accepted, end the transaction by committing it.
+The steps of a commit: flush the records; send each member's source offsets in a TxnOffsetCommit;
+commit the transaction only if every answer accepts every partition.
 """
 
 import contextlib
@@ -10,15 +10,14 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from spark_eos.acls import Operation, query_acls
+from spark_eos.acls import query_acls
 from spark_eos.batch.plan import BatchPlan
 from spark_eos.batch.task_report import Counters
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import Verdict, remedy
-from spark_eos.errors import DeadlineExceededError, SparkEosError
-from spark_eos.kafka.cluster import TopicInfo
+from spark_eos.errors import SparkEosError
 from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.topic_cache import MissingTopicsError, source_topics
+from spark_eos.kafka.topic_cache import source_topics
 from spark_eos.kafka.transactions import (
     BY_ID,
     MemberIdentity,
@@ -28,21 +27,21 @@ from spark_eos.kafka.transactions import (
 from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import SourceRows, target_topics
+from spark_eos.worker.target_topics import TargetTopics, cluster_failure
 
 Offsets = dict[tuple[str, int], int]
-# Seconds. Deleting a topic, creating it anew and writing to it takes longer than a transaction
-# that is open for less; looking the topics up takes some milliseconds.
+
+# Transactions shorter than 0.5 s skip the topic recheck, which takes some milliseconds: a topic
+# can't be deleted, recreated and written that fast.
 _LONG: Final = 0.5
-
-# However old the transaction is: the answer then tells what became of it.
+# Seconds allowed for an answer however old the transaction is: the answer tells its outcome.
 _LEAST_SECONDS: Final = 1.0
-
-# So much may wait for acknowledgement while nothing is known of the brokers' pace.
+# Bytes that may wait for acknowledgement while the brokers' pace is unknown.
 _BACKLOG_BYTES: Final = 4 << 20
 
 
 class State(enum.Enum):
-    """Of a worker's transaction."""
+    """State of a worker's transaction."""
 
     NONE = "none"
     OPEN = "open"
@@ -60,9 +59,12 @@ class Transactions:
     """Writes one task's rows in transactions of bounded size.
 
     Args:
-        producer: the worker's producer.
-        settings: the writer's settings.
-        plan: how to treat each source partition.
+        producer: The worker's producer.
+        settings: The writer's settings.
+        plan: How to treat each source partition.
+
+    Attributes:
+        counters: What the transactions took, for the task's report.
     """
 
     def __init__(
@@ -77,9 +79,7 @@ class Transactions:
         self._rows = 0
         self._bytes = 0
         self._began = 0.0
-        # Target topics of the open transaction, as they were when it first wrote to them.
-        self._targets: dict[str, TopicInfo] = {}
-        self._sources = {topic for topic, _partition in plan}
+        self._targets = TargetTopics(producer.topics, {topic for topic, _partition in plan})
         self.counters = Counters()
 
     def _become(self, state: State) -> None:
@@ -89,12 +89,12 @@ class Transactions:
 
     @property
     def open(self) -> bool:
-        """Whether rows have been handed over that are not committed."""
+        """Whether a transaction is open: it holds rows that are not committed."""
         return self._state is State.OPEN
 
     @property
     def offsets(self) -> Mapping[tuple[str, int], int]:
-        """Next source offset by (topic, partition), as the open transaction would commit them."""
+        """Next source offset by (topic, partition) that the open transaction would commit."""
         return self._offsets
 
     @property
@@ -111,82 +111,38 @@ class Transactions:
         return time.monotonic() - self._began
 
     def add(self, found: SourceRows) -> None:
-        """Hands rows over, beginning a transaction if none is open.
+        """Adds rows to the open transaction, or begins one.
 
         Raises:
-            TransactionError: they can't be written; the caller aborts.
+            TransactionError: They can't be written; the caller aborts.
         """
         started = time.monotonic()
         topics = target_topics(found, self._settings.topic)
-        targets = self._look_up(found, topics)
+        targets = self._targets.look_up(found, topics)
         if not self.open:
             self._producer.begin()
             self._become(State.OPEN)
             self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
-            self._targets = {}
+            self._targets.clear()
             self._began = time.monotonic()
-        self._targets = targets | self._targets
+        self._targets.add(targets)
         self._firsts.setdefault((found.topic, found.partition), found.first_offset)
         self._offsets[found.topic, found.partition] = found.last_offset + 1
         self._rows += found.rows.num_rows
         self._bytes += found.rows.nbytes
         with self._in_time():
-            self._producer.produce(found, topics, self._check_targets)
-            self._producer.wait_while(self._has_backlog, self._check_targets)
+            records = self._producer.records
+            records.produce(found, topics, self._targets.check)
+            records.wait_while(self._has_backlog, self._targets.check)
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
-    def _look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
-        names = set(topics)
-        refused = names & {None, *self._sources}
-        if refused:
-            row = next(row for row, wanted in enumerate(topics) if wanted in refused)
-            if topics[row] is None:
-                reason = "the row names no topic and the sink has no default (topic=)"
-            else:
-                reason = (
-                    f"the row is for {topics[row]!r}, a topic the query reads: select the columns "
-                    "to write (the source's `topic` and `partition` columns are read as targets)"
-                )
-            raise TransactionError(f"{found.position(row)}: {reason}", again=False)
-        try:
-            # Asked for by us: librdkafka would wait for a topic that does not exist, or create it.
-            wanted = {name for name in names if name is not None}
-            return self._producer.topics.get(wanted, Operation.WRITE)
-        except MissingTopicsError as error:
-            row = next(row for row, wanted in enumerate(topics) if wanted in error.names)
-            raise TransactionError(
-                f"{found.position(row)}: the row's topic {topics[row]!r} does not exist; create it "
-                f"first ({error.reason})",
-                again=False,
-            ) from error
-        except SparkEosError as error:
-            raise _failure("looking target topics up", error) from error
-
-    def _check_targets(self) -> None:
-        """The target topics must be as they were when the transaction first wrote to them.
-
-        Raises:
-            TransactionError: one is not; if it still exists, another round may write.
-        """
-        try:
-            now = self._producer.topics.refresh(self._targets, Operation.WRITE)
-        except SparkEosError as error:
-            raise _failure("looking target topics up", error) from error
-        for name, before in self._targets.items():
-            if now[name] != before:
-                what = "has more partitions"
-                if now[name].topic_id != before.topic_id:
-                    what = "was deleted and created anew"
-                raise TransactionError(
-                    f"target topic {name!r} {what}: it was {before} and is {now[name]}", again=True
-                )
-
     def _check_sources(self, names: Collection[str]) -> None:
-        """The source topics must still be those whose offsets the plan tells to commit.
+        """Checks that the source topics are still those whose offsets the plan commits.
 
         Raises:
-            OffsetsLostError, TopicNotFoundError: one is not.
+            OffsetsLostError: One was recreated.
+            TopicNotFoundError: One does not exist.
         """
         known = {topic: plan.topic_id for (topic, _), plan in self._plan.items() if topic in names}
         source_topics(self._producer.topics, known, known, self._settings.group_id)
@@ -195,24 +151,26 @@ class Transactions:
         """Commits the open transaction: its rows and their source offsets, or neither.
 
         Raises:
-            TransactionError: it is not committed, or nobody knows; the producer is gone.
+            TransactionError: It is not committed, or its outcome is unknown. The producer is
+                fenced and closed.
         """
         deadline = Deadline(self._settings.transaction_timeout_ms / 1000, "transaction_timeout_ms")
         self._become(State.COMMITTING)
         counters, clock = self.counters, time.monotonic
         try:
-            # 1. Every record acknowledged, none failed.
+            # 1. Every record is acknowledged, none has failed.
             started = clock()
             with self._in_time():
-                self._producer.flush(self._before_the_broker_aborts(deadline), self._check_targets)
+                before_abort = self._before_the_broker_aborts(deadline)
+                self._producer.records.flush(before_abort, self._targets.check)
             flushed = clock()
             if flushed - self._began >= _LONG:
-                # What was written to a topic that is gone must not count as written.
-                self._check_targets()
-            # 2. The source offsets, each partition with the member it is assigned to.
+                # Rows in a topic that has been deleted must not count as written.
+                self._targets.check()
+            # 2. Send the source offsets, each partition's as the member it is assigned to.
             self._send_offsets(deadline)
             sent = clock()
-            # 3. Only then the end.
+            # 3. Only then commit.
             with self._in_time():
                 self._producer.commit(deadline)
             counters.flush_ms += (flushed - started) * 1000
@@ -234,8 +192,8 @@ class Transactions:
         what = f"committing offsets of group {self._settings.group_id!r}"
         topic_ids = {topic: plan.topic_id for (topic, _), plan in self._plan.items()}
         by_name = False
-        for member, offsets in by_member.items():
-            try:
+        try:
+            for member, offsets in by_member.items():
                 answer = txn_offset_commit(
                     self._producer.wire,
                     self._settings.group_id,
@@ -248,35 +206,31 @@ class Transactions:
                     self._check_sources,
                     {place: self._plan[place].metadata for place in offsets},
                 )
-            except SparkEosError as error:
-                raise _failure(what, error) from error
-            self.counters.count_offset_commit(answer.version)
-            if answer.verdict is not Verdict.ACCEPTED:
-                raise self._refusal(what, member, answer)
-            by_name |= answer.version < BY_ID
-        if by_name:
-            # By name they may have gone to a topic created anew, and would be committed to it. If
-            # one is deleted from here on, the broker deletes them too.
-            try:
+                self.counters.count_offset_commit(answer.version)
+                if answer.verdict is not Verdict.ACCEPTED:
+                    raise self._refusal(what, member, answer)
+                by_name |= answer.version < BY_ID
+            if by_name:
+                # Sent by name, the offsets may have reached a recreated topic. If a topic is
+                # deleted after this check, the broker deletes its offsets too.
                 self._check_sources({topic for topic, _partition in self._offsets})
-            except SparkEosError as error:
-                raise _failure(what, error) from error
+        except SparkEosError as error:
+            raise cluster_failure(what, error) from error
 
     def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
-        # Else a code that is retried to the end would be hidden by those of an aborted transaction.
-        age = self._age()
-        left = max(_LEAST_SECONDS, self._settings.transaction_timeout_ms / 1000 - age)
+        # Later codes would be those of an aborted transaction and hide the cause.
+        left = max(_LEAST_SECONDS, self._settings.transaction_timeout_ms / 1000 - self._age())
         return Deadline(min(left, deadline.remaining()), deadline.setting)
 
     # Time -------------------------------------------------------------------------------------
 
     def _has_backlog(self) -> bool:
-        """Whether brokers take rows so slowly that no more should be handed over for now.
+        """Whether brokers acknowledge rows too slowly to hand over more for now.
 
-        Otherwise librdkafka's queue may take more rows than brokers acknowledge while the
-        transaction may be open.
+        Without this limit, librdkafka's queue could hold more rows than brokers can acknowledge
+        before the transaction times out.
         """
-        waiting = self._producer.unacknowledged
+        waiting = self._producer.records.unacknowledged
         if self.full or waiting * self._bytes <= _BACKLOG_BYTES * self._rows:
             return False
         acknowledged = self._rows - waiting
@@ -287,7 +241,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
-        """Tells of what fails for the transaction's age that it does so."""
+        """Names the transaction's age as the cause of failures that it explains."""
         try:
             yield
         except TransactionError as error:
@@ -306,7 +260,7 @@ class Transactions:
                 "raise transaction_timeout_ms"
             )
         else:
-            # Its rows can't be divided between transactions.
+            # All rows of one source record belong in one transaction.
             what = f"the row of source {topic}-{partition} offset {first} alone"
             if self._rows > 1:
                 what = f"the {self._rows} rows made of source {topic}-{partition} offset {first}"
@@ -340,12 +294,7 @@ class Transactions:
         )
 
     def abort(self) -> None:
-        """Ends the open transaction, if there is one, without a trace."""
+        """Aborts the open transaction, if there is one; nothing of it becomes visible."""
         if self.open:
             self._become(State.NONE)
             self._producer.drop()
-
-
-def _failure(what: str, error: SparkEosError) -> TransactionError:
-    # Only where no answer came in time might another round get one.
-    return TransactionError(f"{what}: {error}", again=isinstance(error, DeadlineExceededError))

@@ -1,4 +1,4 @@
-"""What makes one of Spark's Python worker processes quick from task to task."""
+"""Reduces what Spark's Python worker processes lose from task to task."""
 
 import contextlib
 import functools
@@ -14,18 +14,21 @@ _OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 def reduce_task_overhead() -> None:
-    """Spares this worker process two waits that Spark has in store for every task.
+    """Removes two delays that Spark causes in every task of this worker process.
 
-    To be called at the start of a task, before its first row is read. Between tasks Spark's
-    daemon runs a full garbage collection, which takes tens of milliseconds once pyarrow and pandas
-    are loaded: what lives when the first task begins is left out of it from then on, so that
-    cycles among those objects are never freed. And Spark writes to its workers in small pieces,
-    each of which waits until the one before it is acknowledged (RFC 896), which Linux does 40 ms
-    later unless asked to do so at once (RFC 1122, 4.2.3.2). On Unix domain sockets
-    (``spark.python.unix.domain.socket.enabled``) there is nothing to acknowledge.
+    Call it at the start of a task, before the first row is read.
+
+    Garbage collection: between tasks Spark's daemon runs a full one, which takes tens of
+    milliseconds once pyarrow and pandas are loaded. Objects alive at the first task's start are
+    excluded from then on, so cycles among them are never freed.
+
+    Delayed acknowledgements: Spark writes to its workers in small pieces, each of which waits until
+    the previous one is acknowledged (RFC 896). Linux acknowledges 40 ms later unless asked to do so
+    at once (RFC 1122, 4.2.3.2). Unix domain sockets
+    (``spark.python.unix.domain.socket.enabled``) need no acknowledgement.
     """
     sockets = _at_first_task()
-    # Else a socket object would take the default timeout, and leave Spark's own without waiting.
+    # With a default timeout, the socket object below would make Spark's own socket non-blocking.
     if socket.getdefaulttimeout() is None:
         for descriptor, inode in sockets:
             _acknowledge(descriptor, inode)
@@ -33,9 +36,9 @@ def reduce_task_overhead() -> None:
 
 @functools.cache
 def _at_first_task() -> list[tuple[int, int]]:
-    """Spark's sockets: descriptors with their inodes, since a number may name another file later.
+    """Spark's sockets: descriptors and inodes, since a descriptor may be reused later.
 
-    Looked for only once: later there would be those of Kafka's clients among them.
+    Collected only once: later the sockets of Kafka clients would be among them.
     """
     if os.environ.get("SPARK_REUSE_WORKER"):
         gc.collect()
@@ -44,7 +47,7 @@ def _at_first_task() -> list[tuple[int, int]]:
 
 
 def _open_sockets() -> Iterator[tuple[int, int]]:
-    # Only Linux tells which there are, and only Linux can be asked to acknowledge.
+    # Only Linux lists them, and only Linux has an option to acknowledge at once.
     with contextlib.suppress(OSError):
         for file in list(_OPEN_FILES.iterdir()):
             with contextlib.suppress(OSError):

@@ -92,7 +92,7 @@ class Bench:
     def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Until the test's end the worker tries for 0.1 s only."""
         monkeypatch.setattr(transaction, "_LEAST_SECONDS", 0.1)
-        short = replace(self.writing._settings, transaction_timeout_ms=100)
+        short = replace(self.writing._settings, max_transaction_ms=99, transaction_timeout_ms=100)
         monkeypatch.setattr(self.writing, "_settings", short)
 
     def on_offsets(self, fault: Fault, times: int | None = 1) -> Rule:

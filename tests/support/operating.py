@@ -41,6 +41,6 @@ def one_open(flow: Flow) -> Iterator[str]:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
         writing.add(rows(flow, 0, 2))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         (name,) = flow.open_transactions()
         yield name

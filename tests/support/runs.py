@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from spark_eos.batch.batch_report import BatchReport
-from spark_eos.batch.plan import BatchPlan, BatchRange
+from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.query_run import Partitions, QueryRun
+from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import OffsetsLostError
 from spark_eos.worker import task
 from spark_eos.worker.producer import TransactionalProducer
@@ -96,11 +96,11 @@ class Runs:
     @property
     def refused(self) -> bool:
         """Whether a heartbeat was refused for good."""
-        return self.run._membership._refused is not None
+        return self.run._membership._heartbeats.refused is not None
 
     def hurry_heartbeats(self) -> None:
         """From now on one is due every tenth of a second, while none is answered."""
-        self.run._membership._interval = 0.1
+        self.run._membership._heartbeats.interval = 0.1
 
     def batch(
         self,

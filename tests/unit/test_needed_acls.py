@@ -69,7 +69,7 @@ def test_acls_as_json() -> None:
 def test_a_principal_without_its_type_is_refused() -> None:
     result = CliRunner().invoke(main, [*_ARGUMENTS, "--principal", "alice"])
     assert result.exit_code == 2
-    assert "'alice' has no type, as User:alice has" in result.stderr
+    assert "'alice' has no type; write it as User:alice" in result.stderr
 
 
 def test_errors_have_the_acls_that_they_name() -> None:

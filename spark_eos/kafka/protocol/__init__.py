@@ -1,4 +1,4 @@
-"""Kafka messages that kafka-python does not ship, from JSON schemas beside this file.
+"""Kafka messages that kafka-python lacks, made from the JSON schemas in this directory.
 
 TxnOffsetCommit 0-6 (KIP-447, KIP-1319), ConsumerGroupHeartbeat 0-1 and ConsumerGroupDescribe
 0-1 (KIP-848). Field names follow Kafka's own schemas, in snake case.
@@ -22,9 +22,9 @@ def _message(name: str) -> Any:
 TxnOffsetCommitRequest = _message("TxnOffsetCommitRequest")
 # One error code per partition; there is no top-level error.
 TxnOffsetCommitResponse = _message("TxnOffsetCommitResponse")
-# Joins (epoch 0), beats, leaves (-1), or leaves for a while (-2, static members).
+# Joins (epoch 0), stays, leaves (-1), or leaves for a while (-2, static members only).
 ConsumerGroupHeartbeatRequest = _message("ConsumerGroupHeartbeatRequest")
-# The member's epoch, the heartbeat interval and, when it changed, the assignment.
+# The member epoch, the heartbeat interval and, if it changed, the assignment.
 ConsumerGroupHeartbeatResponse = _message("ConsumerGroupHeartbeatResponse")
 ConsumerGroupDescribeRequest = _message("ConsumerGroupDescribeRequest")
 # Group state and epochs, and each member's epoch, assignment and target.

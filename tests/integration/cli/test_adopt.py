@@ -174,7 +174,7 @@ def test_a_group_whose_query_has_left_a_transaction_open(flow: Flow) -> None:
     producer.begin_transaction()
     producer.produce(flow.target, b"a")
     producer.flush(20)
-    _refused(flow, "has open transactions: a query of spark-eos has used it")
+    _refused(flow, "has open transactions: a spark-eos query has used it")
     producer.abort_transaction(20)
     assert _adopt(flow).exit_code == 0
 
@@ -188,7 +188,7 @@ def test_offsets_that_the_topic_does_not_have(flow: Flow) -> None:
         admin.delete_records({TopicPartition(flow.source, 0): 5})
     _refused(flow, f"{flow.source}-0 up to 4, but it begins at 5: offsets 4 to 4 were deleted")
     _checkpoint(flow, {0: 10, 1: 10, 2: 10})
-    _refused(flow, f"the checkpoint has read {flow.source}-2, which does not exist")
+    _refused(flow, f"the checkpoint has offsets of {flow.source}-2, which does not exist")
 
 
 def test_what_is_no_checkpoint_of_a_kafka_query(flow: Flow) -> None:

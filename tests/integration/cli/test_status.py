@@ -73,7 +73,7 @@ def test_a_group_with_members_and_lag(flow: Flow) -> None:
 def test_status_only_reads(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         before = document(flow)
         assert len(before["open_transactions"]) == 1
         assert document(flow)["members"] == before["members"]
@@ -127,7 +127,7 @@ def test_a_group_of_the_classic_protocol(flow: Flow) -> None:
     assert (member["client_id"], member["assigned"]) == ("old [b]one[/b]", None)
     assert found["lag"] == 2
     assert "old [b]one[/b]" in table
-    assert "of the classic protocol: no query of spark-eos runs in it" in table
+    assert "classic protocol: no spark-eos query uses this group" in table
 
 
 def test_a_group_that_does_not_exist_is_one_line(flow: Flow) -> None:

@@ -1,6 +1,7 @@
 """Who is let in by a keeper, and by those who ask it: nobody but this user, and nothing unread."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import socket
@@ -80,6 +81,16 @@ def _all(peer: socket.socket) -> bytes:
 
 
 # The other end -------------------------------------------------------------------------------
+
+
+def test_who_reads_what_is_planted_is_found_out(tmp_path: Path) -> None:
+    """Else the tests below would see nothing happen, whatever happens."""
+    marker = tmp_path / "ran"
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        os.write(here.fileno(), framed(payload(marker)))
+        there.recv().close()
+    assert marker.exists()
 
 
 def test_a_keeper_unpickles_nothing(kept: Keeping, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.driver import committed_offsets, offset_renewal
+from spark_eos.driver import offset_commits, offset_renewal
 from spark_eos.errors import OffsetsLostError, WriteError
 from spark_eos.kafka import cluster, offsets
 from spark_eos.kafka.offset_metadata import KnownPartitions
@@ -218,7 +218,7 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
             _fail()
         return commit(wire, group, member, *more, **named)
 
-    monkeypatch.setattr(committed_offsets, "commit_offsets", dying)
+    monkeypatch.setattr(offset_commits, "commit_offsets", dying)
     with (
         running(flow, max_members=2, checkpoint=checkpoint) as runs,
         pytest.raises(ConnectionError),
@@ -254,7 +254,7 @@ def test_offsets_are_renewed_between_batches_and_within(
         committed.append({partition: offset for (_, partition), offset in offsets.items()})
         return commit(wire, group, member, offsets, *more, **named)
 
-    monkeypatch.setattr(committed_offsets, "commit_offsets", noting)
+    monkeypatch.setattr(offset_commits, "commit_offsets", noting)
     with running(flow) as runs:
         runs.batch(5, 5)
         # At the start, before anything is written, and once more when all are known; what tasks

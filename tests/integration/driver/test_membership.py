@@ -14,12 +14,13 @@ from kafka.protocol.producer import EndTxnRequest
 from spark_eos import errors
 from spark_eos.client.error_codes import Code
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver import membership
+from spark_eos.driver import heartbeat_thread
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import CoordinatorType, Wire
+from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import fence_producer, open_transactions
+from spark_eos.kafka.transactions import fence_producer
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow
@@ -68,15 +69,16 @@ def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
 
 
 def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
+    def names() -> list[str]:
+        return [thread.name for thread in threading.enumerate()]
+
+    heartbeat = f"spark-eos-heartbeat-{flow.group_id}"
     with started(flow) as group:
+        assert heartbeat in names()
         group.leave()
         with pytest.raises(errors.SparkEosError, match="have left group"):
             group.check()
-    threads = [t.name for t in threading.enumerate()]
-    until(
-        lambda: f"spark-eos-heartbeat-{flow.group_id}" not in str(threading.enumerate()),
-        lambda: f"the heartbeat thread to end: {threads}",
-    )
+        until(lambda: heartbeat not in names(), lambda: f"the heartbeat thread to end: {names()}")
 
 
 def test_closed_connections_stay_closed(flow: Flow) -> None:
@@ -174,7 +176,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def warnings() -> list[str]:
-        records = [r for r in caplog.records if r.name == "spark_eos.driver.membership"]
+        records = [r for r in caplog.records if r.name == "spark_eos.driver.heartbeat_thread"]
         return [r.getMessage() for r in records if r.levelno >= logging.WARNING]
 
     def failed() -> bool:
@@ -186,7 +188,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
         _beats_answer(proxy, -1)
         until(failed, lambda: "a heartbeat that fails", timeout=30)
         assert warnings() == []
-        monkeypatch.setattr(membership, "_SESSION", 0.0)
+        monkeypatch.setattr(heartbeat_thread, "_SESSION_TIMEOUT", 0.0)
         until(warnings, lambda: "a warning", timeout=30)
         proxy.reset()
         until(lambda: "are answered again" in caplog.text, lambda: "heartbeats that go on")

@@ -12,9 +12,9 @@ from spark_eos.driver import preflight
 from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.groups import describe_group
 from spark_eos.kafka.offsets import commit_offsets, committed_offsets
+from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
 from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import open_transactions
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.worker.librdkafka_errors import TransactionError
 from support.flow import Flow
@@ -122,7 +122,7 @@ def test_open_transactions_of_the_group_alone_are_found(
             membership = stack.enter_context(started(each))
             writing = stack.enter_context(transactions(each, membership))
             writing.add(rows(each, 0, 0))
-            writing._producer.flush(deadline())
+            writing._producer.records.flush(deadline())
         requests = sent_requests(monkeypatch)
         with flow.wire() as wire:
             found = open_transactions(wire, id_pattern("spark-eos", flow.group_id), deadline())
@@ -143,7 +143,7 @@ def test_a_query_ends_what_was_left_open_and_writes_every_row_once(
     with started(flow) as lost, transactions(flow, lost) as writing:
         # A worker that hangs between its offsets and its commit.
         writing.add(rows(flow, 0, 0, 1))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         writing._send_offsets(deadline())
         lost.abandon()
         assert len(flow.open_transactions()) == 1

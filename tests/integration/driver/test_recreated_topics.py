@@ -94,7 +94,7 @@ def test_a_source_topic_that_stays_away(flow: Flow) -> None:
 def test_offsets_sent_to_a_topic_go_with_it(flow: Flow) -> None:
     with _writing(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         writing._send_offsets(deadline())
         flow.recreate(flow.source)
         # The broker's own doing; what is checked after the offsets' acceptance counts on it.
@@ -194,12 +194,12 @@ def test_a_target_topic_created_anew_in_an_open_transaction(
     client = ClientSettings({**flow.kafka, "sticky.partitioning.linger.ms": 0})
     with _writing(flow, client=client) as writing:
         writing.add(rows(flow, 0, *range(20)))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         flow.recreate(flow.target, partitions)
         failure = _commit(writing, rows(flow, 0, *range(20, 40)))
         assert failure is not None
         assert failure.again
-        assert f"target topic '{flow.target}' was deleted and created anew" in str(failure)
+        assert f"target topic '{flow.target}' was deleted and recreated" in str(failure)
         writing.abort()
         assert flow.committed() == {}
         _commit_in_rounds(writing, rows(flow, 0, *range(40)))
@@ -209,11 +209,11 @@ def test_a_target_topic_created_anew_in_an_open_transaction(
     assert flow.committed() == {0: 41}
 
 
-@pytest.mark.parametrize("how", ["created anew", "more partitions"])
+@pytest.mark.parametrize("how", ["recreated", "more partitions"])
 def test_a_row_for_a_partition_that_its_topic_has_by_now(flow: Flow, how: str) -> None:
     with _writing(flow) as writing:
         _commit_in_rounds(writing, rows(flow, 0, 0))
-        if how == "created anew":
+        if how == "recreated":
             flow.recreate(flow.target, 4)
         else:
             flow.broker.add_partitions(flow.target, 4)
@@ -228,7 +228,7 @@ def test_a_row_for_a_partition_that_its_topic_has_by_now(flow: Flow, how: str) -
 def test_what_follows_a_commit_to_a_topic_created_anew(flow: Flow) -> None:
     with _writing(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         flow.recreate(flow.target)
         # Committed right before its end or right after: nobody can tell. It is gone with the topic.
         writing.commit()

@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 from spark_eos.client.error_codes import Code
 from spark_eos.driver.replication import warn_of_single_replicas
 from support.flow import Flow
-from support.members import deadline
+from support.members import deadline, started
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import run_available
+from support.writing import rows, transactions
 
 _INTERNAL = "__consumer_offsets", "__transaction_state"
 
@@ -83,6 +84,10 @@ def test_only_what_the_brokers_tell_is_warned_of(
 def test_where_rows_name_their_topics_the_internal_ones_are_looked_at(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with flow.wire() as wire:
-        warn_of_single_replicas(wire, None, deadline())
-    assert flow.target not in caplog.text
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        # Both are made by whoever needs them first.
+        writing.add(rows(flow, 0, 0))
+        writing.commit()
+        warn_of_single_replicas(writing._producer.wire, None, deadline())
+    told = [w.partition(". ")[0] for w in _warnings(caplog)]
+    assert told == [f"a single replica in topics: {', '.join(_INTERNAL)}"]

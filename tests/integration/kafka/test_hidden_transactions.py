@@ -13,8 +13,9 @@ from spark_eos.driver import committed_offsets
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType
+from spark_eos.kafka.open_transactions import describe_transaction
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import describe_transaction, fence_producer
+from spark_eos.kafka.transactions import fence_producer
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.members import deadline, started
@@ -33,7 +34,7 @@ def test_a_broker_that_is_away_does_not_hold_up_a_start(
     flow = proxied_flow
     with started(flow) as membership, transactions(flow, membership) as dead:
         dead.add(rows(flow, 0, 0, 1))
-        dead._producer.flush(deadline())
+        dead._producer.records.flush(deadline())
         dead._send_offsets(deadline())
         membership.abandon()
         # What the killed worker has left is with the broker that answers.
@@ -90,7 +91,7 @@ def _codes(answer: Any) -> list[int]:
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committed_offsets, "_ABORT_INTERVAL", 0)
+    monkeypatch.setattr(committed_offsets, "ABORT_INTERVAL", 0)
     unverified = {
         "transaction.partition.verification.enable": "false",
         "offsets.topic.num.partitions": "7",

@@ -98,7 +98,7 @@ def test_both_topics_of_a_request_by_name_are_answered(
     requests = sent_requests(monkeypatch)
     with _two_topics(flow, other) as writing:
         producer = writing._producer
-        producer.flush(deadline())
+        producer.records.flush(deadline())
         answer = txn_offset_commit(
             producer.wire,
             flow.group_id,
@@ -149,7 +149,7 @@ def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
                 return super().ask_coordinator(*arguments, **options)
 
         writing.add(rows(flow, 0, 0))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         with closing(Changing(ClientSettings(flow.kafka))) as wire:
             codes = txn_offset_commit(
                 wire,

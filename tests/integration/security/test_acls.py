@@ -89,7 +89,7 @@ def _left_open(flow: Guarded, **options: Any) -> Iterator[Transactions]:
     """A transaction of the principal's with an offset in it, of a worker that has no driver."""
     with started(flow) as membership, transactions(flow, membership, **options) as writing:
         writing.add(rows(flow, 0, 0))
-        writing._producer.flush(deadline())
+        writing._producer.records.flush(deadline())
         writing._send_offsets(deadline())
         membership.abandon()
         assert len(flow.open_transactions()) == 1
@@ -256,7 +256,7 @@ def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     written = {"aborted": ["0", "1", "2", "3"], "committed": ["0/0", "1", "2", "3"]}
     assert sorted(flow.values()) == written[end]
     (warning,) = warnings()
-    assert f"group {flow.group_id}: an open transaction that is not seen" in warning
+    assert f"group {flow.group_id}: an open transaction that the query can't see" in warning
     assert f"Write on transactional ids that begin with 'spark-eos/{flow.group_id}/'" in warning
 
 
@@ -367,6 +367,3 @@ def _documented(flow: Guarded, column: str, missing: str) -> str:
         # Words, not the names of codes.
         text = re.sub(rf"(?<![A-Z_]){name}(?![A-Z_])", value, text)
     return text
-
-
-# The command itself -------------------------------------------------------------------------------

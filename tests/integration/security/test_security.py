@@ -174,7 +174,7 @@ def test_the_source_can_not_log_in_otherwise_than_the_others(
 ) -> None:
     sink = ExactlyOnceSink(**{**secured_flow.options(), "kafka": secured.sasl("PLAIN")})
     options = {"kafka.sasl.jaas.config": "x"}
-    with pytest.raises(errors.ConfigurationError, match="client settings go into kafka="):
+    with pytest.raises(errors.ConfigurationError, match="set it once, in kafka="):
         sink.read(spark_eos_session, subscribe=secured_flow.source, options=options)
 
 

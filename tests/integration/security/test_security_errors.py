@@ -56,7 +56,7 @@ def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
 def test_a_mechanism_that_the_listener_does_not_have(secured: Secured) -> None:
     settings = secured.sasl("PLAIN", tls=False)
     settings["bootstrap.servers"] = secured.broker.servers_of("SCRAM_ONLY")
-    refused(settings, r"does not have this mechanism: change sasl\.mechanism")
+    refused(settings, r"does not support this mechanism: change sasl\.mechanism")
 
 
 def test_an_authority_that_is_not_trusted(secured: Secured) -> None:
@@ -76,7 +76,7 @@ def test_an_expired_certificate_of_the_broker(secured: Secured) -> None:
 
 
 def test_no_certificate_where_one_is_asked_for(secured: Secured) -> None:
-    refused(secured.tls("MUTUAL"), r"asks for a certificate.*set ssl\.certificate\.location")
+    refused(secured.tls("MUTUAL"), r"asks for a client certificate.*set ssl\.certificate\.location")
 
 
 @pytest.mark.parametrize("fault", ["expired", "of another authority"])
@@ -197,7 +197,7 @@ def test_msk_signs_tokens_that_reach_the_broker(
     refused(settings, "set the environment variable AWS_REGION")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     # A broker of Amazon's would take it.
-    text = refused(settings, "broker refuses the credentials: see AWS' credentials")
+    text = refused(settings, "broker refuses the credentials: check the AWS credentials")
     assert "marker" not in text
 
 
@@ -229,7 +229,7 @@ def test_the_commands_log_in_and_say_why_they_can_not(
     bad = {**good, "sasl.password": "marker-secret"}
     result = CliRunner().invoke(main, [*arguments, *tell(bad, tmp_path)])
     assert result.exit_code == (2 if command == "verify" else 1)
-    assert "see sasl.username and sasl.password" in result.output
+    assert "check sasl.username and sasl.password" in result.output
     assert "marker" not in result.output
 
 

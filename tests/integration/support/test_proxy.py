@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 from spark_eos.client.error_codes import Code
 from spark_eos.kafka import cluster
@@ -14,12 +14,29 @@ from support.flow import Flow
 from support.members import deadline
 from support.proxy import KafkaProxy
 
+# Each with whether the broker answers what is lost.
 _ALL_WAYS = [
-    faults.CutBefore(),
-    faults.CutAfter(),
-    faults.DropAnswer(),
-    faults.DropRequest(),
+    (faults.CutBefore(), False),
+    (faults.CutAfter(), True),
+    (faults.DropAnswer(), True),
+    (faults.DropRequest(), False),
 ]
+
+
+class _Answered:
+    """The requests that the broker has answered."""
+
+    def __init__(self) -> None:
+        self.requests: list[faults.Request] = []
+
+    def request(self, _link: faults.Link, _request: faults.Request) -> None:
+        """Nothing."""
+
+    def answer(self, _link: faults.Link, request: faults.Request) -> None:
+        self.requests.append(request)
+
+    def gone(self, _link: faults.Link) -> None:
+        """Nothing."""
 
 
 def test_everything_passes_and_is_recorded(proxied_flow: Flow, proxy: KafkaProxy) -> None:
@@ -51,19 +68,29 @@ def test_an_answer_of_the_tests_own(proxied_flow: Flow, proxy: KafkaProxy) -> No
     assert len(rule.hits) == 1
 
 
-@pytest.mark.parametrize("fault", _ALL_WAYS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize(
+    ("fault", "answered"), _ALL_WAYS, ids=[type(fault).__name__ for fault, _ in _ALL_WAYS]
+)
 def test_lost_requests_and_answers(
-    fault: faults.Fault, proxied_flow: Flow, proxy: KafkaProxy
+    fault: faults.Fault,
+    answered: bool,  # noqa: FBT001
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    seen = _Answered()
     with proxied_flow.wire() as wire:
         cluster.topics(wire, [proxied_flow.source], deadline())
         wire._request_timeout = 0.3
-        rule = proxy.on(
-            MetadataRequest, fault, where=lambda m: m.topics and m.topics[0].name != "other"
-        )
+        monkeypatch.setattr(proxy, "observer", seen)
+        rule = proxy.on(MetadataRequest, fault, where=lambda m: bool(m.topics))
 
         assert cluster.topics(wire, [proxied_flow.source], deadline())
-    assert len(rule.hits) == 1
+    (lost,) = rule.hits
+    asked = [r for r in proxy.requests if r.api_key == MetadataRequest.API_KEY]
+    repeated = asked[asked.index(lost) + 1 :]
+    assert [r for r in repeated if r.message().topics], "the client was answered all the same"
+    assert (lost in seen.requests) == answered
 
 
 def test_held_and_doubled(proxied_flow: Flow, proxy: KafkaProxy) -> None:
@@ -76,17 +103,22 @@ def test_held_and_doubled(proxied_flow: Flow, proxy: KafkaProxy) -> None:
         cluster.topics(wire, [proxied_flow.source], deadline())
         assert time.monotonic() - began >= 0.3
 
-        doubled = proxy.on(MetadataRequest, faults.Twice())
+        twice = faults.Twice()
+        doubled = proxy.on(MetadataRequest, twice)
         assert cluster.topics(wire, [proxied_flow.source], deadline())
         assert cluster.topics(wire, [proxied_flow.source], deadline())
 
     late = proxy.deliver(doubled.await_hit())
-    assert [topic.name for topic in late.topics] == [proxied_flow.source]
+    for answer in (twice.first, late):
+        assert [topic.name for topic in answer.topics] == [proxied_flow.source]
 
 
 def test_all_connections_are_cut(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     with proxied_flow.wire() as wire:
         cluster.topics(wire, [proxied_flow.source], deadline())
+        before = proxy.count(ApiVersionsRequest, "spark-eos-")
         proxy.cut()
 
         assert cluster.topics(wire, [proxied_flow.source], deadline())
+    # On a connection of its own, which begins with this.
+    assert proxy.count(ApiVersionsRequest, "spark-eos-") > before

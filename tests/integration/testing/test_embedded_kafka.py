@@ -5,13 +5,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka.cluster import broker_features
+from spark_eos.kafka.connection import Wire
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
+from support.members import deadline
 
 
 @pytest.fixture
@@ -146,10 +152,15 @@ def test_features_and_properties_reach_the_broker() -> None:
     with EmbeddedKafka(
         features={"transaction.version": 1}, properties={"num.partitions": "7"}
     ) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        metadata = Path(f"/proc/{broker.pid}/cwd/server.properties").read_text(encoding="ascii")
-        assert "num.partitions=7\n" in metadata
-        assert admin.list_topics(timeout=10).cluster_id
+        settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
+        node = ConfigResource(ConfigResource.Type.BROKER, "1")
+        admin = AdminClient(settings)  # without a name it would be gone before it answers
+        assert admin.describe_configs([node])[node].result(10)["num.partitions"].value == "7"
+        with closing(Wire(ClientSettings(settings))) as wire:
+            features = broker_features(wire, deadline()).features
+        assert features["transaction.version"] == 1
+        # What is not chosen is the newest.
+        assert features["group.version"] > 0
 
 
 def test_a_broker_that_cannot_start_shows_its_log() -> None:
@@ -173,11 +184,11 @@ def test_a_port_that_is_taken_is_named(kafka: EmbeddedKafka) -> None:
 
 
 OWNER = """
-import sys, time
+import os, sys, time
 from spark_eos.testing import EmbeddedKafka
 broker = EmbeddedKafka()
 broker.start()
-print(broker.pid, flush=True)
+print(broker.pid, os.readlink(f"/proc/{broker.pid}/cwd"), flush=True)
 if sys.argv[1] == "wait":
     time.sleep(600)
 """
@@ -191,9 +202,10 @@ def test_nothing_outlives_its_owner(how: str) -> None:
         text=True,
     ) as owner:
         assert owner.stdout is not None
-        pid = int(owner.stdout.readline())
+        number, name = owner.stdout.readline().split()
+        pid, directory = int(number), Path(name)
         if how == "killed":
-            directory = data_directory(pid)
+            assert (directory / "data").is_dir()
             assert alive(pid)
             owner.send_signal(signal.SIGKILL)
             owner.wait()
@@ -205,6 +217,7 @@ def test_nothing_outlives_its_owner(how: str) -> None:
         else:
             assert owner.wait(30) == 0
             assert not alive(pid)
+            assert not directory.exists()
 
 
 def test_a_fork_leaves_the_broker_alone(kafka: EmbeddedKafka) -> None:
@@ -218,11 +231,18 @@ def test_a_fork_leaves_the_broker_alone(kafka: EmbeddedKafka) -> None:
     assert partitions(kafka, "none") is None
 
 
-def start_and_stop(_: int) -> str:
+def start_and_await_others(meeting: Path, number: int) -> str:
     with EmbeddedKafka() as broker:
+        (meeting / str(number)).touch()
+        deadline = time.monotonic() + 120
+        while len(list(meeting.iterdir())) < 3:
+            assert time.monotonic() < deadline, "the others do not start"
+            time.sleep(0.02)
         return broker.bootstrap_servers
 
 
-def test_brokers_side_by_side() -> None:
+def test_brokers_side_by_side(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
-        assert len(pool.map(start_and_stop, range(3), chunksize=1)) == 3
+        started = [(tmp_path, number) for number in range(3)]
+        found = pool.starmap(start_and_await_others, started, chunksize=1)
+    assert len(set(found)) == 3

@@ -257,7 +257,7 @@ def test_the_brokers_own_answer_to_what_does_not_exist(
 def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: Bench) -> None:
     before = rows.committed()
     rows.add()
-    rows.worker.flush(deadline())
+    rows.worker.records.flush(deadline())
     used = rows.worker.identity
     if row.startswith("47"):
         fence_producer(rows.wire, used.transactional_id, 60_000, deadline())

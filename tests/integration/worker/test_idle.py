@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from spark_eos.client.error_codes import Code
 from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.open_transactions import describe_transaction
 from spark_eos.kafka.transactional_ids import driver_id
-from spark_eos.kafka.transactions import (
-    TRANSACTIONAL_ID_NOT_FOUND,
-    describe_transaction,
-    fence_producer,
-)
+from spark_eos.kafka.transactions import fence_producer
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.worker import producer, task
 from support.data_sources import keepers
@@ -43,7 +41,7 @@ def _known(wire: Wire, transactional_id: str) -> bool:
     try:
         describe_transaction(wire, transactional_id, deadline())
     except KafkaResponseError as error:
-        if error.code != TRANSACTIONAL_ID_NOT_FOUND:
+        if error.code != Code.TRANSACTIONAL_ID_NOT_FOUND:
             raise
         return False
     return True

@@ -69,7 +69,7 @@ def test_txn_offset_commit_is_repeated_and_its_epoch_is_dead_afterwards(
     # and in the middle of its next transaction, which has offsets of its own.
     offsets, values = worker.add()
     assert worker.worker.identity != used
-    worker.worker.flush(deadline())
+    worker.worker.records.flush(deadline())
     worker.proxy.deliver(late)
     worker.writing.commit()
     assert worker.committed() == offsets
@@ -90,7 +90,7 @@ def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: Bench
     held = worker.on_offsets(faults.HoldRequest(until))
     worker.add_and_commit()
     offsets, values = worker.add()
-    worker.worker.flush(deadline())
+    worker.worker.records.flush(deadline())
     until.set()
     time.sleep(0.1)
     worker.writing.commit()
@@ -129,7 +129,7 @@ def test_end_txn_is_repeated_by_librdkafka_and_the_producer_is_replaced(
     late = cut.await_hit()
     offsets, values = worker.add()
     assert worker.worker.identity != used
-    worker.worker.flush(deadline())
+    worker.worker.records.flush(deadline())
     # An end of the last transaction does not end this one.
     assert worker.proxy.deliver(late).error_code != 0
     worker.writing.commit()
@@ -175,7 +175,7 @@ def test_list_transactions_14_coordinator_load_in_progress(worker: Bench) -> Non
         answer.transaction_states = []
 
     worker.add()
-    worker.worker.flush(deadline())
+    worker.worker.records.flush(deadline())
     worker.proxy.on(ListTransactionsRequest, faults.Rewrite(loading))
     assert worker.flow.open_transactions() == [worker.worker.identity.transactional_id]
     worker.writing.abort()

@@ -99,6 +99,6 @@ def test_a_producer_in_a_transaction_is_fenced_when_it_is_given_up(flow: Flow) -
     with started(flow) as membership:
         with transactions(flow, membership) as writing:
             writing.add(rows(flow, 0, 0, 1))
-            writing._producer.flush(deadline())
+            writing._producer.records.flush(deadline())
             assert flow.open_transactions() != []
         assert flow.open_transactions() == []

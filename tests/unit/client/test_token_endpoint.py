@@ -164,11 +164,13 @@ def test_an_answer_without_end() -> None:
 
 def test_what_the_endpoint_says_moves_no_cursor() -> None:
     def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(401, "\x1b[2J\x9bno")
+        request.send_response(401, "\x1b[2J\x9bno entry")
         request.end_headers()
 
     with endpoint(answer) as url, pytest.raises(TokenError) as told:
         ask(url)
+    assert "answered 401" in str(told.value)
+    assert "no entry" in str(told.value)
     assert str(told.value).isprintable()
 
 

@@ -31,8 +31,8 @@ def test_options_are_the_sinks_with_its_defaults() -> None:
     )
     assert found.settings == sink._settings
     assert (found.max_members, found.group_timeout_ms) == (
-        sink._max_members,
-        sink._group_timeout_ms,
+        sink._limits.max_members,
+        sink._limits.group_timeout_ms,
     )
     assert (found.checkpoint_location, found.idle_timeout_ms) == ("/c", 600_000)
 
@@ -74,7 +74,7 @@ def test_options_of_each_kind() -> None:
         ({"maxrounds": "1"}, "no option 'maxrounds'"),
         (
             {"zzzzzzz": "1"},
-            "there are checkpointLocation, connectTimeoutMs, .*, and Kafka's client",
+            "the options are checkpointLocation, connectTimeoutMs, .*, and Kafka's client",
         ),
         ({"maxmembers": "many"}, "option maxMembers must be a number, not 'many'"),
         ({"maxmembers": "0"}, "maxMembers must be a number above 0"),
@@ -87,7 +87,7 @@ def test_options_of_each_kind() -> None:
         ({"kafka.acks": "1"}, "kafka.acks can't be set"),
         ({"kafka.no.such": "1"}, "kafka.no.such"),
         ({"groupid": "", "grupid": "g"}, "did you mean groupId?"),
-        ({"groupid": ""}, "groupId must be a text that is not empty"),
+        ({"groupid": ""}, "groupId must be a non-empty string"),
         ({"checkpointlocation": ""}, "checkpointLocation is missing"),
     ],
     ids=str,

@@ -1,6 +1,9 @@
 """Which process is the driver, and where a keeper's socket lies."""
 
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +21,15 @@ def test_a_long_temporary_directory_is_not_used_for_a_socket(
 
 
 def test_the_driver_is_the_nearest_ancestor_that_is_not_python() -> None:
+    asking = "from spark_eos.host.driver_process import spark_driver; print(spark_driver().pid)"
+    daemon = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {asking!r}])"
+    # Two commands, so that the shell does not become the first of them.
+    line = [shutil.which("sh") or "", "-c", 'echo $$; "$0" -c "$1"; true', sys.executable, daemon]
+    shell, driver = subprocess.check_output(line, text=True, timeout=60).split()
+    assert driver == shell
+
+
+def test_a_driver_lives_as_long_as_it_is_the_same_process() -> None:
     found = driver_process.spark_driver()
     assert found.alive
     assert not driver_process.HostProcess(found.pid, "another time").alive

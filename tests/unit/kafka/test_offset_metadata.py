@@ -1,14 +1,12 @@
 """What is kept with committed offsets: the partitions the group has known, what is in doubt."""
 
-import doctest
 import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.batch import data_loss
-from spark_eos.kafka import offset_metadata, offsets
+from spark_eos.kafka import offsets
 from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartitions
 
 _PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
@@ -52,14 +50,17 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
     assert len(known.metadata("topic-1", Doubt(2**62, 2**62))) < 4_096
 
 
+def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
+    known = KnownPartitions().including([("a", index) for index in range(0, 9_000, 2)], {})
+    text = known.metadata("a", Doubt(2**62, 2**62))
+    assert len(text) < 4_096
+    # Rather too many are taken for known than too few.
+    assert KnownPartitions.of({("a", 0): CommittedOffset(1, text)}).partitions >= known.partitions
+
+
 def test_requests_hold_everything_once() -> None:
     ends = {("a", index): index for index in range(10_000)}
     parts = list(offsets.in_requests(ends, {}))
     assert len(parts) > 2
     assert {place: offset for part in parts for place, offset in part.items()} == ends
     assert sum(map(len, parts)) == len(ends)
-
-
-@pytest.mark.parametrize("module", [data_loss, offset_metadata])
-def test_examples(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

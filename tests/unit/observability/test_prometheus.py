@@ -115,7 +115,7 @@ def test_metrics_travel_without_what_was_started(registry: CollectorRegistry) ->
     copy = pickle.loads(pickle.dumps(metrics))  # noqa: S301 - made here
     assert copy.port is None
     metrics.close()
-    with pytest.raises(ConfigurationError, match="leave registry out and give a port"):
+    with pytest.raises(ConfigurationError, match="omit registry and give a port"):
         pickle.dumps(PrometheusMetrics(registry=registry))
 
 
@@ -131,7 +131,9 @@ def test_the_dashboard_shows_metrics_that_exist(registry: CollectorRegistry) -> 
         assert names <= exposed.keys(), expression
         shown |= names
         by = r"\bby \(([^)]*)\) \((?:\w+\()?(\w+)"
-        for labels, name in re.findall(by, expression):
+        grouped = re.findall(by, expression)
+        assert len(grouped) == len(re.findall(r"\bby\b", expression)), expression
+        for labels, name in grouped:
             assert set(labels.split(", ")) <= exposed[name], expression
         for name, selector in re.findall(r"\b(spark_eos_\w+)\{(\w+)", expression):
             assert selector in exposed[name]

@@ -1,0 +1,78 @@
+"""Finds source records of a batch that were deleted before the query read them."""
+
+import logging
+from collections.abc import Collection
+
+from spark_eos.batch.data_loss import LostRecords, lost_records
+from spark_eos.batch.plan import BatchRange, Positions
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.driver.group_deadline import group_deadline
+from spark_eos.errors import RecordsLostError
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.list_offsets import start_offsets
+
+logger = logging.getLogger(__name__)
+
+
+class DataLossCheck:
+    """Compares a batch's range with the first offsets that its source topics still have.
+
+    Args:
+        wire: Connections.
+        settings: Writer settings; ``fail_on_data_loss`` makes a loss an error.
+        group_timeout_ms: Time limit of each call, in milliseconds.
+    """
+
+    def __init__(self, wire: Wire, settings: WriterSettings, group_timeout_ms: int) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._group_timeout_ms = group_timeout_ms
+        self._leaders: dict[tuple[str, int], int] = {}
+
+    def lost(self, batch: BatchRange, committed: Positions) -> tuple[LostRecords, ...]:
+        """The batch's records that are deleted and not written.
+
+        Args:
+            batch: The batch's range.
+            committed: Next offset by (topic, partition), from before the batch.
+
+        Raises:
+            RecordsLostError: There are some, and ``fail_on_data_loss`` is set.
+        """
+        topics = {
+            topic for (topic, index), end in batch.ends.items() if end > committed[topic, index]
+        }
+        if not {place for place in batch.ends if place[0] in topics} <= self._leaders.keys():
+            # Partitions were added.
+            self._leaders.clear()
+        deadline = group_deadline(self._group_timeout_ms)
+        firsts = start_offsets(self._wire, topics, deadline, self._leaders)
+        lost = lost_records(batch, committed, firsts)
+        if lost and self._settings.fail_on_data_loss:
+            commands = "; ".join(
+                f"--topic {one.topic}:{one.partition} --to-offset {one.after}" for one in lost
+            )
+            raise RecordsLostError(
+                f"batch {batch.batch_id} of group {self._settings.group_id!r}: records were "
+                "deleted (retention, or delete_records) before they were read, and can't be "
+                f"written any more: {', '.join(map(str, lost))}. To continue without them, start "
+                "with fail_on_data_loss=False, which reports every such gap; or set the group's "
+                "offsets while the query is stopped, partition by partition "
+                "(kafka-consumer-groups.sh --reset-offsets "
+                f"--group {self._settings.group_id} --execute with {commands}), "
+                "and start with an empty checkpoint_location"
+            )
+        return lost
+
+    def warn(self, batch_id: int, lost: Collection[LostRecords]) -> None:
+        """Logs each loss at once: if the batch is repeated, its report won't have it."""
+        for one in lost:
+            logger.warning(
+                "group %s, batch %d: %s were deleted before they were read, and are not written"
+                if one.certain
+                else "group %s, batch %d: %s were deleted while the batch was read; those that "
+                "had not been read yet are not written",
+                self._settings.group_id,
+                batch_id,
+                one,
+            )

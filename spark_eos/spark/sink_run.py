@@ -1,0 +1,162 @@
+"""One run of a sink's query: the group's members, its Spark jobs, and where it takes place."""
+
+import functools
+import logging
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos.batch.batch_report import BatchReport
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.driver.query_run import QueryRun
+from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.kafka.connection import Wire
+from spark_eos.spark.batch_job import BatchJobs
+from spark_eos.spark.classic import ClassicRuntime
+from spark_eos.spark.connect import ConnectRuntime, is_connect
+from spark_eos.spark.runtime import QueryRuntime
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """Limits of a run that tasks need not know.
+
+    Attributes:
+        max_members: Maximum number of group members.
+        max_rounds: Maximum number of Spark jobs for one batch.
+        group_timeout_ms: Milliseconds allowed for each call to the group.
+    """
+
+    max_members: int
+    max_rounds: int
+    group_timeout_ms: int
+
+
+class SinkRun:
+    """Writes the batches of one run, until one fails or the query stops.
+
+    Args:
+        frame: The run's first batch.
+        settings: The writer's settings.
+        runtime: Where the run takes place.
+        limits: The run's limits.
+        prepared_ms: When the query was last known to have no batch in hand, in milliseconds since
+            the epoch.
+
+    Attributes:
+        ended: Whether the run has left the group or was abandoned.
+
+    Raises:
+        UnsupportedPipelineError: A column of the batch can't be written.
+    """
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        settings: WriterSettings,
+        runtime: QueryRuntime,
+        limits: RunLimits,
+        prepared_ms: int,
+    ) -> None:
+        self._runtime = runtime
+        self._jobs = BatchJobs(frame, settings.topic, runtime)
+        self._query_run = QueryRun(
+            runtime.run_id,
+            Wire(settings.client),
+            settings,
+            runtime.offset_log,
+            max_members=limits.max_members,
+            max_rounds=limits.max_rounds,
+            group_timeout_ms=limits.group_timeout_ms,
+            watch=runtime.active,
+            prepared_ms=prepared_ms,
+        )
+        runtime.end_with(self._query_run)
+        self._last_batch = -1
+        self.ended = False
+
+    def holds(self, frame: DataFrame) -> bool:
+        """Whether a batch belongs to this run and the run can still write it."""
+        return not self.ended and self._runtime.hold(frame)
+
+    def refuse_repeated(self, batch_id: int) -> None:
+        """Refuses a batch that this run has written already.
+
+        Raises:
+            UnsupportedPipelineError: It has.
+        """
+        if batch_id <= self._last_batch:
+            raise UnsupportedPipelineError(
+                f"the sink was called a second time for batch {batch_id}: the first call has "
+                "committed the batch's offsets, and these rows are not written. Call it once; to "
+                "make several rows of one record, use one select with "
+                "explode(array(struct(...), struct(...)))"
+            )
+
+    def write(self, frame: DataFrame, batch_id: int, relation: str | None) -> BatchReport:
+        """Writes one micro-batch; if that fails, the run ends.
+
+        Args:
+            frame: The micro-batch as the sink received it.
+            batch_id: Spark's number of the batch.
+            relation: On Spark Connect, the server's id of the micro-batch, if known.
+
+        Raises:
+            SparkEosError: The batch is not written.
+        """
+        runtime = self._runtime
+        if isinstance(runtime, ConnectRuntime):
+            runtime.batch_relation = relation
+        try:
+            with runtime.batch():
+                job = functools.partial(self._jobs.run, frame)
+                report = self._query_run.process(batch_id, job)
+        except BaseException as error:
+            # Spark ends the query; the next run takes the members over or joins again.
+            stopped = runtime.stopped(error)
+            outliving = runtime.tasks_outlive_stop if stopped is not None else 0.0
+            self.leave(outliving, aside=runtime.stop_waits)
+            if stopped is not None:
+                logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
+                raise stopped from None
+            raise
+        self._last_batch = batch_id
+        return report
+
+    def abandon(self) -> None:
+        """Ends the run without leaving the group, for a newer run that takes its members over."""
+        if not self.ended:
+            self.ended = True
+            self._query_run.abandon()
+
+    def leave(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
+        """Ends the run: its members leave the group. Does nothing if the run has ended.
+
+        Args:
+            tasks_outlive_stop: Seconds that tasks of a cancelled job may keep running; the
+                transactions that they leave open are ended.
+            aside: Whether to end those transactions on a separate thread.
+        """
+        if not self.ended:
+            self.ended = True
+            self._query_run.leave(tasks_outlive_stop, aside=aside)
+
+
+def runtime_of(frame: DataFrame, location: str, spark: SparkSession | None) -> QueryRuntime:
+    """The runtime of the run that a batch begins.
+
+    Args:
+        frame: The run's first batch.
+        location: The checkpoint's location, as given to Spark.
+        spark: The session that the query was started from.
+
+    Raises:
+        CheckpointError: The checkpoint is missing, or another query's.
+        UnsupportedPipelineError: The query's sources can't be written exactly once.
+    """
+    if is_connect(frame):
+        return ConnectRuntime(location, spark or frame.sparkSession)
+    assert spark is not None  # noqa: S101 - the query was started in this process
+    return ClassicRuntime(frame, location, spark)

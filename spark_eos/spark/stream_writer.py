@@ -1,0 +1,98 @@
+"""The writer that `ExactlyOnceSink.write` returns: a DataStreamWriter that calls the sink."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.spark.connect import is_connect
+from spark_eos.spark.narrow_plan import remote_relations
+
+BatchFunction = Callable[[DataFrame, int], None]
+
+
+class StreamWriters:
+    """Makes the writers of one sink; only one of their queries may be active at a time."""
+
+    def __init__(self) -> None:
+        self._query: StreamingQuery | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark Connect pickles the sink to the process where batches run; nothing starts there.
+        return {"_query": None}
+
+    def writer(
+        self, frame: DataFrame, sink: BatchFunction, note_relation: Callable[[str], None]
+    ) -> DataStreamWriter:
+        """A writer whose foreachBatch function is the sink, and whose ``start`` is guarded.
+
+        Args:
+            frame: The streaming DataFrame.
+            sink: Called with each batch.
+            note_relation: On Spark Connect, called before each batch with the server's id of it.
+        """
+        writer = frame.writeStream
+        if is_connect(frame):
+            _note_relations(writer, note_relation)
+        writer = writer.foreachBatch(sink)
+        self._guard_start(writer)
+        return writer
+
+    def _guard_start(self, writer: DataStreamWriter) -> None:
+        """Makes ``start`` refuse a second active query of the sink.
+
+        Spark would take it for a new run of the first, because of the common checkpoint, and stop
+        the first.
+        """
+        start = writer.start
+
+        @functools.wraps(start)
+        def start_alone(*args: Any, **options: Any) -> StreamingQuery:
+            if self._query is not None and _is_active(self._query):
+                raise UnsupportedPipelineError(
+                    f"the sink's query {self._query.id} is active, and a sink serves one query: "
+                    "stop it first, or give the other query a sink of its own, with its own "
+                    "group_id and checkpoint_location"
+                )
+            self._query = start(*args, **options)
+            return self._query
+
+        vars(writer)["start"] = start_alone
+
+
+class _RelationNoting:
+    """A function for foreachBatch that notes the server's id of each batch before it runs.
+
+    Pickled together with the sink whose method notes the id, so both end up in one process.
+    """
+
+    def __init__(self, note_relation: Callable[[str], None], function: BatchFunction) -> None:
+        self._note_relation = note_relation
+        self._function = function
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        (relation,) = remote_relations(frame)
+        self._note_relation(relation)
+        self._function(frame, batch_id)
+
+
+def _note_relations(writer: DataStreamWriter, note_relation: Callable[[str], None]) -> None:
+    """Wraps whatever function the user gives the writer's foreachBatch."""
+    choose = writer.foreachBatch
+
+    @functools.wraps(choose)
+    def choose_noting(function: BatchFunction) -> DataStreamWriter:
+        return choose(_RelationNoting(note_relation, function))
+
+    vars(writer)["foreachBatch"] = choose_noting
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    try:
+        return query.isActive
+    except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
+        return False

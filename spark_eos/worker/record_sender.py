@@ -1,0 +1,167 @@
+"""Sends the rows of one transaction and waits until the brokers acknowledge them."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.worker.librdkafka_errors import (
+    TOPIC_AT_FAULT,
+    TransactionError,
+    as_transaction_error,
+    raised_as_transaction_error,
+)
+from spark_eos.worker.records import SourceRows, find_record, produce_arguments
+
+# Seconds between two checks of the target topics during a wait: librdkafka retries records for a
+# deleted topic until the transaction times out.
+_STALL: Final = 1.0
+
+
+def _no_check() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class _FailedRecord:
+    error: KafkaError
+    size: int
+    position: str
+    topic: str
+
+
+class RecordSender:
+    """The records of one transaction, from librdkafka's queue to the brokers' acknowledgement.
+
+    Args:
+        producer: The confluent_kafka producer, with a transaction begun.
+        settings: The writer's settings.
+    """
+
+    def __init__(self, producer: Any, settings: WriterSettings) -> None:
+        self._producer = producer
+        self._settings = settings
+        self._failed: _FailedRecord | None = None
+
+    @property
+    def unacknowledged(self) -> int:
+        """Number of records that no broker has acknowledged yet."""
+        return len(self._producer)
+
+    def produce(
+        self, found: SourceRows, topics: list[str | None], check: Callable[[], None] = _no_check
+    ) -> None:
+        """Hands rows to librdkafka; blocks while its queue is full.
+
+        Args:
+            found: The rows.
+            topics: Each row's target topic.
+            check: Raises if a target topic has changed. Called about once a second while blocked,
+                and when a topic or partition is unknown.
+
+        Raises:
+            TransactionError: A row can't be written; the error names its source position.
+        """
+        arguments = produce_arguments(found, topics, functools.partial(self._on_delivery, found))
+        produce = self._producer.produce
+        try:
+            for row in arguments:
+                try:
+                    produce(*row)
+                except BufferError:
+                    self._produce_when_queue_has_room(row, check)
+        except Exception as error:
+            if isinstance(error, TransactionError):
+                raise
+            if isinstance(error, KafkaException) and error.args[0].code() in TOPIC_AT_FAULT:
+                check()
+            index = found.rows.num_rows - 1 - sum(1 for _ in arguments)
+            what = f"{found.position(index)}, for topic {topics[index]!r}"
+            raise as_transaction_error(what, error, self._settings, topics[index]) from error
+        self._poll(0)
+        self._raise_failed(check)
+
+    def wait_while(
+        self, condition: Callable[[], bool], check: Callable[[], None] = _no_check
+    ) -> None:
+        """Serves librdkafka's callbacks while a condition holds.
+
+        Ends at the latest when a record's delivery times out, since the record has then failed.
+
+        Args:
+            condition: Asked about every 50 ms.
+            check: As in `produce`.
+
+        Raises:
+            TransactionError: A record has failed.
+        """
+        checked = time.monotonic()
+        while condition():
+            self._poll(0.05)
+            self._raise_failed(check)
+            if time.monotonic() - checked >= _STALL:
+                check()
+                checked = time.monotonic()
+
+    def flush(self, deadline: Deadline, check: Callable[[], None] = _no_check) -> None:
+        """Waits until every record of the transaction is acknowledged.
+
+        Args:
+            deadline: Time limit for all of them.
+            check: As in `produce`.
+
+        Raises:
+            TransactionError: A record has failed, or was not acknowledged in time.
+        """
+        while True:
+            with raised_as_transaction_error("flush", self._settings):
+                left = self._producer.flush(min(_STALL, deadline.remaining()))
+            self._raise_failed(check)
+            if not left:
+                return
+            if deadline.expired:
+                raise TransactionError(
+                    f"{left} records were not acknowledged within {deadline.seconds:g} s "
+                    f"({deadline.setting})",
+                    again=True,
+                )
+            check()
+
+    def _poll(self, seconds: float) -> None:
+        with raised_as_transaction_error("poll", self._settings):
+            self._producer.poll(seconds)
+
+    def _produce_when_queue_has_room(self, row: tuple[Any, ...], check: Callable[[], None]) -> None:
+        def queue_is_full() -> bool:
+            try:
+                self._producer.produce(*row)
+            except BufferError:
+                return True
+            return False
+
+        self.wait_while(queue_is_full, check)
+
+    def _on_delivery(self, found: SourceRows, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            return
+        key, value = message.key(), message.value()
+        size = len(key or b"") + len(value or b"")
+        # When a broker refuses a record batch, name its largest record: the one to blame.
+        if self._failed is not None and self._failed.size >= size:
+            return
+        row = find_record(found, key, value)
+        position = found.position(row) if row is not None else f"source {found.topic}"
+        self._failed = _FailedRecord(error, size, position, message.topic())
+
+    def _raise_failed(self, check: Callable[[], None]) -> None:
+        failed = self._failed
+        if failed is not None:
+            if failed.error.code() in TOPIC_AT_FAULT:
+                check()
+            what = f"{failed.position}, for topic {failed.topic!r}"
+            raise as_transaction_error(what, failed.error, self._settings, failed.topic)

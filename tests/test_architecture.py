@@ -1,0 +1,94 @@
+"""docs/architecture.md says what is there: layers, files, functions, and what a change touches."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from support.jobs import ROOT
+from support.tables import table_of, tables
+
+PAGE = "architecture.md"
+_CODE = re.compile(r"`([^`]+)`")
+_FILE = re.compile(r"[\w./-]+\.(?:py|md|json|txt|yml|toml)|Makefile")
+
+
+def _text() -> str:
+    return (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+
+
+def _files(cell: str) -> list[str]:
+    return [name for name in _CODE.findall(cell) if _FILE.fullmatch(name)]
+
+
+@cache
+def _found(name: str) -> Path | None:
+    """A file by its path in the repository or the package, or by the end of its path in tests."""
+    for path in (ROOT / name, ROOT / "spark_eos" / name):
+        if path.is_file():
+            return path
+    return next((ROOT / "tests").rglob(name), None)
+
+
+def test_the_layers_are_those_of_the_import_contract() -> None:
+    (drawn,) = re.findall(r"^```\n(cli\n.*?)^```$", _text(), re.MULTILINE | re.DOTALL)
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (layers,) = re.findall(r"^layers = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    assert drawn.splitlines() == re.findall(r'"(.+)"', layers)
+
+
+def test_every_room_has_a_line() -> None:
+    told = {row["room"].strip("`") for row in table_of(PAGE, "Rooms").rows}
+    assert told == {path.parent.name for path in (ROOT / "spark_eos").glob("*/__init__.py")}
+
+
+def test_the_files_exist() -> None:
+    names = set(_files(re.sub(r"^```.*?^```$", "", _text(), flags=re.MULTILINE | re.DOTALL)))
+    assert len(names) > 50
+    assert not [name for name in names if _found(name) is None]
+
+
+def test_the_steps_of_a_batch_are_in_their_modules() -> None:
+    rows = table_of(PAGE, "One batch").rows
+    assert len(rows) > 15
+    for row in rows:
+        path = _found(row["where"].strip("`"))
+        assert path is not None
+        source = path.read_text(encoding="utf-8")
+        *owner, function = row["by"].strip("`").split(".")
+        indent = r"    " if owner else ""
+        assert all(re.search(rf"^class {name}\b", source, re.MULTILINE) for name in owner), row
+        assert re.search(rf"^{indent}def {function}\(", source, re.MULTILINE), row
+
+
+_CHANGES = [
+    pytest.param(row, id=row["change"])
+    for table in tables(PAGE)
+    if "change" in table.columns
+    for row in table.rows
+]
+
+
+def test_the_kinds_of_change() -> None:
+    assert len(_CHANGES) >= 12
+
+
+@pytest.mark.parametrize("row", _CHANGES)
+def test_what_a_change_touches(row: dict[str, str]) -> None:
+    """The example is in each of the files, and nowhere else in the package."""
+    like = re.compile(row["like"].strip("`").replace("\\|", "|"))
+    named = {name: _found(name) for name in _files(row["files"])}
+    assert named
+    for name, path in named.items():
+        assert path is not None
+        inside = like.search(path.read_text(encoding="utf-8"))
+        assert inside or like.search(name), f"{name} has no {like.pattern}"
+    elsewhere = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "spark_eos").rglob("*")
+        if path.suffix in {".py", ".json"}
+        and path not in named.values()
+        and like.search(path.read_text(encoding="utf-8"))
+    ]
+    assert not elsewhere, f"{like.pattern} is in these files too"
