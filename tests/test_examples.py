@@ -12,6 +12,9 @@ MODULES = [
     "spark_eos.observability.listener",
     "spark_eos.observability.on_batch",
     "spark_eos.observability.prometheus",
+    "spark_eos.testing.broker_security",
+    "spark_eos.verify.findings",
+    "spark_eos.verify.places",
 ]
 
 

@@ -117,8 +117,8 @@ def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str,
         if offset < start:
             raise CheckpointError(
                 f"the checkpoint has read {name} up to {offset}, but it begins at {start}: "
-                f"offsets {offset} to {start - 1} were deleted by the topic's retention before they "
-                "were read. If you can do without them, set the group's offsets yourself "
+                f"offsets {offset} to {start - 1} were deleted by the topic's retention before "
+                "they were read. If you can do without them, set the group's offsets yourself "
                 "(kafka-consumer-groups.sh --reset-offsets)"
             )
     return found
