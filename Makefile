@@ -1,11 +1,11 @@
-# Everything below works from a bare clone: it needs make, Python 3.10+ with venv, and Java 17+.
+# Every target works from a bare clone; it needs make, Python 3.10+ with venv, and Java 17+.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash -euo pipefail
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# With --quiet it would not count warnings.
+# Not --quiet, with which --strict would not count warnings.
 MKDOCS = $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
@@ -16,9 +16,9 @@ help: ## Show these targets
 
 venv: $(VENV)/.stamp ## Create .venv with the pinned dependencies and this project
 
-# setuptools comes first and builds run without isolation, because pyspark is published as source
-# only: so every file that pip downloads is under the hashes of these files.
-# SPARK=4.0.5 takes that pyspark instead; all other packages are the same.
+# pyspark is published as source only. Installing setuptools first and building without isolation
+# lets these files' hashes cover every file that pip downloads.
+# SPARK=4.0.5 installs that pyspark instead; all other packages stay the same.
 OTHER_SPARK := $(if $(SPARK),constraints-spark-$(SPARK).txt)
 $(VENV)/.dependencies: constraints.txt $(OTHER_SPARK)
 	@echo "Installing the pinned dependencies into $(VENV)"
@@ -34,7 +34,7 @@ $(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
-jars: $(VENV)/.stamp ## Download the jars of the embedded brokers and of Spark's Kafka source
+jars: $(VENV)/.stamp ## Download the jars of embedded brokers and of Spark's Kafka source
 	@$(BIN)/spark-eos jars > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
@@ -45,28 +45,28 @@ PROCESSES ?= 3
 PYTEST = $(BIN)/python -m pytest
 PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
 
-test: jars ## Run the tests on a real broker and a real Spark; ARGS="-p no:randomly" for a fixed order
+test: jars ## Run the tests with real brokers and a real Spark; ARGS="-p no:randomly" for a fixed order
 	@$(PYTEST) -m "not slow" $(PARALLEL) $(ARGS)
 
-test-unit: $(VENV)/.stamp ## Run the tests that need neither: seconds, and no JVM
+test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: seconds
 	@$(PYTEST) tests/unit $(ARGS)
 
-test-slow: jars ## Run the tests that take longest: faults, the demo, the jobs, secrets, Connect, the data source
+test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, Connect, the data source
 	@$(PYTEST) -m slow --numprocesses 2 --dist worksteal $(ARGS)
 
-matrix: jars ## Run the tests on other versions of Python, Spark and Kafka, into docs/versions.md; ARGS="--help"
+matrix: jars ## Run the tests with other versions of Python, Spark and Kafka and update docs/versions.md; ARGS="--help"
 	@$(BIN)/python tools/matrix.py $(ARGS)
 
-chaos: jars ## Disturb running queries for a quarter of an hour, from a random seed; SEED=n for a chosen one
+chaos: jars ## Inject faults into running queries for 15 minutes, from a random seed or SEED=n
 	@cd tests && ../$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED))
 
-chaos-mutations: jars ## Break spark-eos in known ways; each must be found out by the faults
+chaos-mutations: jars ## Break spark-eos in known ways; fault injection must detect each
 	@cd tests && ../$(BIN)/python -m chaos --mutations $(if $(SEED),--seed $(SEED))
 
-soak: jars ## The same as chaos for hours: four, or HOURS=n
+soak: jars ## Run chaos for four hours, or HOURS=n
 	@cd tests && ../$(BIN)/python -m chaos --minutes $$(( 60 * $(or $(HOURS),4) ))
 
-# A contestant, whose packages may differ from ours.
+# A contestant with its own environment, because its packages may differ from ours.
 $(VENV)/quix/.stamp: $(VENV)/.stamp benchmarks/quix-constraints.txt
 	@echo "Installing Quix Streams into $(VENV)/quix"
 	@$(PYTHON) -m venv $(VENV)/quix
@@ -74,23 +74,23 @@ $(VENV)/quix/.stamp: $(VENV)/.stamp benchmarks/quix-constraints.txt
 		--require-hashes --no-deps --requirement benchmarks/quix-constraints.txt
 	@touch $@
 
-bench: jars $(VENV)/quix/.stamp ## Compare speed with all else there is, into docs/performance; SCALE=0.1 for a tenth
+bench: jars $(VENV)/quix/.stamp ## Compare speed with the alternatives and update docs/performance; SCALE=0.1 for a tenth
 	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
 
-check: $(VENV)/.stamp ## Check style, types, import contracts and the documentation's links
+check: $(VENV)/.stamp ## Check style, types, import contracts and documentation links
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(MKDOCS) --site-dir $(VENV)/docs
 
-docs: $(VENV)/.stamp ## Bring the pages that are made from the code up to date; build all into build/docs
+docs: $(VENV)/.stamp ## Update the generated pages and build the documentation into build/docs
 	@$(BIN)/python tools/options.py
 	@$(BIN)/python tools/versions.py
 	@$(MKDOCS)
 
-demo: jars ## Show exactly-once on a real broker, from start to end
+demo: jars ## Show exactly-once on a real broker
 	@$(BIN)/spark-eos demo
 
-clean: ## Remove what was built here; downloads stay in the user's cache
+clean: ## Remove everything built here; downloads stay in the user's cache
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

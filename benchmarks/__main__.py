@@ -1,7 +1,7 @@
 """All benchmarks in one run: ``make bench``, or ``.venv/bin/python benchmarks --help``.
 
-Contestants take turns within each round, the first round does not count, and what is told are
-ratios within a round: machines are shared and noisy.
+Machines are shared and noisy, so contestants take turns within each round, the first round does
+not count, and results are compared as ratios within a round.
 """
 
 import datetime
@@ -26,21 +26,21 @@ _RESULTS = Path("docs/performance")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--rounds", default=3, show_default=True, help="Rounds that count.")
-@click.option("--scale", default=1.0, show_default=True, help="Of the numbers of rows.")
+@click.option("--rounds", default=3, show_default=True, help="Number of rounds that count.")
+@click.option("--scale", default=1.0, show_default=True, help="Factor of the numbers of rows.")
 @click.option(
     "--only",
     multiple=True,
-    help="Only scenarios with this in their name, or with one of several; what was "
-    "measured of others before is kept.",
+    help="Run only scenarios whose name contains this; repeatable. Earlier results of other "
+    "scenarios are kept.",
 )
-@click.option("--quix", type=click.Path(path_type=Path), help="Python that has quixstreams.")
+@click.option("--quix", type=click.Path(path_type=Path), help="Python with quixstreams installed.")
 @click.option("--to", "directory", type=click.Path(path_type=Path), default=_RESULTS,
-              show_default=True, help="Where results.json, .md and .png go.")  # fmt: skip
+              show_default=True, help="Directory for results.json, .md and .png.")  # fmt: skip
 def main(
     *, rounds: int, scale: float, only: tuple[str, ...], quix: Path | None, directory: Path
 ) -> None:
-    """Compares spark-eos with what else there is."""
+    """Compare spark-eos with its alternatives."""
     about = {
         "measured": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
         "cores": os.cpu_count(),
@@ -53,14 +53,14 @@ def main(
         its_rounds, its_scale, measured = read_json(earlier)
         if (its_rounds, its_scale) != (rounds, scale):
             raise click.UsageError(
-                f"{earlier} is of --rounds {its_rounds} and --scale {its_scale:g}: choose the "
-                "same, or another directory (--to)"
+                f"{earlier} was measured with --rounds {its_rounds} --scale {its_scale:g}: use "
+                "the same, or another directory (--to)"
             )
-    # As fast as it gets: JVMs that compile all they want.
+    # No quick start here: the JVMs compile fully, for the highest speed.
     with EmbeddedKafka(heap="2g") as broker, tempfile.TemporaryDirectory() as checkpoints:
         spark = spark_session(config={"spark.driver.memory": "3g"})
-        # Queries are stopped in the middle of a batch, which Spark would tell at length; what fails
-        # is raised here.
+        # Queries are stopped in the middle of a batch, which Spark would log at length; failures
+        # are raised here.
         spark.sparkContext.setLogLevel("OFF")
         bench = Bench(broker, spark, Path(checkpoints), rounds, quix)
         scenarios: list[tuple[str, Callable[[], Measured]]] = [
@@ -80,7 +80,7 @@ def main(
 
 
 def _keep(directory: Path, about: Mapping[str, Any], measured: Sequence[Measured]) -> None:
-    """Writes what there is so far: a whole run takes long, and may be ended early."""
+    """Writes the results so far, because a whole run takes long and may be interrupted."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "results.json", about, measured)
     (directory / "results.md").write_text(page(about, measured))

@@ -1,4 +1,4 @@
-"""One broker, one session, and each scenario's contestants in turn."""
+"""Runs each scenario's contestants in turn, on one broker and one Spark session."""
 
 import dataclasses
 import functools
@@ -34,20 +34,20 @@ from spark_eos.testing import EmbeddedKafka
 
 _PEAKS = ("driver", "workers")
 _QUIX = "Quix Streams, exactly-once"
-# It would take minutes for as many rows as the others, always at the same pace.
+# Quix Streams gets this fraction of the rows: all of them would take minutes, at the same rate.
 _SLOW = 10
 _console = Console(stderr=True, highlight=False)
 
 
 class Bench:
-    """What all scenarios share.
+    """Runs scenarios.
 
     Args:
         broker: The broker.
         spark: The session.
-        directory: For checkpoints.
-        rounds: Rounds that count.
-        quix: The interpreter that has Quix Streams, if any.
+        directory: Directory for checkpoints.
+        rounds: Number of rounds that count.
+        quix: Python interpreter with Quix Streams, if any.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Bench:
         most: int,
         batches: int,
     ) -> tuple[Trial, Usage]:
-        """Once more if it fails: Spark's own sink gives records up after their delivery timeout."""
+        """Runs a contestant, again if it fails: Spark's own sink fails after a delivery timeout."""
 
         def once() -> tuple[Trial, Usage]:
             with self._topic(records.partitions) as target, used(self._broker.pid) as usage:
@@ -117,11 +117,11 @@ class Bench:
         except StreamingQueryException as error:
             if name == OURS:
                 raise
-            _console.print(f"  {name} has failed and runs again: {str(error)[:300]}")
+            _console.print(f"  {name} failed and runs again: {str(error)[:300]}")
             return once()
 
     def throughput(self, scenario: Throughput) -> Measured:
-        """Rows per second of one large batch."""
+        """Measures rows per second of one large batch."""
         measured = Measured(scenario.name, "rows/s")
         records = scenario.records
         with self._filled(records, scenario.rows + SPARE * records.partitions) as source:
@@ -151,7 +151,7 @@ class Bench:
                 self._note(measured, name, loop(topics))
 
     def triggers(self, scenario: Triggers) -> Measured:
-        """Milliseconds of a trigger."""
+        """Measures the milliseconds of a trigger."""
         measured = Measured(scenario.name, "ms per trigger")
         records = scenario.records
         rows = scenario.rows * scenario.batches + SPARE * records.partitions
@@ -168,7 +168,7 @@ class Bench:
         return measured
 
     def latency(self, *, rate: int, seconds: float) -> Measured:
-        """Milliseconds from append to visibility."""
+        """Measures the milliseconds from a record's append to its output's visibility."""
         measured = Measured(f"latency at {rate:,} records/s", "ms, p50")
         for number in range(self._rounds + 1):
             for name, start in _QUERIES.items():
@@ -181,7 +181,7 @@ class Bench:
         return measured
 
     def growth(self, scenario: Growth) -> Measured:
-        """Milliseconds of the driver's own part of a batch: all of ours but the job."""
+        """Measures the milliseconds that spark-eos spends on the driver per batch."""
         measured = Measured(scenario.name, "ms of the driver's own")
         for number in range(2):
             for partitions, members in scenario.sizes[: None if number else 1]:
@@ -207,14 +207,14 @@ class Bench:
 
 
 def _cpu(usage: Usage, rows: int) -> dict[str, float]:
-    """CPU seconds per million rows, and peaks."""
+    """Returns CPU seconds per million rows, and peak memory."""
     cpu = {f"{part}, CPU s/M rows": s / rows * 1e6 for part, s in usage.cpu_seconds.items()}
     peaks = {f"{part}, peak MiB": mib for part, mib in usage.peak_mib.items() if part in _PEAKS}
     return {**cpu, **peaks}
 
 
 def _steps(trial: Trial) -> dict[str, float]:
-    """Medians of the parts of a trigger, ours where there are any."""
+    """Returns medians of a trigger's steps: Spark's, and those of spark-eos if it has any."""
     warm = trial.progress[Triggers.WARM :]
     spark = {
         part: statistics.median(p["durationMs"].get(part, 0) for p in warm)

@@ -1,4 +1,4 @@
-"""Streaming queries that are compared: all in one Spark session, reading the same topic."""
+"""The streaming queries compared: all in one Spark session, reading the same topic."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,15 +25,15 @@ class Arena:
 
     Attributes:
         spark: The session.
-        bootstrap_servers: The broker's.
+        bootstrap_servers: The broker's address.
         source: Topic to read, from its beginning.
         target: Topic to write, empty.
-        directory: For checkpoints.
-        header: Whether headers are passed on.
-        most: Records of one trigger; None for all there are.
-        batches: Triggers that are looked at. None of them should read up to the end of the
-            topic, where Spark's source waits (`spark_eos.client.settings` tells why).
-        members: Of the group.
+        directory: Directory for checkpoints.
+        header: Whether headers are copied.
+        most: Maximum number of records per trigger; None for no limit.
+        batches: Number of triggers measured. None of them should reach the end of the topic,
+            where Spark's source waits (`spark_eos.client.settings` explains why).
+        members: Maximum number of group members.
     """
 
     spark: SparkSession
@@ -48,21 +48,21 @@ class Arena:
 
     @property
     def checkpoint(self) -> str:
-        """One for each target."""
+        """The checkpoint, one per target."""
         return str(self.directory / f"checkpoint-{self.target}")
 
     @property
     def reading(self) -> dict[str, str]:
-        """Options of the source beside servers and topics."""
+        """Options of the source besides servers and topics."""
         return {} if self.most is None else {"maxOffsetsPerTrigger": str(self.most)}
 
     @property
     def columns(self) -> list[str]:
-        """What is passed on."""
+        """The columns copied."""
         return ["key", "value", *(["headers"] if self.header else [])]
 
     def read(self, *, as_we_do: bool) -> DataFrame:
-        """The source, read with Spark's defaults or with the client settings of spark-eos."""
+        """Reads the source with Spark's defaults or with the client settings of spark-eos."""
         servers = {"bootstrap.servers": self.bootstrap_servers}
         options = {
             **(
@@ -81,11 +81,11 @@ class Arena:
 
 @dataclass
 class Trial:
-    """What one contestant did once.
+    """One run of one contestant.
 
     Attributes:
-        progress: Spark's progress reports of batches that had rows.
-        reports: Those of spark-eos.
+        progress: Spark's progress of the batches with rows.
+        reports: The reports of spark-eos.
     """
 
     progress: list[dict[str, Any]]
@@ -98,7 +98,7 @@ class Trial:
 
     @property
     def rows(self) -> int:
-        """Records read."""
+        """Number of records read."""
         return sum(int(p["numInputRows"]) for p in self.progress)
 
 
@@ -109,7 +109,7 @@ def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
 
 
 def _run_and_stop(writer: DataStreamWriter, arena: Arena) -> Trial:
-    """Without the last batch: with Kafka's defaults it would wait for a second a partition."""
+    """Stops before the last batch, which with Kafka's defaults waits a second per partition."""
     query = writer.option("checkpointLocation", arena.checkpoint).start()
     while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
         time.sleep(0.2)
@@ -130,7 +130,7 @@ def _plain(progress: Any) -> dict[str, Any]:
 def our_sink(
     arena: Arena, on_batch: Callable[[BatchReport], None] | None = None
 ) -> ExactlyOnceSink:
-    """The sink that is measured."""
+    """Returns the sink that is measured."""
     return ExactlyOnceSink(
         kafka={"bootstrap.servers": arena.bootstrap_servers},
         group_id=arena.target,
@@ -142,7 +142,7 @@ def our_sink(
 
 
 def our_writer(sink: ExactlyOnceSink, arena: Arena) -> DataStreamWriter:
-    """The whole query, but for its trigger."""
+    """Returns the query of spark-eos, without its trigger."""
     frame = sink.read(
         arena.spark,
         subscribe=arena.source,
@@ -153,13 +153,13 @@ def our_writer(sink: ExactlyOnceSink, arena: Arena) -> DataStreamWriter:
 
 
 def own_writer(arena: Arena, *, as_we_do: bool = False) -> DataStreamWriter:
-    """The same query with Spark's Kafka sink, at-least-once."""
+    """Returns the same query with Spark's own Kafka sink, at-least-once."""
     options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
     return arena.read(as_we_do=as_we_do).writeStream.format("kafka").options(**options)
 
 
 def spark_eos(arena: Arena) -> Trial:
-    """What is measured."""
+    """Runs spark-eos."""
     reports: list[BatchReport] = []
     sink = our_sink(arena, reports.append)
     trial = _run(our_writer(sink, arena), arena)
@@ -168,18 +168,18 @@ def spark_eos(arena: Arena) -> Trial:
 
 
 def sparks_own(arena: Arena, *, as_we_do: bool = False) -> Trial:
-    """Spark's Kafka sink, at-least-once."""
+    """Runs Spark's own Kafka sink, at-least-once."""
     return (_run if as_we_do else _run_and_stop)(own_writer(arena, as_we_do=as_we_do), arena)
 
 
 def read_only(arena: Arena) -> Trial:
-    """Nothing written: the floor of everything that reads with Spark."""
+    """Writes nothing: the lower bound of everything that reads with Spark."""
     writer = arena.read(as_we_do=True).writeStream.format("noop")
     return _run(writer, arena)
 
 
 def arrow_only(arena: Arena) -> Trial:
-    """Rows handed to Python and dropped there: the floor of everything that writes from Python."""
+    """Sends rows to Python and drops them: the lower bound of all writing from Python."""
 
     def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = sum(batch.num_rows for batch in batches)
@@ -205,9 +205,9 @@ _MANY = 64
 
 
 def contestants(partitions: int) -> dict[str, Callable[[Arena], Trial]]:
-    """Who takes part.
+    """Returns the contestants.
 
-    Without the floor of Arrow where there are many source partitions: it has a task for each, and
-    Spark spends tens of milliseconds after each.
+    Those of many source partitions leave out `arrow_only`: it has a task per partition, and Spark
+    spends tens of milliseconds after each.
     """
     return {n: c for n, c in CONTESTANTS.items() if c is not arrow_only or partitions <= _MANY}

@@ -1,4 +1,4 @@
-"""From a record's append to the source until a read_committed reader sees its output."""
+"""Time from a record's append to the source until a read_committed consumer sees its output."""
 
 import threading
 import time
@@ -20,16 +20,16 @@ def latencies(
     rate: int,
     seconds: float,
 ) -> list[float]:
-    """Milliseconds of each record, the first seconds left out.
+    """Returns the milliseconds of each record, without the first seconds.
 
-    Both ends are on this machine, so one clock tells both times.
+    Both ends are on this machine and use the same clock.
 
     Args:
-        arena: With topics that are empty.
-        start: Starts the query, with a trigger that does not wait.
-        partitions: Of both topics.
-        rate: Records each second.
-        seconds: How long it goes on, after the query is warm.
+        arena: Where the query reads and writes; its topics are empty.
+        start: Function that starts the query, with a trigger that does not wait.
+        partitions: Number of partitions of both topics.
+        rate: Records per second.
+        seconds: Duration of the measurement, after the warm-up.
     """
     found: list[float] = []
     seen = 0

@@ -1,4 +1,4 @@
-"""How long a group's members take to join, to be taken over and to beat, as their number grows.
+"""Measures how joining, takeover and heartbeats scale with the number of group members.
 
 .venv/bin/python benchmarks/members.py --members 200
 """
@@ -30,7 +30,7 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
     needed = [(topic, partition) for partition in range(members)]
     with closing(Wire(ClientSettings({"bootstrap.servers": broker.bootstrap_servers}))) as wire:
         topics = cluster.topics(wire, [topic], _deadline())
-        coordinator = GroupMembership(
+        membership = GroupMembership(
             wire,
             topic,
             max_members=members,
@@ -40,34 +40,36 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
         )
         found = {}
         began = time.monotonic()
-        coordinator.start(topics, needed)
+        membership.start(topics, needed)
         found["stable"] = time.monotonic() - began
-        owners = {identity.member_id for identity in coordinator.identities().values()}
+        owners = {identity.member_id for identity in membership.identities().values()}
         if not groups.describe_group(wire, topic, _deadline()).stable or len(owners) < members:
             raise click.ClickException(f"{len(owners)} of {members} members have a partition")
-        # Nothing but the heartbeats runs in this process meanwhile.
+        # Only heartbeats run in this process now.
         busy = time.process_time()
         threading.Event().wait(seconds)
         found["core"] = (time.process_time() - busy) / seconds
         began = time.monotonic()
-        coordinator.take_over_own(topics, needed)
+        membership.take_over_own(topics, needed)
         found["taken over"] = time.monotonic() - began
         began = time.monotonic()
-        coordinator.leave()
+        membership.leave()
         found["left"] = time.monotonic() - began
     return found
 
 
 @click.command()
-@click.option("--members", default=200, show_default=True, help="Members of the largest group.")
+@click.option(
+    "--members", default=200, show_default=True, help="Number of members of the largest group."
+)
 @click.option("--seconds", default=20.0, show_default=True, help="Time to measure heartbeats for.")
 def main(members: int, seconds: float) -> None:
-    """Measures groups of growing size on the embedded broker, heartbeats at their default 5 s."""
-    table = Table(title="Members of one group, a source partition each")
-    for column in ("members", "joined and stable", "taken over", "left", "heartbeats, of a core"):
+    """Measure groups of growing size on the embedded broker, with its default heartbeats of 5 s."""
+    table = Table(title="Members of one group, one source partition each")
+    for column in ("members", "joined and stable", "taken over", "left", "heartbeats, % of a core"):
         table.add_column(column, justify="right")
     with EmbeddedKafka() as broker:
-        # The first group pays for the broker's own start.
+        # Not measured: the broker's first group takes longer.
         _measure(broker, 1, 0.1)
         for count in sorted({1, members // 10, members // 2, members}):
             found = _measure(broker, count, seconds)

@@ -20,7 +20,7 @@ from spark_eos.testing import EmbeddedKafka, spark_session
 
 
 def _writers(directory: str) -> list[int]:
-    """Process ids of the workers that hold a transactional id's slot."""
+    """Returns the process ids of workers that hold the slot of a transactional id."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -33,11 +33,13 @@ def _writers(directory: str) -> list[int]:
 
 
 @click.command()
-@click.option("--rows", default=2_000_000, show_default=True, help="Rows of the largest batch.")
+@click.option(
+    "--rows", default=2_000_000, show_default=True, help="Number of rows of the largest batch."
+)
 @click.option("--size", default=112, show_default=True, help="Bytes of a record's value.")
 def main(rows: int, size: int) -> None:
-    """Measures the peak resident memory of the worker that writes."""
-    table = Table(title=f"One source partition, {size} bytes a value")
+    """Measure the peak resident memory of the worker that writes."""
+    table = Table(title=f"One source partition, {size} bytes per value")
     for column in ("rows in one batch", "transactions", "worker's peak MiB", "seconds"):
         table.add_column(column, justify="right")
     with EmbeddedKafka(heap="1g") as broker, tempfile.TemporaryDirectory() as directory:

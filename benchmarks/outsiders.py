@@ -1,4 +1,4 @@
-"""Contestants without Spark, each in a process of its own."""
+"""Contestants without Spark, each in its own process."""
 
 import json
 import subprocess
@@ -13,14 +13,14 @@ _PATIENCE = 600.0
 
 @dataclass(frozen=True)
 class Topics:
-    """What a loop reads and writes.
+    """The topics that a loop reads and writes.
 
     Attributes:
-        bootstrap_servers: The broker's.
-        source: Filled.
-        target: Empty.
-        rows: Records to pass on, no more than the source has.
-        partitions: Of both.
+        bootstrap_servers: The broker's address.
+        source: Topic to read, filled.
+        target: Topic to write, empty.
+        rows: Number of records to copy, at most as many as the source has.
+        partitions: Number of partitions of both topics.
         size: Bytes of a value.
     """
 
@@ -46,7 +46,7 @@ def _rate(python: Path | str, script: str, *arguments: object) -> float:
 
 
 def plain_loop(topics: Topics) -> float:
-    """Rows per second of a consume-transform-produce loop of confluent-kafka."""
+    """Returns the rows per second of a consume-transform-produce loop with confluent-kafka."""
     return _rate(
         sys.executable,
         "plain.py",
@@ -59,7 +59,7 @@ def plain_loop(topics: Topics) -> float:
 
 
 def ceiling(topics: Topics) -> float:
-    """Rows per second of one transactional producer that reads nothing."""
+    """Returns the rows per second of one transactional producer that reads nothing."""
     return _rate(
         sys.executable,
         "ceiling.py",
@@ -71,10 +71,10 @@ def ceiling(topics: Topics) -> float:
 
 
 def quix(python: Path) -> Callable[[Topics], float]:
-    """Rows per second of Quix Streams.
+    """Returns the contestant Quix Streams, in rows per second.
 
     Args:
-        python: The interpreter of an environment that has it.
+        python: Python interpreter with Quix Streams.
     """
 
     def rate(topics: Topics) -> float:

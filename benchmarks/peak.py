@@ -5,7 +5,10 @@ from pathlib import Path
 
 
 def peak_mib(pid: int) -> float:
-    """Peak resident memory, in MiB, since the process started; psutil tells it on Windows only."""
+    """Returns the peak resident memory since the process started, in MiB.
+
+    From /proc, because psutil has it on Windows only.
+    """
     status = Path(f"/proc/{pid}/status").read_text()
     match = re.search(r"VmHWM:\s+(\d+) kB", status)
     return int(match[1]) / 1024 if match else 0.0

@@ -1,4 +1,4 @@
-"""The figures as one picture."""
+"""The results as one picture."""
 
 import statistics
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from results import Measured
 
 
 def plot(file: Path, measured: Sequence[Measured]) -> None:
-    """Medians of all contestants, a panel for each scenario.
+    """Plots the medians of all contestants, one panel per scenario.
 
     Args:
-        file: The picture, as PNG.
+        file: The picture to write, in PNG.
         measured: The scenarios.
     """
     columns = 3

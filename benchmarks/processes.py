@@ -1,4 +1,4 @@
-"""CPU time and peak memory of the processes that take part, by their part."""
+"""CPU time and peak memory of the processes involved, by role."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from peak import peak_mib
 
 @dataclass
 class Usage:
-    """What the processes have used.
+    """Resources used by the processes.
 
     Attributes:
-        cpu_seconds: By part: ``jvm``, ``workers``, ``broker`` and ``driver`` (its Python).
-        peak_mib: Peak resident memory of the largest process of a part since it started.
+        cpu_seconds: CPU time by role: ``jvm``, ``workers``, ``broker`` and ``driver`` (its Python).
+        peak_mib: Peak resident memory, since its start, of the largest process of each role.
     """
 
     cpu_seconds: dict[str, float] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Usage:
 
 
 def parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
-    """The processes that take part, each with its part."""
+    """Yields the processes involved, each with its role."""
     this = psutil.Process()
     yield "driver", this
     yield "broker", psutil.Process(broker)
@@ -36,7 +36,7 @@ def parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def usage(broker: int) -> Usage:
-    """What has been used so far.
+    """Returns the resources used so far.
 
     Args:
         broker: Process id of the broker.
@@ -45,7 +45,7 @@ def usage(broker: int) -> Usage:
     for part, process in parts(broker):
         with contextlib.suppress(psutil.Error, OSError):
             times = process.cpu_times()
-            # Workers that have ended count with the daemon that waited for them.
+            # The CPU time of workers that have ended is in their parent, the daemon.
             ended = times.children_user + times.children_system if part == "workers" else 0.0
             seconds = times.user + times.system + ended
             found.cpu_seconds[part] = found.cpu_seconds.get(part, 0.0) + seconds
@@ -55,7 +55,7 @@ def usage(broker: int) -> Usage:
 
 @contextlib.contextmanager
 def used(broker: int) -> Iterator[Usage]:
-    """The CPU time that a block takes, and the peaks at its end."""
+    """Measures the CPU time of a block, and the peaks at its end."""
     before = usage(broker)
     difference = Usage()
     yield difference

@@ -1,4 +1,4 @@
-"""How many requests a batch sends to the brokers, counted by a proxy in front of them."""
+"""Counts the requests that a batch sends to the brokers, with a proxy in front of them."""
 
 import uuid
 from collections import Counter
@@ -20,11 +20,11 @@ _RECORDS = Records(100, 4)
 
 
 def requests_per_batch(spark: SparkSession, directory: Path) -> Measured:
-    """Requests of all clients, start and end of the query included, over its batches.
+    """Counts requests of all clients per batch, including the query's start and end.
 
     Args:
         spark: The session.
-        directory: For checkpoints.
+        directory: Directory for checkpoints.
     """
     measured = Measured(f"requests, {_ROWS:,} rows, {_RECORDS.name}", "requests per batch")
     with KafkaProxy() as proxy, EmbeddedKafka(advertised_port=proxy.port) as broker:

@@ -1,4 +1,4 @@
-"""What was measured, as values, as JSON and as Markdown."""
+"""Results as values, JSON and Markdown."""
 
 import json
 import statistics
@@ -12,13 +12,13 @@ from contestants import BASE
 
 @dataclass
 class Measured:
-    """One scenario, all contestants in turn, several rounds.
+    """The results of one scenario: all contestants, several rounds.
 
     Attributes:
-        name: The scenario's.
-        unit: Of the figures.
-        figures: By contestant, one for each round.
-        details: Whatever else was measured, by contestant.
+        name: The scenario's name.
+        unit: Unit of the figures.
+        figures: Figures by contestant, one per round.
+        details: Further measurements, by contestant.
     """
 
     name: str
@@ -27,23 +27,23 @@ class Measured:
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, contestant: str, figure: float) -> None:
-        """Notes one round."""
+        """Adds the figure of one round."""
         self.figures.setdefault(contestant, []).append(figure)
 
     def ratios(self, contestant: str, base: str = BASE) -> list[float]:
-        """Each round's figure over the base's of the same round."""
+        """Returns each round's figure divided by the base's figure of the same round."""
         pairs = zip(self.figures[contestant], self.figures[base], strict=True)
         return [figure / of_base for figure, of_base in pairs]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so large a share of all does not exceed."""
+    """Returns the smallest value that at least this share of all values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def markdown(measured: Measured) -> str:
-    """A table with medians, ratios and their spread."""
+    """Returns a table with medians, ratios and their spread."""
     rows = [
         f"### {measured.name}",
         "",
@@ -59,13 +59,13 @@ def markdown(measured: Measured) -> str:
 
 
 def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
-    """All tables, after a line on how they came about."""
+    """Returns all tables, after a paragraph on how they were measured."""
     how = (
         f"`make bench` on {about['measured'][:10]}, {about['cores']} cores for broker, Spark and "
         f"workers together, {about['scale']:g} of the rows, medians of {about['rounds']} rounds. "
-        "Ratios are of figures of the same round; the spread is from the lowest to the highest. "
-        "Quix Streams gets a tenth of the rows that the others get. "
-        "Of what is not a ratio (CPU, steps, peaks) the tables have the last round."
+        "Ratios compare figures of the same round; the spread is from the lowest to the highest. "
+        "Quix Streams gets a tenth of the others' rows. "
+        "All other figures (CPU, steps, peaks) are of the last round."
     )
     head = ["# Measurements", "", how, "", "![All medians](results.png)", ""]
     return "\n".join([*head, *map(markdown, measured)])
@@ -91,13 +91,13 @@ def _text(value: object) -> str:
 
 
 def write_json(file: Path, about: Mapping[str, Any], measured: Sequence[Measured]) -> None:
-    """All figures, with what they were measured on."""
+    """Writes all figures and the conditions of the measurement."""
     content = {**about, "scenarios": [asdict(one) for one in measured]}
     file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def read_json(file: Path) -> tuple[int, float, list[Measured]]:
-    """The rounds, the scale and the figures of an earlier run."""
+    """Returns the rounds, scale and figures of an earlier run."""
     content = json.loads(file.read_text())
     scenarios = [Measured(**one) for one in content["scenarios"]]
     return content["rounds"], content["scale"], scenarios

@@ -1,19 +1,19 @@
-"""What is measured: pure values."""
+"""The scenarios measured: plain values."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 SPARE = 1_000
-"""Records left in each partition, more than one poll takes: see `contestants.Arena.batches`."""
+"""Records left in each partition, more than one poll returns: see `contestants.Arena.batches`."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """What is in the source topic.
+    """The records of the source topic.
 
     Attributes:
         size: Bytes of a value.
-        partitions: Of source and target.
+        partitions: Number of partitions of source and target.
         key: Whether records have a key, of 8 bytes.
         header: Whether records have a header, of 16 bytes.
     """
@@ -36,7 +36,7 @@ class Records:
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of one record, roughly."""
+        """Approximate size of one record in bytes."""
         return self.size + (8 if self.key else 0) + (16 if self.header else 0)
 
 
@@ -45,9 +45,9 @@ class Throughput:
     """One large batch.
 
     Attributes:
-        records: What is in the source.
-        rows: So many.
-        loops: Whether the plain loops and Quix Streams take part.
+        records: The source's records.
+        rows: Number of rows.
+        loops: Whether the plain loops and Quix Streams are measured, too.
     """
 
     records: Records
@@ -62,12 +62,12 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Triggers:
-    """Many batches of one size, of which the first do not count.
+    """Many batches of one size, the first of which do not count.
 
     Attributes:
-        records: What is in the source.
-        rows: Of one trigger.
-        count: Triggers that count.
+        records: The source's records.
+        rows: Rows per trigger.
+        count: Number of triggers that count.
     """
 
     records: Records
@@ -78,7 +78,7 @@ class Triggers:
 
     @property
     def batches(self) -> int:
-        """Triggers to run."""
+        """Number of triggers to run."""
         return self.count + self.WARM
 
     @property
@@ -89,13 +89,13 @@ class Triggers:
 
 @dataclass(frozen=True)
 class Growth:
-    """What becomes of the driver's own part as partitions and members grow.
+    """How the driver's own time grows with partitions and members.
 
     Attributes:
-        rows: Of each partition in each batch.
-        sizes: Numbers of partitions and members.
-        batches: Triggers to run.
-        name: As it stands in tables.
+        rows: Rows of each partition in each batch.
+        sizes: Pairs of numbers of partitions and members.
+        batches: Number of triggers to run.
+        name: Name in tables.
     """
 
     rows: int
@@ -108,7 +108,7 @@ GROWTH = Growth(20, ((4, 1), (64, 1), (250, 1), (500, 1), (500, 64), (500, 200))
 
 
 def throughputs(scale: float) -> list[Throughput]:
-    """Large batches; ``scale`` 1 is about 200 MB each."""
+    """Returns scenarios of large batches, of about 200 MB each at scale 1."""
 
     def rows(records: Records) -> int:
         most = 2_000_000 if records.size <= 100 else 200_000_000 // records.record_bytes
@@ -128,7 +128,7 @@ def throughputs(scale: float) -> list[Throughput]:
 
 
 def triggers(scale: float) -> list[Triggers]:
-    """Small, middling and many-partitioned batches."""
+    """Returns scenarios of small and medium batches, and of many partitions."""
 
     def count(most: int) -> int:
         return max(3, int(most * scale))

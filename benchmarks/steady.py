@@ -1,4 +1,4 @@
-"""Many small batches for a long time: nothing may grow.
+"""Runs many small batches for a long time, to show that no resource grows.
 
 .venv/bin/python benchmarks/steady.py --minutes 60
 """
@@ -35,20 +35,20 @@ _GROUP = "steady"
 
 @dataclass(frozen=True)
 class Sample:
-    """How things stand.
+    """One sample.
 
     Attributes:
-        minutes: Since the first sample.
-        batches: So far.
-        driver_mib: Resident memory of the driver's Python, in which this program runs too.
-        driver_threads: Of the same process.
+        minutes: Time since the start.
+        batches: Number of batches so far.
+        driver_mib: Resident memory of the driver's Python process, which also runs this program.
+        driver_threads: Number of threads of that process.
         jvm_mib: Resident memory of the driver's JVM.
-        jvm_threads: Of the same process.
-        workers: Python workers and the daemon that forks them.
-        workers_mib: Resident memory of the largest of them.
-        workers_threads: Of all of them.
-        transactional_ids: That the broker knows.
-        members: Of the group.
+        jvm_threads: Number of threads of the JVM.
+        workers: Number of Python workers, including the daemon that forks them.
+        workers_mib: Resident memory of the largest worker.
+        workers_threads: Number of threads of all workers.
+        transactional_ids: Number of transactional ids that the broker knows.
+        members: Number of group members.
     """
 
     minutes: float
@@ -93,7 +93,7 @@ def _sample(broker: EmbeddedKafka, wire: Wire, minutes: float, batches: int) -> 
 
 @contextlib.contextmanager
 def _fed(broker: EmbeddedKafka, topic: str) -> Iterator[None]:
-    """Records come in at an even pace while the block runs."""
+    """Produces records at a constant rate while the block runs."""
     stop = threading.Event()
 
     def feed() -> None:
@@ -116,13 +116,13 @@ def _fed(broker: EmbeddedKafka, topic: str) -> Iterator[None]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--minutes", default=60.0, show_default=True, help="How long it goes on.")
-@click.option("--every", default=60.0, show_default=True, help="Seconds from sample to sample.")
-@click.option("--trigger", default=0.0, show_default=True, help="Seconds from batch to batch.")
+@click.option("--minutes", default=60.0, show_default=True, help="Duration in minutes.")
+@click.option("--every", default=60.0, show_default=True, help="Seconds between samples.")
+@click.option("--trigger", default=0.0, show_default=True, help="Seconds between batches.")
 @click.option("--to", type=click.Path(path_type=Path), default=Path("docs/performance/steady.json"),
-              show_default=True, help="Where the samples go.")  # fmt: skip
+              show_default=True, help="File for the samples.")  # fmt: skip
 def main(*, minutes: float, every: float, trigger: float, to: Path) -> None:
-    """Runs one query with as many small batches as it can, and tells what it holds."""
+    """Run one query with as many small batches as possible, and sample its resources."""
     samples: list[Sample] = []
     batches = 0
 
@@ -170,7 +170,7 @@ def main(*, minutes: float, every: float, trigger: float, to: Path) -> None:
 
 
 def _picked(samples: list[Sample]) -> list[Sample]:
-    """About six of them, the first and the last among them."""
+    """Returns about six samples, including the first and the last."""
     step = max(1, (len(samples) - 1) // 5)
     return [*samples[:-1:step], samples[-1]]
 

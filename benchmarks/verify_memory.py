@@ -1,4 +1,4 @@
-"""Peak memory of ``spark-eos verify``, for topics of growing size.
+"""Measures peak memory of ``spark-eos verify`` for topics of growing size.
 
 .venv/bin/python benchmarks/verify_memory.py --records 4000000
 """
@@ -23,7 +23,7 @@ _PARTITIONS = 4
 
 
 def _produce(broker: EmbeddedKafka, source: str, target: str, count: int, size: int) -> None:
-    """The same records into both; those of the target name their source records."""
+    """Writes the same records to both topics; those of the target have a position header."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50})
     value = b"x" * size
     for number in range(count):
@@ -42,7 +42,7 @@ def _produce(broker: EmbeddedKafka, source: str, target: str, count: int, size: 
 
 
 def _verify(broker: EmbeddedKafka, source: str, target: str) -> tuple[float, float, float]:
-    """Peak MiB, seconds, and MiB of the largest temporary database that was seen."""
+    """Returns peak MiB, seconds, and MiB of the largest temporary database observed."""
     command = [str(Path(sys.executable).with_name("spark-eos")), "verify", "--input", source]
     command += ["--output", target, "--position-header", "position"]
     command += ["--bootstrap-servers", broker.bootstrap_servers]
@@ -68,11 +68,16 @@ def _size(file: Path) -> int:
 
 
 @click.command()
-@click.option("--records", default=4_000_000, show_default=True, help="Of the largest input.")
+@click.option(
+    "--records",
+    default=4_000_000,
+    show_default=True,
+    help="Number of records of the largest input.",
+)
 @click.option("--size", default=112, show_default=True, help="Bytes of a record's value.")
 def main(records: int, size: int) -> None:
-    """Measures the peak resident memory of the verifying process."""
-    table = Table(title=f"As many records out as in, {size} bytes a value")
+    """Measure the peak resident memory of the verifying process."""
+    table = Table(title=f"As many records out as in, {size} bytes per value")
     for column in ("records in", "peak MiB", "database MiB", "seconds"):
         table.add_column(column, justify="right")
     with EmbeddedKafka(heap="1g") as broker:

@@ -75,7 +75,8 @@ def enrich(records: DataFrame, errors_topic: str | None = None) -> DataFrame:
     )
     is_order = F.col("problem").isNull()
     if errors_topic is None:
-        rejected = F.raise_error(F.concat_ws(" ", _position(), F.lit("is no order:"), "problem"))
+        message = F.concat_ws(" ", _position(), F.lit("is not an order:"), "problem")
+        rejected = F.raise_error(message)
         headers, topic = F.col("headers"), F.lit(None).cast("string")
     else:
         rejected = F.col("value")

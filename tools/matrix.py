@@ -1,8 +1,8 @@
-"""``make matrix``: the tests on other versions of Python, Spark and Kafka.
+"""``make matrix``: runs the tests with other versions of Python, Spark and Kafka.
 
-Each pair of Python and Spark has an environment of its own below .venv/matrix, from the pinned
-packages and constraints-spark-*.txt. Results go to docs/matrix.json and docs/versions.md, each as
-soon as it is there.
+Each pair of Python and Spark has its own environment below .venv/matrix, with the pinned packages
+and constraints-spark-*.txt. Each result is written to docs/matrix.json and docs/versions.md as soon
+as it is known.
 """
 
 import datetime
@@ -29,13 +29,13 @@ _PYTHONS: Final = ("python3.10", "python3.11", "python3.12", "python3.13")
 
 
 def _pins(file: Path) -> dict[str, Requirement]:
-    """The versions of pyspark in a file, with the markers that say for which Python."""
+    """Returns the versions of pyspark in a file; their markers name the Python versions."""
     lines = re.findall(r"^pyspark==[^\\\n]+", file.read_text(encoding="utf-8"), re.MULTILINE)
     found = [Requirement(line) for line in lines]
     return {one.version: pin for pin in found for one in pin.specifier}
 
 
-# Those that `make` is told of; constraints.txt alone has the newest one for each Python.
+# Versions for `make SPARK=`; constraints.txt itself has the newest one for each Python.
 _OTHERS: Final = {
     version: pin
     for file in ROOT.glob("constraints-spark-*.txt")
@@ -50,7 +50,7 @@ KAFKAS: Final = sorted(
 
 
 def _version(python: str) -> str | None:
-    """The full version of an interpreter; None if there is none of the name."""
+    """Returns the full version of an interpreter; None if it does not exist or run."""
     try:
         said = subprocess.run(
             [python, "-c", "import platform; print(platform.python_version())"],
@@ -58,7 +58,7 @@ def _version(python: str) -> str | None:
             text=True,
             check=True,
         )
-    except (OSError, subprocess.CalledProcessError):  # pyenv has names for what it does not run
+    except (OSError, subprocess.CalledProcessError):  # pyenv's shims may exist without a version
         return None
     return said.stdout.strip()
 
@@ -69,12 +69,18 @@ def _runs_on(version: str, spark: str) -> bool:
 
 
 @click.command(context_settings={"max_content_width": 100})
-@click.option("--python", "pythons", multiple=True, metavar="COMMAND", help="Such as python3.12.")
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    metavar="COMMAND",
+    help="Python to use, such as python3.12.",
+)
 @click.option("--spark", "sparks", multiple=True, type=click.Choice(SPARKS))
 @click.option("--kafka", "kafkas", multiple=True, type=click.Choice(KAFKAS))
-@click.option("--full", is_flag=True, help="All combinations of what is found.")
-@click.option("--resume", is_flag=True, help="Leave out what has passed at this very commit.")
-@click.option("--processes", default=2, show_default=True, help="So many tests at a time.")
+@click.option("--full", is_flag=True, help="Run all combinations that are possible here.")
+@click.option("--resume", is_flag=True, help="Skip combinations that passed at this commit.")
+@click.option("--processes", default=2, show_default=True, help="Number of parallel tests.")
 @click.argument("tests", nargs=-1, metavar="[TESTS]...")
 def main(
     *,
@@ -88,8 +94,9 @@ def main(
 ) -> None:
     """Run the tests, or TESTS, on combinations of versions.
 
-    By default all of Spark and Kafka on this Python, and the newest of both on every other one.
-    Options choose instead, and are combined with each other. Exit status 1 if a test fails.
+    By default all versions of Spark and Kafka on this Python, and the newest of both on every
+    other Python. Options choose other combinations: all of the given versions with each other.
+    Exit status 1 if a test fails.
     """
     found = {name: version for name in pythons or _PYTHONS if (version := _version(name))}
     if missing := [name for name in pythons if name not in found]:
@@ -110,8 +117,8 @@ def main(
     failed = False
     for python, spark, kafka in chosen:
         click.echo(f"Python {found[python]}, Spark {spark}, Kafka {kafka}")
-        if resume and (spark, kafka, found[python], _told(tests)) in passed:
-            click.echo("has passed")
+        if resume and (spark, kafka, found[python], _label(tests)) in passed:
+            click.echo("passed before")
             continue
         result = _run(python, found[python], spark, kafka, processes, tests, commit)
         keep(result)
@@ -120,7 +127,7 @@ def main(
     raise SystemExit(int(failed))
 
 
-def _told(tests: tuple[str, ...]) -> str:
+def _label(tests: tuple[str, ...]) -> str:
     return " ".join(tests) or "all"
 
 
@@ -143,7 +150,7 @@ def _run(
         subprocess.run(
             [
                 *(str(venv / "bin" / "python"), "-m", "pytest", "-m", "not slow"),
-                # The first tests of an environment also prepare its archive of classes.
+                # The first tests of an environment also create its class data archive.
                 "--timeout=600",
                 *("--numprocesses", str(processes), "--dist", "worksteal"),
                 *(f"--junitxml={report}", *tests),
@@ -160,7 +167,7 @@ def _run(
         spark=spark,
         kafka=kafka,
         java=str(find_java().major),
-        tests=_told(tests),
+        tests=_label(tests),
         passed=counts["tests"] - failed - counts["skipped"],
         failed=failed,
         skipped=counts["skipped"],
@@ -170,7 +177,7 @@ def _run(
 
 
 def _commit() -> str:
-    """The commit, abbreviated; with a plus if what is tested is not what it says."""
+    """Returns the abbreviated commit, with a plus if tracked files have been changed."""
     results = [f":!{file.relative_to(ROOT)}" for file in (RESULTS, PAGE)]
     changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *results)
     return _git("rev-parse", "--short=7", "HEAD") + ("+" if changes else "")

@@ -1,8 +1,7 @@
 """Writes docs/options.md from the code: signatures, docstrings and click's commands.
 
-The page is committed, so that it can be read where the code is read, and a change of an option
-shows in its review; ``tests/integration/docs/test_docs_pages.py`` fails while it is not what this
-module makes.
+The page is committed, so that it can be read beside the code and reviews show changed options.
+``tests/integration/docs/test_docs_pages.py`` fails if it differs from this module's output.
 """
 
 import inspect
@@ -25,23 +24,23 @@ _ARGUMENT: Final = re.compile(r"^    (\w+): (.*(?:\n      +.*)*)", re.MULTILINE)
 
 _HEAD: Final = """# Options
 
-This page is made from the code by `make docs`.
+`make docs` generates this page from the code.
 
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     return _HEAD + "\n".join([*_sink(), *_commands(), *_jobs()])
 
 
 def _sink() -> Iterator[str]:
-    yield "## ExactlyOnceSink\n\nAll by keyword; those without a default are required.\n"
+    yield "## ExactlyOnceSink\n\nKeyword arguments; those without a default are required.\n"
     yield _arguments(ExactlyOnceSink, inspect.getdoc(ExactlyOnceSink) or "")
     yield (
-        "`kafka` takes what librdkafka's\n"
+        "`kafka` takes the producer settings in librdkafka's\n"
         "[CONFIGURATION.md](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)"
-        "\nhas for producers, but for what the sink itself decides, and hands it to all clients.\n"
+        "\nexcept those that the sink sets itself, and applies them to all clients.\n"
     )
     yield "## sink.read\n"
     yield _arguments(ExactlyOnceSink.read, inspect.getdoc(ExactlyOnceSink.read) or "")
@@ -80,7 +79,7 @@ def _code(value: Any) -> str:
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [heads, ("---",) * len(heads), *rows]
-    # A bar would end the cell, even in code.
+    # Unescaped, a bar would end the cell, even in code.
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
@@ -116,4 +115,4 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    sys.stdout.write(f"{PAGE} is written\n")
+    sys.stdout.write(f"wrote {PAGE}\n")

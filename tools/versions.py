@@ -1,4 +1,4 @@
-"""Writes the table of docs/versions.md from the results that ``make matrix`` keeps beside it."""
+"""Writes the table in docs/versions.md from the results of ``make matrix`` in docs/matrix.json."""
 
 import json
 import re
@@ -15,19 +15,19 @@ _TABLE: Final = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->
 
 @dataclass(frozen=True)
 class Result:
-    """What became of the tests on one combination of versions.
+    """The result of the tests on one combination of versions.
 
     Attributes:
-        python: The version of Python, as ``3.11.7``.
-        spark: Of PySpark.
-        kafka: Of the embedded brokers.
-        java: Of the Java that runs Spark and the brokers.
+        python: Version of Python, such as ``3.11.7``.
+        spark: Version of PySpark.
+        kafka: Version of the embedded brokers.
+        java: Version of the Java that runs Spark and the brokers.
         tests: ``all``, or the files that were run.
-        passed: Number of tests.
+        passed: Number of tests that passed.
         failed: Number of tests that failed or could not be set up.
-        skipped: Number of tests.
-        date: The day, as ``2026-11-21``.
-        commit: The commit that was tested, abbreviated; with a plus if there were changes.
+        skipped: Number of tests that were skipped.
+        date: Day of the run, such as ``2026-11-21``.
+        commit: The tested commit, abbreviated, with a plus if there were uncommitted changes.
     """
 
     python: str
@@ -43,19 +43,19 @@ class Result:
 
     @property
     def combination(self) -> tuple[str, str, str, str]:
-        """What a newer result replaces."""
+        """The key by which a newer result replaces an older one."""
         return self.spark, self.kafka, self.python, self.tests
 
 
 def read_results() -> list[Result]:
-    """All results there are, in the page's order."""
+    """Returns all results, in the page's order."""
     if not RESULTS.exists():
         return []
     return [Result(**one) for one in json.loads(RESULTS.read_text(encoding="utf-8"))]
 
 
 def keep(result: Result) -> None:
-    """Adds a result, in the place of an older one of the same combination; writes the page."""
+    """Adds a result, replaces an older one of the same combination, and writes the page."""
     others = [one for one in read_results() if one.combination != result.combination]
     results = sorted([*others, result], key=lambda one: one.combination)
     text = json.dumps([asdict(one) for one in results], indent=1)
@@ -64,7 +64,7 @@ def keep(result: Result) -> None:
 
 
 def page() -> str:
-    """The whole page, with the table as it should be."""
+    """Returns the whole page with the current table."""
     lines = [
         "| Spark | Kafka | Python | Java | tests | passed | failed | skipped | when | commit |",
         "| --- | --- | --- | --- | --- | ---: | ---: | ---: | --- | --- |",
@@ -79,7 +79,7 @@ def page() -> str:
 
 
 def write_page() -> None:
-    """Brings docs/versions.md up to date."""
+    """Updates docs/versions.md."""
     PAGE.write_text(page(), encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
-"""A transactional producer with rows from memory: as fast as librdkafka writes from Python.
+"""A transactional producer with rows from memory: the fastest that librdkafka writes from Python.
 
-Takes servers, target, rows and bytes of a value; prints rows per second.
+Arguments: servers, target, rows and bytes of a value. Prints rows per second.
 """
 
 import json
@@ -9,11 +9,11 @@ import time
 
 from confluent_kafka import Producer
 
-_OF_A_TRANSACTION = 100_000
+_ROWS_PER_TRANSACTION = 100_000
 
 
 def main() -> None:
-    """One process, one large transaction after another."""
+    """Run one large transaction after another in one process."""
     servers, target, rows, size = sys.argv[1:]
     producer = Producer(
         {
@@ -26,9 +26,9 @@ def main() -> None:
     producer.init_transactions()
     value, total = b"x" * int(size), int(rows)
     started = time.monotonic()
-    for first in range(0, total, _OF_A_TRANSACTION):
+    for first in range(0, total, _ROWS_PER_TRANSACTION):
         producer.begin_transaction()
-        for number in range(first, min(total, first + _OF_A_TRANSACTION)):
+        for number in range(first, min(total, first + _ROWS_PER_TRANSACTION)):
             while True:
                 try:
                     producer.produce(target, value, b"%08d" % number)

@@ -1,6 +1,6 @@
-"""A consume-transform-produce loop with transactions, as confluent-kafka's documentation has it.
+"""A consume-transform-produce loop with transactions, as in confluent-kafka's documentation.
 
-Takes servers, source, target, rows and partitions; prints rows per second.
+Arguments: servers, source, target, rows and partitions. Prints rows per second.
 """
 
 import json
@@ -13,7 +13,7 @@ _AT_ONCE = 10_000
 
 
 def main() -> None:
-    """One process, one transaction for each helping."""
+    """Run one transaction per group of messages in one process."""
     servers, source, target, rows, partitions = sys.argv[1:]
     common = {"bootstrap.servers": servers}
     consumer = Consumer(

@@ -1,6 +1,6 @@
-"""Quix Streams with exactly-once; runs in a virtual environment of its own.
+"""Quix Streams with exactly-once; runs in its own virtual environment.
 
-Takes servers, source, target and rows; prints rows per second.
+Arguments: servers, source, target and rows. Prints rows per second.
 """
 
 import json
@@ -12,7 +12,7 @@ from quixstreams import Application
 
 
 def main() -> None:
-    """One process, its defaults but for the guarantee."""
+    """Run Quix Streams in one process, with its defaults except for the guarantee."""
     servers, source, target, rows = sys.argv[1:]
     application = Application(
         broker_address=servers,

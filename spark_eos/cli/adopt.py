@@ -48,5 +48,5 @@ def _outcome(group_id: str, finished: FinishedBatches, *, unset: bool, dry_run: 
     partitions = count(len(finished.ends), "partition")
     if not unset:
         return f"Group {group_id} has these offsets already: {where}, {partitions}."
-    verb = "would go on" if dry_run else "goes on"
+    verb = "would continue" if dry_run else "continues"
     return f"Group {group_id} {verb} from {where}, in {partitions}."

@@ -99,5 +99,5 @@ def connected(query: Query) -> Iterator[Wire]:
 
 
 def terminal() -> Console:
-    """Returns standard output, as wide as the terminal, or 100 columns if it is none."""
+    """Returns standard output, as wide as the terminal, or 100 columns otherwise."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)

@@ -57,7 +57,7 @@ def _notify(observer: OnBatch, report: BatchReport) -> None:
     except Exception:
         logger.warning(
             "on_batch: %s failed after batch %d of group %s; the batch is committed, and the "
-            "query goes on",
+            "query continues",
             getattr(observer, "__qualname__", type(observer).__name__),
             report.batch_id,
             report.group_id,

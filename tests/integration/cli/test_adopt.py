@@ -93,13 +93,14 @@ def test_a_query_of_sparks_own_sink_goes_on(flow: Flow, spark_eos_session: Spark
     flow.produce(range(50, 80))
 
     dry = _adopt(flow, "--dry-run")
-    assert dry.output.splitlines()[-1].startswith(f"Group {flow.group_id} would go on from the end")
+    last = dry.output.splitlines()[-1]
+    assert last.startswith(f"Group {flow.group_id} would continue from the end")
     assert flow.committed() == {}
     result = _adopt(flow)
     assert result.output.splitlines() == [
         f"{flow.source}-0: 25",
         f"{flow.source}-1: 25",
-        f"Group {flow.group_id} goes on from the end of batch 2, in 2 partitions.",
+        f"Group {flow.group_id} continues from the end of batch 2, in 2 partitions.",
     ]
     assert flow.committed() == {0: 25, 1: 25}
     again = _adopt(flow)
@@ -152,7 +153,7 @@ def test_the_first_batch_has_not_finished(flow: Flow) -> None:
     _checkpoint(flow, {0: 10, 1: 10}, finished=False)
     _refused(flow, "batch 0 of the checkpoint was begun")
     result = _adopt(flow, "--repeat-unfinished")
-    assert result.output.splitlines()[-1].endswith("goes on from the start, in 2 partitions.")
+    assert result.output.splitlines()[-1].endswith("continues from the start, in 2 partitions.")
     assert flow.committed() == {0: 0, 1: 0}
 
 

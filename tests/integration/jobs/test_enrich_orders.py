@@ -135,5 +135,6 @@ def test_without_errors_topic_the_first_that_is_no_order_is_named(
     spark_eos_session: SparkSession,
 ) -> None:
     frame = job("enrich_orders").enrich(records(spark_eos_session, an_order(), b"{"))
-    with pytest.raises(SparkRuntimeException, match="source orders-0 offset 1 is no order: no val"):
+    problem = "source orders-0 offset 1 is not an order: no val"
+    with pytest.raises(SparkRuntimeException, match=problem):
         frame.collect()

@@ -92,7 +92,7 @@ def test_mistakes_are_named(flow: Flow, spark_eos_session: SparkSession) -> None
         produce(spark, broker, "no-such", [{"value": "a"}])
     with pytest.raises(TopicNotFoundError, match="topic 'no-such' does not exist"):
         consume_committed(spark, broker, "no-such")
-    with pytest.raises(ValueError, match="no column offset, val; it may have headers, key,"):
+    with pytest.raises(ValueError, match="no column offset, val; allowed are headers, key,"):
         produce(spark, broker, flow.source, [{"value": "a"}, {"val": "b", "offset": 1}])
     # Nothing of it was produced.
     assert consume_committed(spark, broker, flow.source).count() == 0
