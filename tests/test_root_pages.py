@@ -1,4 +1,4 @@
-"""README, CHANGELOG, CONTRIBUTING and SECURITY: their links lead somewhere, their names are real."""
+"""README, CHANGELOG, CONTRIBUTING, SECURITY: their links lead somewhere, their names are real."""
 
 import inspect
 import re
