@@ -265,7 +265,9 @@ class GroupMembership:
 
     def _acknowledged(self) -> bool:
         """Whether the broker knows that each member owns exactly what it is assigned."""
-        return all(member.owned == member.acknowledged for member in self._members.values())
+        # A copy, since the heartbeat thread asks without the lock: a takeover that changed the
+        # members meanwhile would end that thread.
+        return all(member.owned == member.acknowledged for member in list(self._members.values()))
 
     def _beat(self) -> None:
         with self._lock:

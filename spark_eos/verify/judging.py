@@ -10,8 +10,9 @@ from spark_eos.verify.ledger import AHEAD, Ledger
 from spark_eos.verify.markers import Fate
 from spark_eos.verify.places import Places, Position
 
-_OUTPUTS_REMOVED = "missing outputs, because retention has removed outputs"
-_INPUTS_REMOVED = "outputs without an input, because retention has removed inputs"
+# Keys of the JSON document's ``unjudged``, so a public interface.
+_OUTPUTS_REMOVED = "missing outputs, where retention has removed outputs"
+_INPUTS_REMOVED = "outputs without an input, where retention has removed inputs"
 
 
 @dataclass(frozen=True)

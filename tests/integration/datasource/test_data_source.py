@@ -206,7 +206,7 @@ def test_rows_that_were_not_checked_are_not_written(
     flow.produce(range(40))
     frame = transform(read(spark_eos_session, flow))
     unchecked = frame.writeStream.format("kafka-eos").options(**options(flow))
-    with pytest.raises(StreamingQueryException, match=r"start the query from write_stream"):
+    with pytest.raises(StreamingQueryException, match=r"start the query with write_stream"):
         unchecked.trigger(availableNow=True).start().awaitTermination()
     assert flow.written() == []
     assert flow.committed() == {}
