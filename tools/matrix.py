@@ -149,7 +149,9 @@ def _run(
         report = Path(directory, "report.xml")
         subprocess.run(
             [
-                *(str(venv / "bin" / "python"), "-m", "pytest", "-m", "not slow"),
+                *(str(venv / "bin" / "python"), "-m", "pytest"),
+                # Files that are named are run whole.
+                *(() if tests else ("-m", "not slow")),
                 # The first tests of an environment also create its class data archive.
                 "--timeout=600",
                 *("--numprocesses", str(processes), "--dist", "worksteal"),

@@ -53,6 +53,7 @@ def test_the_error_table_says_what_the_code_does() -> None:
         Code.INVALID_TRANSACTION_TIMEOUT,
         Code.UNSTABLE_OFFSET_COMMIT,
         Code.UNRELEASED_INSTANCE_ID,
+        Code.TRANSACTIONAL_ID_NOT_FOUND,
         Code.UNKNOWN_SERVER_ERROR,
     }
     assert {str(int(code)) for code in set(Code) - elsewhere} <= codes.keys()

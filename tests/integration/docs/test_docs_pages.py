@@ -186,7 +186,7 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "spark-submit": _spark_submit,
     "make": _make,
     "python": _python,
-    **dict.fromkeys(("git", "cd", "pip", "source", *_KAFKAS), _not_run),
+    **dict.fromkeys(("pip", *_KAFKAS), _not_run),
 }
 
 
