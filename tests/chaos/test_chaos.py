@@ -1,5 +1,6 @@
 """Faults from a fixed seed against a running query; ``make chaos`` does it with others."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -21,10 +22,16 @@ from chaos.schedule import (
     Kind,
     schedule,
 )
+from spark_eos import ExactlyOnceSink
 from support.jobs import ROOT
 from support.versions import needs_data_sources
 
 _TESTS = ROOT / "tests"
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_a_load_sets_options_that_the_sink_has(load: str) -> None:
+    assert LOADS[load].options.keys() <= inspect.signature(ExactlyOnceSink).parameters.keys()
 
 
 def test_a_seed_tells_the_whole_schedule() -> None:
