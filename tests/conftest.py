@@ -13,14 +13,11 @@ from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.proxy import KafkaProxy, clean
 from support.secured import Secured, secured_kafka
-from support.versions import HAS_DATA_SOURCES
 
 pytest_plugins = ["pytester"]
 # Spark's workers find there what tests define.
 _PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
-# It imports what Spark 4.0 does not have.
-collect_ignore = [] if HAS_DATA_SOURCES else ["test_data_source.py"]
 
 
 @pytest.fixture

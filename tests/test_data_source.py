@@ -11,10 +11,19 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+from spark_eos.errors import UnsupportedPipelineError
+from support.flow import Flow
+from support.queries import QueryProcess, relay, until
+from support.versions import HAS_DATA_SOURCES, NO_DATA_SOURCES
+
+if not HAS_DATA_SOURCES:
+    pytest.skip(NO_DATA_SOURCES, allow_module_level=True)
+
+# What Spark 4.0 does not have.
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 from spark_eos import KafkaEosDataSource, write_stream
-from spark_eos.errors import UnsupportedPipelineError
 from support.data_sources import (
     end_keepers,
     keepers,
@@ -24,8 +33,6 @@ from support.data_sources import (
     write_available,
     writer,
 )
-from support.flow import Flow
-from support.queries import QueryProcess, relay, until
 
 # The main cases are in test_fronts.py.
 pytestmark = pytest.mark.slow
