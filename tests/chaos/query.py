@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -24,6 +25,8 @@ from spark_eos import BatchReport, ExactlyOnceSink, read_from_group
 from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session
 from spark_eos.testing.broker_properties import free_ports
+
+_GIVEN_UP = "Python worker failed to connect back"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +121,7 @@ def main() -> None:
     restart = Path(settings["control"]) / "restart"
     parent = os.getppid()
     while True:
-        query = writer.start()
+        query = _start(writer)
         print(f"STARTED {time.monotonic():.3f}", flush=True)
         look = _progress(query, Path(settings["reports"])) if data_source else _nothing
         while query.isActive and not restart.exists():
@@ -133,6 +136,20 @@ def main() -> None:
         query.awaitTermination()
         print("DONE", flush=True)
         return
+
+
+def _start(writer: DataStreamWriter, more: int = 3) -> StreamingQuery:
+    """Starts the query, again where Spark gives a worker up that has not connected in time.
+
+    On Spark Connect that is 10 s, which no setting changes, and a busy machine may need longer.
+    """
+    try:
+        return writer.start()
+    except PySparkException as error:
+        if not more or _GIVEN_UP not in str(error):
+            raise
+    print(f"NOT STARTED {time.monotonic():.3f}: {_GIVEN_UP}", flush=True)
+    return _start(writer, more - 1)
 
 
 def _nothing() -> None:

@@ -18,8 +18,8 @@ from spark_eos.verify import Verdict, verify
 
 # Seconds from a fault to the next committed transaction that are called a recovery.
 BAR = 5.0
-_PATIENCE = 150.0
-_DRAIN_PATIENCE = 240.0
+_PATIENCE = 300.0
+_DRAIN_PATIENCE = 480.0
 _DRAINS = 3
 _REFUSED = "Message size too large"
 _MARKERS_SKIPPED = "these partitions are likely deleted already and hence can be skipped"

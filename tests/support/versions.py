@@ -20,7 +20,7 @@ STALE_EPOCH: Final = Code.STALE_MEMBER_EPOCH if _BY_ID else Code.ILLEGAL_GENERAT
 HAS_DATA_SOURCES: Final = Version(pyspark.__version__) >= Version("4.1")
 """Whether Spark lets Python write streams as a data source."""
 
+NO_DATA_SOURCES: Final = "needs Spark 4.1: DataSourceStreamArrowWriter"
+
 needs_topic_ids = pytest.mark.skipif(not _BY_ID, reason="needs Kafka 4.4: TxnOffsetCommit 6")
-needs_data_sources = pytest.mark.skipif(
-    not HAS_DATA_SOURCES, reason="needs Spark 4.1: DataSourceStreamArrowWriter"
-)
+needs_data_sources = pytest.mark.skipif(not HAS_DATA_SOURCES, reason=NO_DATA_SOURCES)

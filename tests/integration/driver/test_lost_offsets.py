@@ -172,6 +172,25 @@ def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     assert len(flow.values()) == 23
 
 
+def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 1)
+    with running(flow) as runs:
+        runs.batch(5, 5, also={other: (5,)})
+    # An offset that was set has no metadata: of the topic's partitions only the other topic tells.
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 5})
+    _lose(flow, 1)
+    assert _known(flow).partitions == {(other, 0)}
+    # As after the checkpoint was deleted: partition 1 would be written from its beginning.
+    with (
+        running(flow) as runs,
+        pytest.raises(OffsetsLostError, match=f"{flow.source}-1, although it had one before"),
+    ):
+        runs.batch(9, 9, also={other: (9,)})
+    assert flow.committed() == {0: 5}
+    assert len(flow.values()) == 15
+
+
 def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
