@@ -211,10 +211,13 @@ def test_a_keeper_that_does_not_get_ready_is_given_up(
     monkeypatch.syspath_prepend(str(tmp_path))
     kept.settings = {"connect_timeout_ms": 1_000}
     kept.begin(0, 2, 2)
-    with pytest.raises(
-        errors.DeadlineExceededError, match=r"spark_eos\.datasource\.keeper.*connect_timeout_ms"
-    ):
-        kept.plan()
+    # No other test's keeper starts there, which would hold the lock. A socket's path is short.
+    with tempfile.TemporaryDirectory(prefix="eos-") as own:
+        monkeypatch.setattr(tempfile, "tempdir", own)
+        with pytest.raises(
+            errors.DeadlineExceededError, match=r"spark_eos\.datasource\.keeper.*connect_timeout_ms"
+        ):
+            kept.plan()
     assert keepers(kept.flow) == []
 
 

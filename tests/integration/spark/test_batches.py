@@ -264,14 +264,16 @@ def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkS
 
 
 def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
-    flow: Flow, spark_eos_session: SparkSession
+    flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
     """Else consumers of the output would wait for transaction_timeout_ms, a minute."""
     produce_with_hold(flow)
+    held = tmp_path / "held"
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:
             if b"hold" in rows.column("value").to_pylist():
+                held.write_text(str(os.getpid()))
                 time.sleep(60)
             yield rows
 
@@ -281,13 +283,17 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
         sink = ExactlyOnceSink(**flow.options())
         frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
         query = sink.write(frame.mapInArrow(hold, frame.schema)).start()
-        ids = until(flow.open_transactions, lambda: "an open transaction")
         # As one that is busy: one that waits for rows sees the end of them, and aborts. One that is
         # idle would be given a task again, and never do it.
-        busy = {f"slot-{name.rpartition('/')[2]}" for name in ids}
-        for lock, pid in slot_holders(flow.worker_directory).items():
-            if Path(lock).stem in busy:
-                os.kill(pid, signal.SIGSTOP)
+        pid = until(lambda: held.exists() and held.read_text(), lambda: "the held row")
+        holders = slot_holders(flow.worker_directory).items()
+        (slot,) = (Path(lock).stem for lock, holder in holders if holder == int(pid))
+        number = slot.removeprefix("slot-")
+        until(
+            lambda: any(name.endswith(f"/{number}") for name in flow.open_transactions()),
+            lambda: "its open transaction",
+        )
+        os.kill(int(pid), signal.SIGSTOP)
         query.stop()
     finally:
         spark_eos_session.conf.unset(few_rows)
