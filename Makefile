@@ -39,13 +39,14 @@ jars: $(VENV)/.stamp ## Download the jars of embedded brokers and of Spark's Kaf
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
 
-# Tests wait more than they work. Their order is random, and its seed is printed at the end:
-# ARGS="--randomly-seed=n" repeats it, ARGS="-p no:randomly" takes them as they are written.
+# Tests wait more than they work, so there are more processes than processors. They run in a random
+# order that is the same each time; ORDER=default for another, whose seed is printed at the end.
 PROCESSES ?= 3
-PYTEST = $(BIN)/python -m pytest
+ORDER ?= 4170876878
+PYTEST = $(BIN)/python -m pytest --randomly-seed=$(ORDER)
 PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
 
-test: jars ## Run the tests with real brokers and a real Spark; ARGS="-p no:randomly" for a fixed order
+test: jars ## Run the tests with real brokers and a real Spark; ORDER=default for a new random order
 	@$(PYTEST) -m "not slow" $(PARALLEL) $(ARGS)
 
 test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: seconds
