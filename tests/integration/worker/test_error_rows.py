@@ -316,7 +316,7 @@ def test_a_query_ends_and_the_next_writes_every_row(
     reason = str(failure.value)
     assert f"batch 0 of group '{proxied_flow.group_id}'" in reason
     assert f"{proxied_flow.source}-1: {row}" in reason
-    assert _REFUSED.get(row, "not written after 2 rounds (rounds)") in reason
+    assert _REFUSED.get(row, "not written after 2 rounds (max_rounds)") in reason
     proxy.reset()
     assert proxied_flow.values() == []
     assert proxied_flow.committed() == {0: 0, 1: 0}
