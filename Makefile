@@ -42,8 +42,9 @@ jars: $(VENV)/.stamp ## Download the jars of embedded brokers and of Spark's Kaf
 # Tests wait more than they work, so there are more processes than processors. They run in a random
 # order that is the same each time; ORDER=default for another, whose seed is printed at the end.
 PROCESSES ?= 3
-ORDER ?= 4170876878
-PYTEST = $(BIN)/python -m pytest --randomly-seed=$(ORDER)
+test: ORDER ?= 4170876878
+test-slow: ORDER ?= 1954142097
+PYTEST = $(BIN)/python -m pytest $(if $(ORDER),--randomly-seed=$(ORDER))
 PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
 
 test: jars ## Run the tests with real brokers and a real Spark; ORDER=default for a new random order
