@@ -47,7 +47,9 @@ def test_a_users_suite_gets_kafka_and_spark(
     # docs/testing.md
     (documented,) = code_blocks("testing", "python")
     pytester.makepyfile(test_documented=documented, test_of_users=USERS_TESTS)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-q", timeout=120)
+    # The user's tests run as they are written: what is asserted below goes by their order.
+    options = ("-p", "no:cacheprovider", "-p", "no:randomly", "-q")
+    result = pytester.runpytest_subprocess(*options, timeout=300)
     result.assert_outcomes(passed=3, failed=2)
     output = result.stdout.str()
     with_kafka, _, without = output.partition("test_that_fails_without_kafka")
