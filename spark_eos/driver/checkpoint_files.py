@@ -82,6 +82,15 @@ class ArrowFiles:
         except OSError as error:
             raise self._refused(error) from error
 
+    def delete(self, path: str) -> None:
+        """Deletes a directory with everything in it, if it exists."""
+        try:
+            self._fs.delete_dir(f"{self._base}/{path}")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise self._refused(error) from error
+
     def names(self, path: str) -> list[str]:
         """Names in a directory, without hidden ones; empty if the directory does not exist."""
         selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)

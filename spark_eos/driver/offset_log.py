@@ -5,15 +5,21 @@ with each line prefixed by the source's name. A batch's end offsets are in ``off
 start offsets in ``offsets/<batch - 1>``; those of batch 0 are in ``sources/<source>/0``.
 """
 
+import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from spark_eos.batch.plan import BatchRange, Positions
 from spark_eos.errors import CheckpointError
+
+DIRECT: Final = "direct"
+"""The road on which a source partition's own offset is the progress."""
+STAGED: Final = "staged"
+"""The road on which batches are staged in files, and progress partitions hold the progress."""
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
@@ -32,6 +38,9 @@ class Files(Protocol):
 
     def write(self, path: str, text: str) -> None:
         """Replaces a directory's contents with one file of one line."""
+
+    def delete(self, path: str) -> None:
+        """Deletes a directory with everything in it, if it exists."""
 
 
 def parse_positions(lines: list[str], where: str) -> Positions:
@@ -76,6 +85,29 @@ def parse_positions(lines: list[str], where: str) -> Positions:
     return positions
 
 
+def fingerprint_of(began_ms: int, ends: Iterable[str]) -> str:
+    """A fingerprint of a batch: see `OffsetLog.fingerprint`.
+
+    Args:
+        began_ms: When Spark began the batch, in milliseconds since 1970.
+        ends: The end offsets of its sources, as JSON where they are; their order does not matter.
+
+    Example:
+        >>> fingerprint_of(0, ['{"a": 1}', "-"]) == fingerprint_of(0, ['{"a":1}'])
+        True
+    """
+    texts = sorted(_canonical(text) for text in ends if text not in ("", _NO_OFFSET))
+    digest = hashlib.sha256(json.dumps([began_ms, texts]).encode())
+    return digest.hexdigest()[:16]
+
+
+def _canonical(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
+
+
 def _entry(text: str, where: str) -> Positions:
     version, _, body = text.partition("\n")
     if version.strip() not in ("v1", "v2"):
@@ -115,11 +147,15 @@ class Note:
 
     Attributes:
         group_id: The group whose query last wrote from the checkpoint; None if none has.
-        topic_ids: Ids of the topics that it has read.
+        topic_ids: Ids of the topics that it has read, or of its progress topic.
+        delivery: The road that the query takes, "direct" or "staged".
+        progress_partitions: Number of progress partitions it has used.
     """
 
     group_id: str | None = None
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
+    delivery: str = DIRECT
+    progress_partitions: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "Note":
@@ -127,14 +163,23 @@ class Note:
         try:
             fields = json.loads(text)
             ids = {topic: uuid.UUID(text) for topic, text in fields["topic_ids"].items()}
-            return cls(str(fields["group_id"]), ids)
+            return cls(
+                str(fields["group_id"]),
+                ids,
+                str(fields.get("delivery", DIRECT)),
+                int(fields.get("progress_partitions", 0)),
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()
 
     def text(self) -> str:
         """The note as a line of JSON."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
-        return json.dumps({"group_id": self.group_id, "topic_ids": ids})
+        fields: dict[str, Any] = {"group_id": self.group_id, "topic_ids": ids}
+        if self.delivery != DIRECT:
+            fields["delivery"] = self.delivery
+            fields["progress_partitions"] = self.progress_partitions
+        return json.dumps(fields)
 
 
 def _greatest(names: list[str]) -> int | None:
@@ -242,6 +287,27 @@ class OffsetLog:
             return int(json.loads(lines[1])["batchTimestampMs"])
         except (IndexError, KeyError, TypeError, ValueError):
             return 0
+
+    def fingerprint(self, batch_id: int) -> str:
+        """A fingerprint of what a batch consists of: its sources' end offsets, and when it began.
+
+        A batch that Spark repeats from the checkpoint keeps it; one that Spark has planned anew,
+        after an older checkpoint was put back, does not.
+
+        Args:
+            batch_id: Spark's number of a batch that it has begun.
+
+        Returns:
+            16 hexadecimal digits.
+
+        Raises:
+            CheckpointError: The offset log doesn't have the batch.
+        """
+        text = self._files.read(f"offsets/{batch_id}")
+        if text is None:
+            raise CheckpointError(f"the checkpoint's offsets/{batch_id} is missing")
+        lines = [_PREFIX.sub("", line.strip()) for line in text.split("\n")[2:]]
+        return fingerprint_of(self.began_ms(batch_id), lines)
 
     def note(self) -> Note:
         """What the checkpoint's offsets belong to, as last noted.

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_eos.batch.plan import BatchRange
-from spark_eos.driver.offset_log import Files, OffsetLog, parse_positions
+from spark_eos.driver.offset_log import Files, OffsetLog, fingerprint_of, parse_positions
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 from spark_eos.spark.job_description import described
@@ -57,6 +57,10 @@ class HadoopFiles:
         finally:
             stream.close()
 
+    def delete(self, path: str) -> None:
+        """Deletes a directory with everything in it, if it exists."""
+        self._fs.delete(self._path(self._base, path), True)  # noqa: FBT003 - recursively
+
     def names(self, path: str) -> list[str]:
         """Names in a directory that are not hidden; empty if the directory does not exist."""
         full = self._path(self._base, path)
@@ -87,12 +91,7 @@ class ExecutionLog(OffsetLog):
         Raises:
             CheckpointError: The range is unknown, or Spark runs another batch.
         """
-        execution = self._execution()
-        if execution.batchId() != batch_id:
-            raise CheckpointError(
-                f"the sink was called for batch {batch_id} while the query runs batch "
-                f"{execution.batchId()}: call it in the foreachBatch function, with that batch"
-            )
+        execution = self._current(batch_id)
         where = f"batch {batch_id}"
         ends = parse_positions(_texts(execution.endOffsets()), where)
         # Spark reports no start of the first batch; the checkpoint has it.
@@ -102,6 +101,24 @@ class ExecutionLog(OffsetLog):
             else self.initial()
         )
         return BatchRange(batch_id, starts, ends)
+
+
+    def fingerprint(self, batch_id: int) -> str:
+        """A fingerprint of the current batch as Spark runs it; see `OffsetLog.fingerprint`.
+
+        Raises:
+            CheckpointError: Spark runs another batch.
+        """
+        return fingerprint_of(self.began_ms(batch_id), _texts(self._current(batch_id).endOffsets()))
+
+    def _current(self, batch_id: int) -> Any:
+        execution = self._execution()
+        if execution.batchId() != batch_id:
+            raise CheckpointError(
+                f"the sink was called for batch {batch_id} while the query runs batch "
+                f"{execution.batchId()}: call it in the foreachBatch function, with that batch"
+            )
+        return execution
 
 
 def _texts(progress: Any) -> list[str]:

@@ -5,7 +5,7 @@ import re
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.driver.checkpoint_files import ArrowFiles, local_directory
@@ -31,14 +31,14 @@ class SparkFiles:
 
     def read(self, path: str) -> str | None:
         """A file's text, or None if the file does not exist."""
-        found = self._contents(path)
-        return next(iter(found.values())).decode() if found else None
+        found = self._rows(path, "content")
+        return bytes(found[0].content).decode() if found else None
 
     def names(self, path: str) -> list[str]:
         """Names in a directory, of files and of directories that hold files."""
         within = f"/{path}/"
-        found = self._contents(f"{path}/*")
-        return sorted({name.rpartition(within)[2].partition("/")[0] for name in found})
+        found = self._rows(f"{path}/*", "path")
+        return sorted({row.path.rpartition(within)[2].partition("/")[0] for row in found})
 
     def write(self, path: str, text: str) -> None:
         """Replaces a directory by one that holds a single file of one line."""
@@ -46,14 +46,22 @@ class SparkFiles:
         writer = rows.write.mode("overwrite").option("compression", "none")
         writer.text(f"{self._plain}/{path}")
 
-    def _contents(self, pattern: str) -> dict[str, bytes]:
+    def delete(self, path: str) -> None:
+        """Replaces a directory, if it exists, with one that has no content.
+
+        Spark's API deletes nothing but what it overwrites.
+        """
+        if self._rows(f"{path}/*", "path"):
+            self.write(path, "")
+
+    def _rows(self, pattern: str, column: str) -> list[Row]:
         try:
-            # Spark leaves out hidden files.
+            # Spark leaves out hidden files, and reads no content that isn't selected.
             frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
-            return {row.path: bytes(row.content) for row in frame.collect()}
+            return frame.select(column).collect()
         except AnalysisException as error:
             if error.getCondition() == "PATH_NOT_FOUND":
-                return {}
+                return []
             raise
 
 
