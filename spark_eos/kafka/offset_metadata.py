@@ -3,14 +3,15 @@
 Kafka stores a client-defined text with each committed offset. A KIP-848 group expires each offset
 by its own age, so a partition whose offset has expired looks like a new partition. Therefore every
 offset's text lists the partitions the group has known, and the records that may not have been
-written. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset that an operator
+written. Of a query that stages its batches, the offset of progress partition 0 tells of the last
+staged one. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset that an operator
 sets is taken as it is.
 """
 
 import json
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -48,11 +49,42 @@ class Doubt(NamedTuple):
     after: int
 
 
+class StagedBatch(NamedTuple):
+    """The last staged batch of a query, as the offset of progress partition 0 tells.
+
+    The bucket of progress partition ``n`` is written when the group's offset there has reached
+    ``(batch + 1) << 32``; before, the offset is ``batch << 32 | row``, the next row to write.
+
+    Attributes:
+        query: Spark's id of the query.
+        batch: Number of the batch.
+        copy: Directory that holds the batch's rows; None for a batch without rows.
+        rows: Number of rows in all buckets.
+        buckets: Number of buckets, in the progress partitions from 1 on.
+        range: 16 hexadecimal digits that tell one range of source offsets from another.
+
+    Example:
+        >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
+        >>> text = KnownPartitions().metadata("spark-eos-progress", staged=batch)
+        >>> place = ("spark-eos-progress", 0)
+        >>> KnownPartitions.of({place: CommittedOffset(7, text)}).staged[place] == batch
+        True
+    """
+
+    query: str
+    batch: int
+    copy: str | None
+    rows: int
+    buckets: int
+    range: str
+
+
 @dataclass(frozen=True)
 class _Metadata:
     partitions: frozenset[int]
     topics: frozenset[str]
     doubt: Doubt | None
+    staged: StagedBatch | None
 
 
 def _parse(text: str) -> _Metadata | None:
@@ -61,14 +93,27 @@ def _parse(text: str) -> _Metadata | None:
         fields: dict[str, Any] = json.loads(text)
         if fields.pop(_FORMAT) != 1:
             return None
-        doubt = fields.get("doubt")
+        doubt, staged = fields.get("doubt"), fields.get("staged")
         return _Metadata(
             frozenset(_numbers(fields["partitions"])),
             frozenset(fields["topics"].split()),
             None if doubt is None else Doubt(*map(int, doubt)),
+            None if staged is None else _staged(staged),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _staged(fields: dict[str, Any]) -> StagedBatch:
+    copy = fields["copy"]
+    return StagedBatch(
+        query=str(fields["query"]),
+        batch=int(fields["batch"]),
+        copy=None if copy is None else str(copy),
+        rows=int(fields["rows"]),
+        buckets=int(fields["buckets"]),
+        range=str(fields["range"]),
+    )
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -98,6 +143,7 @@ class KnownPartitions:
         partitions: (topic, partition) pairs.
         topics: Short ids of their topics, the latest first; a recreated topic gets a new id.
         doubts: Offset ranges that may not have been written, by (topic, partition).
+        staged: Staged batches, by the (topic, partition) whose offset tells of them.
 
     Example:
         >>> known = KnownPartitions().including([("orders", 0), ("orders", 1)], {})
@@ -111,6 +157,7 @@ class KnownPartitions:
     partitions: frozenset[tuple[str, int]] = frozenset()
     topics: tuple[str, ...] = ()
     doubts: Mapping[tuple[str, int], Doubt] = field(default_factory=dict)
+    staged: Mapping[tuple[str, int], StagedBatch] = field(default_factory=dict)
 
     @classmethod
     def of(cls, committed: Mapping[tuple[str, int], CommittedOffset]) -> "KnownPartitions":
@@ -118,6 +165,7 @@ class KnownPartitions:
         partitions: set[tuple[str, int]] = set()
         topics: set[str] = set()
         doubts: dict[tuple[str, int], Doubt] = {}
+        staged: dict[tuple[str, int], StagedBatch] = {}
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
         for (topic, index), (_, text) in committed.items():
@@ -130,7 +178,9 @@ class KnownPartitions:
             topics |= found.topics
             if found.doubt is not None:
                 doubts[topic, index] = found.doubt
-        return cls(frozenset(partitions), tuple(sorted(topics)), doubts)
+            if found.staged is not None:
+                staged[topic, index] = found.staged
+        return cls(frozenset(partitions), tuple(sorted(topics)), doubts, staged)
 
     def including(
         self,
@@ -141,7 +191,7 @@ class KnownPartitions:
         more = frozenset(partitions)
         ids = sorted({_short(topic_ids.get(topic)) for topic, _ in more} - {""})
         others = (topic for topic in self.topics if topic not in ids)
-        return KnownPartitions(self.partitions | more, (*ids, *others), self.doubts)
+        return replace(self, partitions=self.partitions | more, topics=(*ids, *others))
 
     def knows(self, topic: str, partition: int, topic_id: uuid.UUID | None) -> bool:
         """Whether the group had an offset for a partition that has none now."""
@@ -151,8 +201,16 @@ class KnownPartitions:
         alone = not any(known == topic for known, _ in self.partitions)
         return alone and _short(topic_id) in self.topics
 
-    def metadata(self, topic: str, doubt: Doubt | None = None) -> str:
-        """Formats the metadata to commit with the offset of one of the topic's partitions."""
+    def metadata(
+        self, topic: str, doubt: Doubt | None = None, staged: StagedBatch | None = None
+    ) -> str:
+        """Formats the metadata to commit with the offset of one of the topic's partitions.
+
+        Args:
+            topic: The topic.
+            doubt: Range of offsets that may not have been written, if any.
+            staged: The staged batch, for partition 0 of a progress topic.
+        """
         fields: dict[str, Any] = {
             _FORMAT: 1,
             "partitions": _ranges(index for known, index in self.partitions if known == topic),
@@ -160,4 +218,6 @@ class KnownPartitions:
         }
         if doubt is not None:
             fields["doubt"] = doubt
+        if staged is not None:
+            fields["staged"] = staged._asdict()
         return json.dumps(fields, separators=(",", ":"))

@@ -1,13 +1,20 @@
 """What is kept with committed offsets: the partitions the group has known, what is in doubt."""
 
+import json
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_eos.kafka import offsets
-from spark_eos.kafka.offset_metadata import CommittedOffset, Doubt, KnownPartitions
+from spark_eos.kafka.offset_metadata import (
+    CommittedOffset,
+    Doubt,
+    KnownPartitions,
+    StagedBatch,
+)
 
 _PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
 
@@ -35,6 +42,49 @@ def test_a_doubt_is_told_of_its_partition_only() -> None:
     assert KnownPartitions.of(found).doubts == {("a", 0): Doubt(3, 9)}
 
 
+_STAGED = StagedBatch(str(uuid.UUID(int=1)), 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
+
+
+@pytest.mark.parametrize("staged", [_STAGED, _STAGED._replace(copy=None, rows=0)])
+def test_a_staged_batch_is_told_by_the_offset_that_has_it(staged: StagedBatch) -> None:
+    known = KnownPartitions().including([("a", 0), ("a", 1)], {})
+    ledger, bucket = known.metadata("a", staged=staged), known.metadata("a")
+    found = KnownPartitions.of(
+        {("a", 0): CommittedOffset(7, ledger), ("a", 1): CommittedOffset(7 << 32, bucket)}
+    )
+    assert found == KnownPartitions(known.partitions, staged={("a", 0): staged})
+    more = found.including([("b", 0)], {"b": uuid.uuid4()})
+    assert more.staged == found.staged
+    # Each batch has to be named for itself: no text takes over an older one.
+    assert more.metadata("b") == KnownPartitions(more.partitions, more.topics).metadata("b")
+
+
+def test_a_staged_batch_is_written_by_its_fields_names() -> None:
+    text = KnownPartitions().metadata("a", Doubt(3, 9), _STAGED)
+    assert json.loads(text) == {
+        "spark-eos": 1,
+        "partitions": "",
+        "topics": "",
+        "doubt": [3, 9],
+        "staged": {
+            "query": "00000000-0000-0000-0000-000000000001",
+            "batch": 7,
+            "copy": "7-ab12cd34",
+            "rows": 1_000,
+            "buckets": 32,
+            "range": "00d1e4a77b3c9f52",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "staged", [7, [], {}, {"query": "q", "batch": 7}, {**_STAGED._asdict(), "batch": None}]
+)
+def test_what_is_no_staged_batch_tells_nothing(staged: Any) -> None:
+    text = json.dumps({"spark-eos": 1, "partitions": "0", "topics": "", "staged": staged})
+    assert KnownPartitions.of({("a", 0): CommittedOffset(9, text)}) == KnownPartitions()
+
+
 @pytest.mark.parametrize(
     "text", ["", "mine", "[]", "{}", "null", '{"spark-eos":2,"partitions":"0","topics":""}', "7"]
 )
@@ -42,17 +92,20 @@ def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
     assert KnownPartitions.of({("a", 0): CommittedOffset(9, text)}) == KnownPartitions()
 
 
+_LARGEST = _STAGED._replace(batch=2**31, copy=f"{2**31}-ab12cd34", rows=2**62, buckets=2**31)
+
+
 def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
     partitions = [(f"topic-{n}", index) for n in range(2_000) for index in range(3)]
     ids = {topic: uuid.uuid4() for topic, _ in partitions}
     known = KnownPartitions().including(partitions, ids)
     # offset.metadata.max.bytes, unless set.
-    assert len(known.metadata("topic-1", Doubt(2**62, 2**62))) < 4_096
+    assert len(known.metadata("topic-1", Doubt(2**62, 2**62), _LARGEST)) < 4_096
 
 
 def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
     known = KnownPartitions().including([("a", index) for index in range(0, 9_000, 2)], {})
-    text = known.metadata("a", Doubt(2**62, 2**62))
+    text = known.metadata("a", Doubt(2**62, 2**62), _LARGEST)
     assert len(text) < 4_096
     # Rather too many are taken for known than too few.
     assert KnownPartitions.of({("a", 0): CommittedOffset(1, text)}).partitions >= known.partitions
