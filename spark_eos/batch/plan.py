@@ -78,7 +78,17 @@ def task_count(batch: BatchRange, cores: int) -> int:
     partitions = len(batch.ends)
     if batch.starts.keys() != batch.ends.keys():
         return partitions
-    records = sum(batch.ends.values()) - sum(batch.starts.values())
+    return tasks_for(sum(batch.ends.values()) - sum(batch.starts.values()), partitions, cores)
+
+
+def tasks_for(records: int, partitions: int, cores: int) -> int:
+    """How many Spark tasks to use for a number of records in a number of partitions.
+
+    Args:
+        records: Number of records.
+        partitions: Number of partitions that hold them.
+        cores: Number of tasks that can run at the same time.
+    """
     wanted = max(cores, -(-records // _ROWS_PER_TASK), -(-partitions // _PARTITIONS_PER_TASK))
     return min(partitions, wanted)
 

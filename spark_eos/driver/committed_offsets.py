@@ -10,12 +10,17 @@ from spark_eos.client.error_codes import Code
 from spark_eos.driver.group_deadline import group_deadline
 from spark_eos.driver.leftover_transactions import ABORT_INTERVAL, LeftoverTransactions
 from spark_eos.driver.membership import GroupMembership
-from spark_eos.errors import DeadlineExceededError, KafkaResponseError, OffsetsLostError
+from spark_eos.errors import (
+    DeadlineExceededError,
+    FencedByNewerRunError,
+    KafkaResponseError,
+    OffsetsLostError,
+)
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.hanging_transactions import holder_of_offsets
-from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions, StagedBatch
 from spark_eos.kafka.offsets import all_group_offsets, group_offsets
 from spark_eos.kafka.topic_cache import TopicCache, source_topics
 
@@ -39,6 +44,8 @@ class CommittedOffsets:
         known: Partitions that the group has ever had offsets for.
         commit_in_doubt: Whether the answer to a commit of the driver's was lost, so that the
             broker may still carry it out.
+        ledgers: What the ledger may say, by (topic, partition), as long as no newer run has
+            written: what it said last, and what this run is about to write.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class CommittedOffsets:
         self.committed: Positions = {}
         self.known = KnownPartitions()
         self.commit_in_doubt = False
+        self.ledgers: dict[tuple[str, int], Collection[StagedBatch | None]] = {}
         self._batch_partitions: set[tuple[str, int]] = set()
         self._settling = Deadline(_SETTLING, "")
 
@@ -91,6 +99,7 @@ class CommittedOffsets:
 
         Raises:
             OffsetsLostError: An offset is behind what this run itself has seen committed.
+            FencedByNewerRunError: A newer run has staged a batch in the meantime.
             DeadlineExceededError: A transaction that can't be ended holds offsets.
         """
         self._leftovers.end()
@@ -136,6 +145,7 @@ class CommittedOffsets:
                 self._wire, self._settings.group_id, group_deadline(self._group_timeout_ms)
             )
             raise DeadlineExceededError(f"{error}. {held}") from error
+        self._check_ledger(answer)
         found = {place: committed.offset for place, committed in answer.items()}
         for (topic, partition), before in self.committed.items():
             if (topic, partition) in batch.ends and found.get((topic, partition), -1) < before:
@@ -146,6 +156,22 @@ class CommittedOffsets:
                 )
         self.committed = found
         self._batch_partitions = set(batch.ends)
+
+    def _check_ledger(self, answer: Mapping[tuple[str, int], CommittedOffset]) -> None:
+        """Refuses to go on if a newer run came and went, and staged a batch of its own.
+
+        The offsets are then positions in its copy, not in this run's.
+        """
+        found = KnownPartitions.of(answer).staged
+        for place, expected in self.ledgers.items():
+            staged = found.get(place)
+            if staged not in expected:
+                what = "has no ledger any more" if staged is None else f"has staged {staged}"
+                raise FencedByNewerRunError(
+                    f"group {self._settings.group_id!r} {what}: a newer run has used it in the "
+                    "meantime, or somebody has set its offsets. This run stops, and has left "
+                    "nothing half written"
+                )
 
     def _end_again_if_overdue(self) -> None:
         if not self._settling.expired:

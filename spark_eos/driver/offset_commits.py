@@ -18,7 +18,7 @@ from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.list_offsets import start_offsets
-from spark_eos.kafka.offset_metadata import Doubt
+from spark_eos.kafka.offset_metadata import Doubt, StagedBatch
 from spark_eos.kafka.offsets import commit_offsets, group_offsets
 from spark_eos.kafka.transactions import MemberIdentity
 
@@ -165,6 +165,27 @@ class OffsetCommits:
         self._commit(batch, {place: committed[place] for place in doubts})
         return {f"{topic}-{index}": doubts[topic, index] for topic, index in sorted(doubts)}
 
+    def commit_ledger(
+        self, batch: BatchRange, ledger: tuple[str, int], staged: StagedBatch
+    ) -> None:
+        """Makes a staged copy the one that counts.
+
+        Args:
+            batch: The batch.
+            ledger: The (topic, partition) whose offset is the ledger.
+            staged: The copy.
+
+        Raises:
+            FencedByNewerRunError: A newer run holds the members, or has staged a batch.
+        """
+        offsets = self._offsets
+        before = offsets.known.staged.get(ledger)
+        offsets.known = replace(offsets.known, staged={**offsets.known.staged, ledger: staged})
+        offsets.ledgers[ledger] = (before, staged)
+        self._to_renew.add(ledger)
+        self._commit(batch, {ledger: offsets.committed[ledger]})
+        offsets.ledgers[ledger] = (staged,)
+
     def settle(self, batch: BatchRange) -> None:
         """Commits the ends of offset ranges whose last records produced no output.
 
@@ -221,8 +242,10 @@ class OffsetCommits:
             self._membership.topic_ids,
             deadline,
             metadata={
-                place: known.metadata(place[0], known.doubts[place])
-                if place in known.doubts
+                place: known.metadata(
+                    place[0], known.doubts.get(place), known.staged.get(place)
+                )
+                if place in known.doubts or place in known.staged
                 else texts[place[0]]
                 for place in offsets
             },

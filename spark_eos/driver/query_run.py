@@ -3,12 +3,13 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_eos.batch.batch_report import BatchReport, batch_report
-from spark_eos.batch.data_loss import deleted_meanwhile
+from spark_eos.batch.data_loss import LostRecords, deleted_meanwhile
 from spark_eos.batch.plan import BatchRange, check_no_gap
+from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver import offset_renewal, preflight
 from spark_eos.driver.committed_offsets import CommittedOffsets
@@ -17,14 +18,18 @@ from spark_eos.driver.group_deadline import group_deadline
 from spark_eos.driver.leftover_transactions import LeftoverTransactions
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.driver.offset_commits import OffsetCommits
-from spark_eos.driver.offset_log import Note, OffsetLog
+from spark_eos.driver.offset_log import DIRECT, STAGED, Note, OffsetLog
 from spark_eos.driver.replication import warn_of_single_replicas
 from spark_eos.driver.rounds import BatchRounds, Job
+from spark_eos.driver.staging import BatchCopies, ProgressPartitions, Staging
 from spark_eos.driver.step_clock import StepClock
+from spark_eos.errors import CheckpointError
 from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.transactions import BY_ID
+from spark_eos.kafka.transactions import BY_ID, MemberIdentity
 
 logger = logging.getLogger(__name__)
+
+Members = Mapping[tuple[str, int], MemberIdentity]
 
 # Seconds for work between two heartbeats, well below a member's session timeout.
 _BETWEEN_BEATS: Final = 5.0
@@ -45,6 +50,7 @@ class QueryRun:
         prepared_ms: When the query was last known not to be processing a batch, in milliseconds
             since 1970 by the clock of Spark's driver: a batch begun later was begun by this run.
             None if that is not known.
+        progress: The progress partitions, for a run on the staged road.
 
     Attributes:
         run_id: Spark's id of the run, or "".
@@ -63,6 +69,7 @@ class QueryRun:
         group_timeout_ms: int,
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
+        progress: ProgressPartitions | None = None,
     ) -> None:
         self.run_id = run_id
         self.leaving = False
@@ -88,6 +95,9 @@ class QueryRun:
             wire, settings, self._membership, self._offsets, group_timeout_ms
         )
         self._data_loss = DataLossCheck(wire, settings, group_timeout_ms)
+        self._staging = progress and Staging(
+            settings.group_id, progress, offset_log, self._offsets, self._commits
+        )
         self._rounds = BatchRounds(
             settings, self._membership, self._offsets, self._commits, self._data_loss, max_rounds
         )
@@ -155,6 +165,7 @@ class QueryRun:
     def _start(self, batch: BatchRange) -> None:
         # 1. Check that the cluster supports what is needed, and allows the settings.
         note = self._offset_log.note()
+        self._check_road(note)
         topics = self._offsets.source_topics(batch.ends, note.topic_ids)
         deadline = group_deadline(self._group_timeout_ms)
         version = preflight.check_cluster(self._wire, self._settings, topics, deadline)
@@ -168,6 +179,8 @@ class QueryRun:
         # 4. Tell lost offsets from those of new partitions. From here on none is missing.
         self._offsets.read_known()
         self._offsets.check_doubts(batch)
+        if self._staging:
+            self._staging.watch_ledger()
         began_now = (
             self._prepared_ms is not None
             and self._offset_log.began_ms(batch.batch_id) >= self._prepared_ms
@@ -182,14 +195,25 @@ class QueryRun:
             version,
         )
 
+    def _check_road(self, note: Note) -> None:
+        delivery = STAGED if self._staging else DIRECT
+        if note.group_id is not None and note.delivery != delivery:
+            raise CheckpointError(
+                f"the query of this checkpoint has written with delivery={note.delivery!r}, and "
+                f"would now write with delivery={delivery!r}, whose offsets mean something else: "
+                f"set delivery={note.delivery!r}, or begin with another checkpoint_location and "
+                "another group_id"
+            )
+
     # One batch --------------------------------------------------------------------------------
 
-    def process(self, batch_id: int, job: Job) -> BatchReport:
+    def process(self, batch_id: int, job: Job, copies: BatchCopies | None = None) -> BatchReport:
         """Writes one micro-batch exactly once.
 
         Args:
             batch_id: Spark's number of the batch.
             job: Runs the batch's rows through tasks.
+            copies: The batch's copies, for a run on the staged road; ``job`` reads them.
 
         Raises:
             SparkEosError: The batch is not fully written. What was committed of it stays
@@ -200,7 +224,8 @@ class QueryRun:
             self._finished = None
             # 1. Read the batch's range from the checkpoint.
             with clock.step("range"):
-                batch = self._offset_log.batch_range(batch_id)
+                ranges = self._staging or self._offset_log
+                batch = ranges.batch_range(batch_id)
             if not self._started:
                 with clock.step("start"):
                     self._start(batch)
@@ -209,27 +234,14 @@ class QueryRun:
             self._offsets.take_over_if_changed(batch)
             if batch.ends.keys() - self._offsets.committed.keys():
                 self._commits.anchor(batch, self._offset_log.note(), begun_now=True)
-            check_no_gap(self._settings.group_id, batch, self._offsets.committed)
-            ids = self._membership.topic_ids
-            self._offset_log.set_note(Note(self._settings.group_id, dict(ids)))
-            with clock.step("range"):
-                before = dict(self._offsets.committed)
-                lost = self._data_loss.lost(batch, before)
-                self._data_loss.warn(batch_id, lost)
-            # 3. Plan, run, and for what was not written fence and run again.
-            outcomes, members = self._rounds.run(batch, job, clock)
-            # 4. Commit the ends of ranges whose last records produced no output.
-            with clock.step("settle"):
-                if not self._settings.fail_on_data_loss:
-                    more = deleted_meanwhile(lost, self._data_loss.lost(batch, before))
-                    self._data_loss.warn(batch_id, more)
-                    lost += more
-                if time.monotonic() - self._renewed >= offset_renewal.SECONDS:
-                    self._commits.renew_with_next_commit(batch)
-                    self._renewed = time.monotonic()
-                self._commits.settle(batch)
+            note = Note(self._settings.group_id, dict(self._membership.topic_ids))
+            lost: tuple[LostRecords, ...] = ()
+            if self._staging and copies:
+                outcomes, members = self._write_staged(self._staging, batch, note, copies, job, clock)
+            else:
+                outcomes, members, lost = self._write_direct(batch, note, job, clock)
             self._finished = batch
-        # 5. Report.
+        # Last, report.
         return batch_report(
             self._settings,
             self._offset_log.query_id(),
@@ -241,6 +253,55 @@ class QueryRun:
             clock.milliseconds,
             lost,
         )
+
+    def _write_direct(
+        self, batch: BatchRange, note: Note, job: Job, clock: StepClock
+    ) -> tuple[list[JobOutcome], Members, tuple[LostRecords, ...]]:
+        check_no_gap(self._settings.group_id, batch, self._offsets.committed)
+        self._offset_log.set_note(note)
+        with clock.step("range"):
+            before = dict(self._offsets.committed)
+            lost = self._data_loss.lost(batch, before)
+            self._data_loss.warn(batch.batch_id, lost)
+        # 3. Plan, run, and for what was not written fence and run again.
+        outcomes, members = self._rounds.run(batch, job, clock)
+        # 4. Commit the ends of ranges whose last records produced no output.
+        with clock.step("settle"):
+            if not self._settings.fail_on_data_loss:
+                more = deleted_meanwhile(lost, self._data_loss.lost(batch, before))
+                self._data_loss.warn(batch.batch_id, more)
+                lost += more
+            self._settle(batch)
+        return outcomes, members, lost
+
+    def _write_staged(
+        self,
+        staging: Staging,
+        batch: BatchRange,
+        note: Note,
+        copies: BatchCopies,
+        job: Job,
+        clock: StepClock,
+    ) -> tuple[list[JobOutcome], Members]:
+        # 3. Run the frame once, stage its rows, and let the ledger name the copy.
+        with clock.step("stage"):
+            staged = staging.prepare(batch, copies, note)
+        # 4. Write the copy, in as many rounds as it takes.
+        outcomes: list[JobOutcome] = []
+        members: Members = self._membership.identities()
+        if staged.rows:
+            outcomes, members = self._rounds.run(batch, job, clock)
+        staging.check_written(staged, outcomes)
+        # 5. Commit the end of the batch in every bucket: only then Spark may finish it.
+        with clock.step("settle"):
+            self._settle(batch)
+        return outcomes, members
+
+    def _settle(self, batch: BatchRange) -> None:
+        if time.monotonic() - self._renewed >= offset_renewal.SECONDS:
+            self._commits.renew_with_next_commit(batch)
+            self._renewed = time.monotonic()
+        self._commits.settle(batch)
 
     # Renewal ----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from spark_eos.batch.task_report import REPORT_DDL, JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.spark.columns import check_columns, written
 from spark_eos.spark.runtime import QueryRuntime
+from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.worker.task import write_task
 
 
@@ -19,18 +20,15 @@ class BatchJobs:
     """The Spark jobs of one run. What all batches have in common is determined once.
 
     Args:
-        frame: The first batch.
         default_topic: The sink's default topic, if it has one.
         runtime: Where the run takes place.
-
-    Raises:
-        UnsupportedPipelineError: A column is missing or has the wrong type.
     """
 
-    def __init__(self, frame: DataFrame, default_topic: str | None, runtime: QueryRuntime) -> None:
+    def __init__(self, default_topic: str | None, runtime: QueryRuntime) -> None:
         self._runtime = runtime
         self._default_topic = default_topic
-        self._adopt(frame.schema)
+        self._schema = T.StructType()
+        self._columns: list[str] = []
         # Parsed once, not for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
         self._round = 0
@@ -63,20 +61,70 @@ class BatchJobs:
             UnsupportedPipelineError: Rows may have left their source partitions, or a column is
                 missing or has the wrong type.
         """
+        rows = self._selected(frame)
+        tasks = plan.task_count(batch, self._runtime.cores())
+        if only is None and tasks < len(batch.ends):
+            rows = rows.coalesce(tasks)
+        written = self._written(rows, settings, batch_plan, only)
+        self._runtime.check_batch(frame, written, batch)
+        return self._outcome(written, settings, batch, only)
+
+    def run_copy(
+        self,
+        copies: StagedCopies,
+        settings: WriterSettings,
+        batch: BatchRange,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
+    ) -> JobOutcome:
+        """Writes the rows of a batch's staged copy, or only those of some buckets.
+
+        Args:
+            copies: The copies, with the batch's one opened.
+            settings: The writer's settings.
+            batch: The batch's range in the progress partitions.
+            batch_plan: How to treat each progress partition.
+            only: The progress partitions to write; None for all.
+
+        Returns:
+            What the tasks reported.
+        """
+        rows = self._selected(copies.rows)
+        if only is None:
+            rows = rows.coalesce(
+                plan.tasks_for(copies.number_of_rows, len(batch.ends) - 1, self._runtime.cores())
+            )
+        written = self._written(rows, settings, batch_plan, only)
+        return self._outcome(written, settings, batch, only)
+
+    def _selected(self, frame: DataFrame) -> DataFrame:
         schema = frame.schema
         if schema != self._schema:
             # A user's own function that calls the sink may select other columns.
             self._adopt(schema)
         # Skipped if possible: a projection costs milliseconds of planning and a copy of every row.
-        rows = frame if self._columns == schema.names else frame.select(*self._columns)
+        return frame if self._columns == schema.names else frame.select(*self._columns)
+
+    def _written(
+        self,
+        rows: DataFrame,
+        settings: WriterSettings,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
+    ) -> DataFrame:
         if only is not None:
             # One task each: what was too much for one task may be too much again.
             rows = rows.where(_is_one_of(only))
-        elif (tasks := plan.task_count(batch, self._runtime.cores())) < len(batch.ends):
-            rows = rows.coalesce(tasks)
         task = write_task(settings, batch_plan, discard_producer=only is not None)
-        written = rows.mapInArrow(task, self._report)
-        self._runtime.check_batch(frame, written, batch)
+        return rows.mapInArrow(task, self._report)
+
+    def _outcome(
+        self,
+        written: DataFrame,
+        settings: WriterSettings,
+        batch: BatchRange,
+        only: Partitions | None,
+    ) -> JobOutcome:
         # Only the first round writes all rows.
         self._round = 1 if only is None else self._round + 1
         name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"

@@ -4,20 +4,23 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos.batch.plan import BatchRange
 from spark_eos.driver.offset_log import Files, OffsetLog, fingerprint_of, parse_positions
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
+from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.spark.job_description import described
 from spark_eos.spark.narrow_lineage import check_lineage
 from spark_eos.spark.query_lifetime import activity, leave_at_exit
 from spark_eos.spark.stopping import as_query_stopped_error
-from spark_eos.spark.stream_sources import check_sources, sources_of_plan
+from spark_eos.spark.stream_sources import check_sources, check_staged_sources, sources_of_plan
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"
+# Seconds to wait for an observation; Spark drops events that its listeners are too slow for.
+_OBSERVED: Final = 60.0
 
 
 class HadoopFiles:
@@ -137,6 +140,7 @@ class ClassicRuntime:
         frame: The run's first batch.
         location: The checkpoint's location, as given to Spark.
         spark: The session that the query was started from.
+        staged: Whether the query's batches are staged.
 
     Raises:
         CheckpointError: The checkpoint is missing, or belongs to another query.
@@ -147,14 +151,15 @@ class ClassicRuntime:
     tasks_outlive_stop = 5.0
     stop_waits = True
 
-    def __init__(self, frame: DataFrame, location: str, spark: SparkSession) -> None:
+    def __init__(
+        self, frame: DataFrame, location: str, spark: SparkSession, *, staged: bool = False
+    ) -> None:
         self._session = frame.sparkSession
         self._query_id = self._property(_QUERY_ID)
         self.run_id = self._property(_RUN_ID)
         self._query = query = self._streaming_query()
-        self.offset_log: OffsetLog = ExecutionLog(
-            HadoopFiles(self._session, location), query.getLatestExecutionContext
-        )
+        self.files: Files = HadoopFiles(self._session, location)
+        self.offset_log: OffsetLog = ExecutionLog(self.files, query.getLatestExecutionContext)
         found = self.offset_log.query_id()
         if found != self._query_id:
             raise CheckpointError(
@@ -165,7 +170,7 @@ class ClassicRuntime:
         # Not the batch's session: that is a clone of the user's and does not know the query.
         self.active = activity(spark, self._query_id, self.run_id)
         sources = sources_of_plan(query.analyzedPlan())
-        check_sources(sources)
+        (check_staged_sources if staged else check_sources)(sources)
         self._sources = len(sources)
 
     def _streaming_query(self) -> Any:
@@ -231,6 +236,35 @@ class ClassicRuntime:
         """Runs a job; Spark's ``stop()`` interrupts it."""
         with described(self._session.sparkContext, description):
             return frame.collect()
+
+    def run_job(
+        self,
+        session: SparkSession,  # noqa: ARG002 - they share one SparkContext
+        action: Callable[[], object],
+        description: str,
+    ) -> None:
+        """Runs a job; Spark's ``stop()`` interrupts it."""
+        with described(self._session.sparkContext, description):
+            action()
+
+    def observed(self, observation: Observation) -> dict[str, Any]:
+        """An observation's metrics, for which Spark's own ``get`` waits without a limit."""
+        future: Any = observation._jo
+        deadline = Deadline(_OBSERVED, "spark.scheduler.listenerbus.eventqueue.capacity")
+
+        def attempt() -> dict[str, Any]:
+            if not future.future().isCompleted():
+                raise RetriableError("Spark's listeners have not seen the job's end yet")
+            return observation.get
+
+        return deadline.attempts("counting staged rows", pause=0.002)(attempt)
+
+    def another_session(self) -> SparkSession:
+        """A session with settings of its own."""
+        return self._session.newSession()
+
+    def end_session(self, session: SparkSession) -> None:
+        """Does nothing: stopping a classic session stops Spark."""
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """The error to raise for an interrupted job; None if the query was not stopped."""

@@ -1,5 +1,6 @@
 """Checks the columns that a query writes."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -21,7 +22,11 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
 }
 
 _MARK: Final = {"spark-eos": "checked"}
-_WRITTEN: Final = {"source", "value", "headers", *_OPTIONAL}
+SOURCE: Final = "source"
+"""The column that holds a row's position."""
+
+_PAYLOAD: Final = {"value", "headers", *_OPTIONAL}
+_WRITTEN: Final = {SOURCE, *_PAYLOAD}
 
 
 def _header_type_fits(data_type: T.DataType) -> bool:
@@ -38,7 +43,7 @@ def _header_type_fits(data_type: T.DataType) -> bool:
 
 
 def check_columns(schema: T.StructType, default_topic: str | None) -> None:
-    """Refuses a schema that can't be written.
+    """Refuses a schema that can't be written directly.
 
     Args:
         schema: Schema of the DataFrame to write.
@@ -47,10 +52,32 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
     Raises:
         UnsupportedPipelineError: A column is missing or has the wrong type.
     """
+    _check_names(schema, written(schema))
     types = {field.name: field.dataType for field in schema}
-    for name in written(schema):
+    _check_value(types)
+    _check_source(types.get(SOURCE))
+    _check_others(types, default_topic)
+
+
+def check_payload(schema: T.StructType, default_topic: str | None) -> None:
+    """Refuses a schema that can't be written at all; `check_columns` without ``source``.
+
+    Raises:
+        UnsupportedPipelineError: A column is missing or has the wrong type.
+    """
+    _check_names(schema, payload(schema))
+    types = {field.name: field.dataType for field in schema}
+    _check_value(types)
+    _check_others(types, default_topic)
+
+
+def _check_names(schema: T.StructType, names: list[str]) -> None:
+    for name in names:
         if schema.names.count(name) > 1:
             raise UnsupportedPipelineError(f"there is more than one `{name}` column")
+
+
+def _check_value(types: Mapping[str, T.DataType]) -> None:
     if "value" not in types:
         raise UnsupportedPipelineError(
             f"there is no `value` column to write; the columns are {', '.join(types) or 'none'}"
@@ -60,7 +87,9 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
             f"`value` is {types['value'].simpleString()}, not binary or string; encode it, for "
             "example with to_json or to_avro"
         )
-    _check_source(types.get("source"))
+
+
+def _check_others(types: Mapping[str, T.DataType], default_topic: str | None) -> None:
     if default_topic is None and "topic" not in types:
         raise UnsupportedPipelineError(
             "no target topic: give the sink one (topic=) or the rows a `topic` column"
@@ -94,6 +123,11 @@ def _check_source(data_type: T.DataType | None) -> None:
 def written(schema: T.StructType) -> list[str]:
     """Names of the columns that are written, and of ``source``."""
     return [name for name in schema.names if name in _WRITTEN]
+
+
+def payload(schema: T.StructType) -> list[str]:
+    """Names of the columns that are written, without ``source``."""
+    return [name for name in schema.names if name in _PAYLOAD]
 
 
 def marked(frame: DataFrame) -> DataFrame:

@@ -12,11 +12,11 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos.batch.plan import BatchRange
 from spark_eos.driver.offset_log import OffsetLog
@@ -73,8 +73,8 @@ class ConnectRuntime:
         self._session = spark
         self.batch_relation: str | None = None
         self._narrow = b""
-        files, query = own_checkpoint(spark, location)
-        self.offset_log = OffsetLog(files)
+        self.files, query = own_checkpoint(spark, location)
+        self.offset_log = OffsetLog(self.files)
         self.run_id = str(query.runId)
         self._asked_spark = activity(spark, str(query.id), self.run_id)
         self._tag = f"spark-eos-{self.run_id}"
@@ -142,18 +142,53 @@ class ConnectRuntime:
         finally:
             self._in_batch = False
 
-    def collect(self, frame: DataFrame, description: str) -> list[Row]:  # noqa: ARG002
+    def collect(self, frame: DataFrame, description: str) -> list[Row]:
         """Runs a job, which SIGTERM interrupts. Spark Connect has no job descriptions."""
-        self._session = frame.sparkSession
-        self._session.addTag(self._tag)
+        rows: list[Row] = []
+        self.run_job(frame.sparkSession, lambda: rows.extend(frame.collect()), description)
+        return rows
+
+    def run_job(
+        self,
+        session: SparkSession,
+        action: Callable[[], object],
+        description: str,  # noqa: ARG002 - Connect has none
+    ) -> None:
+        """Runs a job that returns no rows, which SIGTERM interrupts."""
+        self._session = session
+        session.addTag(self._tag)
         self._in_job = True
         try:
             if self._stop_asked:
                 raise _Terminated
-            return frame.collect()
+            action()
         finally:
             self._in_job = False
-            self._session.removeTag(self._tag)
+            session.removeTag(self._tag)
+
+    def observed(self, observation: Observation) -> dict[str, Any]:
+        """An observation's metrics, which came with the job's answer."""
+        return observation.get
+
+    def another_session(self) -> SparkSession:
+        """A session with settings of its own.
+
+        Raises:
+            UnsupportedPipelineError: This version of Spark Connect has none.
+        """
+        session: Any = self._session
+        for name in ("newSession", "cloneSession"):
+            if callable(make := getattr(session, name, None)):
+                found: SparkSession = make()
+                return found
+        raise UnsupportedPipelineError(
+            "on Spark Connect, delivery='staged' needs PySpark 4.1 or newer, which can clone a "
+            "session; use classic Spark, or a pipeline that can be written directly"
+        )
+
+    def end_session(self, session: SparkSession) -> None:
+        """Releases the session on the server."""
+        session.stop()
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """The error to raise for an interrupted job; None if the query was not stopped."""

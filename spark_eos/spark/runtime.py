@@ -1,12 +1,13 @@
 """What a run needs from Spark, so that classic Spark and Spark Connect share everything else."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos.batch.plan import BatchRange
-from spark_eos.driver.offset_log import OffsetLog
+from spark_eos.driver.offset_log import Files, OffsetLog
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import QueryStoppedError
 
@@ -16,6 +17,7 @@ class QueryRuntime(Protocol):
 
     Attributes:
         run_id: Spark's id of the query's run; "" if the sink was called outside of one.
+        files: The files of the query's checkpoint.
         offset_log: The query's checkpoint.
         tasks_outlive_stop: Seconds that tasks may keep running after the query is stopped. For as
             long, the run ends the transactions that they leave open.
@@ -24,6 +26,7 @@ class QueryRuntime(Protocol):
     """
 
     run_id: str
+    files: Files
     offset_log: OffsetLog
     tasks_outlive_stop: float
     stop_waits: bool
@@ -68,6 +71,34 @@ class QueryRuntime(Protocol):
             frame: The rows.
             description: The job's description in Spark's web interface, where Spark supports it.
         """
+
+    def run_job(
+        self, session: SparkSession, action: Callable[[], object], description: str
+    ) -> None:
+        """Runs a job that returns no rows; raises any error if the query is stopped meanwhile.
+
+        Args:
+            session: The session that the job runs in.
+            action: What runs the job.
+            description: As in `collect`.
+        """
+
+    def observed(self, observation: Observation) -> dict[str, Any]:
+        """The metrics of an observation whose job has ended.
+
+        Raises:
+            DeadlineExceededError: Spark does not report them.
+        """
+
+    def another_session(self) -> SparkSession:
+        """A session with settings of its own, on the same Spark.
+
+        Raises:
+            UnsupportedPipelineError: This version of Spark Connect has none.
+        """
+
+    def end_session(self, session: SparkSession) -> None:
+        """Ends a session that `another_session` returned."""
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """The error to raise if an error is due to the query's stop; None if it is not.

@@ -9,12 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.query_run import QueryRun
+from spark_eos.driver.staging import ProgressPartitions
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.connection import Wire
 from spark_eos.spark.batch_job import BatchJobs
 from spark_eos.spark.classic import ClassicRuntime
 from spark_eos.spark.connect import ConnectRuntime, is_connect
 from spark_eos.spark.runtime import QueryRuntime
+from spark_eos.spark.staged_copies import StagedCopies
 
 logger = logging.getLogger(__name__)
 
@@ -34,34 +36,47 @@ class RunLimits:
     group_timeout_ms: int
 
 
+@dataclass(frozen=True)
+class StagingPlace:
+    """Where a run's batches are staged.
+
+    Attributes:
+        location: The checkpoint's location, as given to Spark.
+        progress: The progress partitions.
+    """
+
+    location: str
+    progress: ProgressPartitions
+
+
 class SinkRun:
     """Writes the batches of one run, until one fails or the query stops.
 
     Args:
-        frame: The run's first batch.
         settings: The writer's settings.
         runtime: Where the run takes place.
         limits: The run's limits.
         prepared_ms: When the query was last known to have no batch in progress, in milliseconds
             since the epoch.
+        staging: Where the run's batches are staged; None if they are written directly.
 
     Attributes:
         ended: Whether the run has left the group or was abandoned.
-
-    Raises:
-        UnsupportedPipelineError: A column of the batch can't be written.
     """
 
     def __init__(
         self,
-        frame: DataFrame,
         settings: WriterSettings,
         runtime: QueryRuntime,
         limits: RunLimits,
         prepared_ms: int,
+        staging: StagingPlace | None = None,
     ) -> None:
         self._runtime = runtime
-        self._jobs = BatchJobs(frame, settings.topic, runtime)
+        self._copies = staging and StagedCopies(
+            runtime, staging.location, staging.progress.topic, settings.topic
+        )
+        self._jobs = BatchJobs(settings.topic, runtime)
         self._query_run = QueryRun(
             runtime.run_id,
             Wire(settings.client),
@@ -72,6 +87,7 @@ class SinkRun:
             group_timeout_ms=limits.group_timeout_ms,
             watch=runtime.active,
             prepared_ms=prepared_ms,
+            progress=staging and staging.progress,
         )
         runtime.end_with(self._query_run)
         self._last_batch = -1
@@ -111,8 +127,13 @@ class SinkRun:
             runtime.batch_relation = relation
         try:
             with runtime.batch():
-                job = functools.partial(self._jobs.run, frame)
-                report = self._query_run.process(batch_id, job)
+                if self._copies is None:
+                    job = functools.partial(self._jobs.run, frame)
+                    report = self._query_run.process(batch_id, job)
+                else:
+                    copies = self._copies.of_batch(frame)
+                    job = functools.partial(self._jobs.run_copy, copies)
+                    report = self._query_run.process(batch_id, job, copies)
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
             stopped = runtime.stopped(error)
@@ -141,16 +162,21 @@ class SinkRun:
         """
         if not self.ended:
             self.ended = True
+            if self._copies is not None:
+                self._copies.close()
             self._query_run.leave(tasks_outlive_stop, aside=aside)
 
 
-def runtime_of(frame: DataFrame, location: str, spark: SparkSession | None) -> QueryRuntime:
+def runtime_of(
+    frame: DataFrame, location: str, spark: SparkSession | None, *, staged: bool
+) -> QueryRuntime:
     """The runtime of the run that a batch begins.
 
     Args:
         frame: The run's first batch.
         location: The checkpoint's location, as given to Spark.
         spark: The session that the query was started from.
+        staged: Whether the query's batches are staged.
 
     Raises:
         CheckpointError: The checkpoint is missing, or another query's.
@@ -159,4 +185,4 @@ def runtime_of(frame: DataFrame, location: str, spark: SparkSession | None) -> Q
     if is_connect(frame):
         return ConnectRuntime(location, spark or frame.sparkSession)
     assert spark is not None  # noqa: S101 - the query was started in this process
-    return ClassicRuntime(frame, location, spark)
+    return ClassicRuntime(frame, location, spark, staged=staged)

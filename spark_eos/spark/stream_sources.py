@@ -123,6 +123,27 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
             )
 
 
+def check_staged_sources(sources: Sequence[StreamSource]) -> None:
+    """Refuses sources that lose records, or show records that were aborted.
+
+    Batches that are staged may come from any source, in any number of partitions.
+
+    Example:
+        >>> check_staged_sources([StreamSource("rate", {})])
+
+    Raises:
+        UnsupportedPipelineError: A source can't be used; the error names the option to set.
+    """
+    for source in sources:
+        if source.format in _KAFKA:
+            _check_records(source.options)
+            if source.options.get("failondataloss", "true").lower() == "false":
+                raise UnsupportedPipelineError(
+                    "deleted records would be skipped silently: a query whose batches are staged "
+                    "needs fail_on_data_loss=True, and no source option 'failOnDataLoss'"
+                )
+
+
 def _check_source(source: StreamSource) -> None:
     options = source.options
     if source.format not in _KAFKA:
@@ -136,17 +157,21 @@ def _check_source(source: StreamSource) -> None:
                 f"source option {shown!r} can't be used: it splits source partitions over tasks; "
                 "leave it out"
             )
+    _check_records(options)
+    if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
+        raise UnsupportedPipelineError(
+            "source option 'failOnDataLoss' is 'false', so deleted records would be skipped "
+            "silently: leave it out, or read with sink.read (or read_from_group)"
+        )
+
+
+def _check_records(options: Mapping[str, str]) -> None:
     if (level := options.get(_ISOLATION)) != "read_committed":
         given = "is missing" if level is None else f"is {level!r}"
         raise UnsupportedPipelineError(
             f"source option {_ISOLATION!r} {given}, so aborted records would be written as "
             f"committed ones: read with sink.read (or read_from_group), or set {_ISOLATION!r} to "
             "'read_committed'"
-        )
-    if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
-        raise UnsupportedPipelineError(
-            "source option 'failOnDataLoss' is 'false', so deleted records would be skipped "
-            "silently: leave it out, or read with sink.read (or read_from_group)"
         )
 
 

@@ -1,0 +1,229 @@
+"""The staged road on the driver: which copy of a batch counts, and that all of it was written.
+
+A batch's rows are first staged, as a copy in files. Then the ledger names the copy, by an offset
+commit that the broker accepts from the group's current member alone. From then on that copy, and no
+other, is what is written for the batch, however often the batch is repeated.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from spark_eos.batch.plan import BatchRange
+from spark_eos.batch.progress import LEDGER, first_position, progress_range, rows_relayed
+from spark_eos.batch.task_report import JobOutcome
+from spark_eos.driver.committed_offsets import CommittedOffsets
+from spark_eos.driver.offset_commits import OffsetCommits
+from spark_eos.driver.offset_log import STAGED, Note, OffsetLog
+from spark_eos.errors import CheckpointError, OffsetsLostError
+from spark_eos.kafka.offset_metadata import StagedBatch
+
+logger = logging.getLogger(__name__)
+
+
+class BatchCopies(Protocol):
+    """Copies of batches in files, made and read by Spark."""
+
+    def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
+        """Runs the batch's frame once and stages its rows.
+
+        Args:
+            batch_id: Spark's number of the batch.
+            buckets: The most files to make.
+
+        Returns:
+            The copy's name, and the number of its rows.
+        """
+
+    def drain(self) -> None:
+        """Runs the batch's frame without keeping its rows, so that its state advances."""
+
+    def open(self, copy: StagedBatch) -> None:
+        """Sets the copy that the batch's jobs read."""
+
+    def sweep(self, batch_id: int) -> None:
+        """Removes the copies of earlier batches."""
+
+
+@dataclass(frozen=True)
+class ProgressPartitions:
+    """The progress partitions of a run.
+
+    Attributes:
+        topic: The progress topic.
+        number: Its number of partitions, at least 2.
+    """
+
+    topic: str
+    number: int
+
+
+class Staging:
+    """Stages the batches of one run, and keeps the ledger.
+
+    Args:
+        group_id: The consumer group.
+        partitions: The progress partitions.
+        offset_log: The query's checkpoint.
+        offsets: The group's committed offsets.
+        commits: Commits the ledger.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        partitions: ProgressPartitions,
+        offset_log: OffsetLog,
+        offsets: CommittedOffsets,
+        commits: OffsetCommits,
+    ) -> None:
+        self._group_id = group_id
+        self._partitions = partitions
+        self._ledger = (partitions.topic, LEDGER)
+        self._offset_log = offset_log
+        self._offsets = offsets
+        self._commits = commits
+
+    def batch_range(self, batch_id: int) -> BatchRange:
+        """The batch's range in the progress partitions.
+
+        Raises:
+            WriteError: The batch's number does not fit into an offset.
+        """
+        topic, number = self._partitions.topic, self._partitions.number
+        noted = self._offset_log.note().progress_partitions
+        return progress_range(topic, number, batch_id, known=noted or number)
+
+    def watch_ledger(self) -> None:
+        """From now on, whoever reads the offsets notices if a newer run has moved the ledger."""
+        self._offsets.ledgers[self._ledger] = (self._offsets.known.staged.get(self._ledger),)
+
+    def prepare(self, batch: BatchRange, copies: BatchCopies, note: Note) -> StagedBatch:
+        """Makes the batch's copy the one that counts, or finds the one that does.
+
+        Args:
+            batch: The batch's range.
+            copies: The batch's copies.
+            note: What to note in the checkpoint before any row is written.
+
+        Returns:
+            What the ledger says of the batch.
+
+        Raises:
+            CheckpointError: The ledger and the checkpoint do not belong together.
+            OffsetsLostError: The ledger was lost, or somebody has set the group's offsets.
+            FencedByNewerRunError: A newer run has taken the group over.
+        """
+        last = self._offsets.known.staged.get(self._ledger)
+        range_ = self._offset_log.fingerprint(batch.batch_id)
+        if last is not None:
+            self._check_belongs(last, batch.batch_id, range_)
+        self._check_positions(last, batch)
+        self._offset_log.set_note(
+            replace(note, delivery=STAGED, progress_partitions=self._partitions.number)
+        )
+        if last is not None and last.batch == batch.batch_id:
+            logger.info(
+                "group %s: batch %d is staged already, in %s; its %d rows are written from there",
+                self._group_id,
+                batch.batch_id,
+                last.copy or "no file",
+                last.rows,
+            )
+            copies.drain()
+            copies.open(last)
+            return last
+        copy, rows = copies.stage(batch.batch_id, self._partitions.number - 1)
+        staged = StagedBatch(
+            query=self._offset_log.query_id(),
+            batch=batch.batch_id,
+            copy=copy if rows else None,
+            rows=rows,
+            buckets=self._partitions.number - 1,
+            range=range_,
+        )
+        copies.open(staged)
+        self._commits.commit_ledger(batch, self._ledger, staged)
+        # Nobody needs earlier copies any more: the group has just accepted this one.
+        copies.sweep(batch.batch_id)
+        return staged
+
+    def check_written(self, staged: StagedBatch, outcomes: Sequence[JobOutcome]) -> None:
+        """Checks that the tasks have read as many rows as were staged.
+
+        Raises:
+            CheckpointError: Some are missing; the batch's end is not committed.
+        """
+        read = rows_relayed(outcomes)
+        if read != staged.rows:
+            raise CheckpointError(
+                f"batch {staged.batch} of group {self._group_id!r} was staged with {staged.rows} "
+                f"rows, and {read} were read from its copy {staged.copy} below "
+                "checkpoint_location/spark-eos/staged: files of it were removed or changed. Put "
+                "them back; every start writes what is missing. Without them those rows can't be "
+                f"written: to continue knowingly, {self._set_offsets(staged.batch + 1)}"
+            )
+
+    # Checks -----------------------------------------------------------------------------------
+
+    def _check_belongs(self, last: StagedBatch, batch_id: int, range_: str) -> None:
+        query = self._offset_log.query_id()
+        if last.query != query:
+            raise CheckpointError(
+                f"group {self._group_id!r} has staged batch {last.batch} of query {last.query}, "
+                f"but checkpoint_location belongs to query {query}. A query that stages its "
+                "batches can't be continued without its own checkpoint, which holds its state. "
+                "Put that checkpoint back, or start over with another group_id. To use this group "
+                "with this checkpoint knowingly, delete the group's offsets while the query is "
+                f"stopped (kafka-consumer-groups.sh --delete --group {self._group_id})"
+            )
+        if batch_id == last.batch and range_ != last.range:
+            raise CheckpointError(
+                f"group {self._group_id!r} has staged batch {batch_id} from other source offsets "
+                "than this checkpoint's batch of that number: an older checkpoint was put back, "
+                "and planned the batch anew, so rows would be lost or written twice. Put the "
+                f"latest checkpoint back; or, to continue knowingly, "
+                f"{self._set_offsets(batch_id)}"
+            )
+        if batch_id not in (last.batch, last.batch + 1):
+            why = (
+                "an older checkpoint was put back, and its batches are written already"
+                if batch_id < last.batch
+                else "batches between them were not written: the sink must be called for every "
+                "batch, also for one without rows"
+            )
+            raise CheckpointError(
+                f"group {self._group_id!r} has staged batch {last.batch} last, and the query is "
+                f"at batch {batch_id}: {why}. To continue knowingly, "
+                f"{self._set_offsets(batch_id)}"
+            )
+
+    def _check_positions(self, last: StagedBatch | None, batch: BatchRange) -> None:
+        start = first_position(batch.batch_id)
+        if last is None and self._offsets.committed[self._ledger] != start:
+            raise OffsetsLostError(
+                f"the ledger of group {self._group_id!r} was lost: the offset of "
+                f"{self._ledger[0]}-{self._ledger[1]} is "
+                f"{self._offsets.committed[self._ledger]} and names no batch, so whether batch "
+                f"{batch.batch_id} was written is not known. To continue knowingly, "
+                f"{self._set_offsets(batch.batch_id)}"
+            )
+        behind = sorted(p for p in batch.starts if self._offsets.committed[p] < start)
+        if behind:
+            topic, index = behind[0]
+            raise OffsetsLostError(
+                f"group {self._group_id!r} has committed {topic}-{index} up to "
+                f"{self._offsets.committed[behind[0]]}, but batch {batch.batch_id} begins at "
+                f"{start}: the batch before it is not fully written, or somebody has set the "
+                f"group's offsets. To continue without it, {self._set_offsets(batch.batch_id)}"
+            )
+
+    def _set_offsets(self, batch_id: int) -> str:
+        return (
+            f"set the offsets of all partitions of {self._partitions.topic} to "
+            f"{first_position(batch_id)} while the query is stopped: the query's batch "
+            f"{batch_id} is then written as it comes (kafka-consumer-groups.sh --reset-offsets "
+            f"--group {self._group_id} --topic {self._partitions.topic} --to-offset "
+            f"{first_position(batch_id)} --execute)"
+        )

@@ -1,0 +1,184 @@
+"""Staged copies of batches: Parquet files below the checkpoint, written and read by Spark.
+
+A copy is read back whole: each file by one task, from its first row to its last. So a file is a
+bucket, and the row's number in it the row's position.
+"""
+
+import contextlib
+import logging
+import re
+import uuid
+from typing import Final
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_eos.batch.progress import first_position
+from spark_eos.errors import CheckpointError
+from spark_eos.kafka.offset_metadata import StagedBatch
+from spark_eos.spark.columns import SOURCE, check_payload, payload
+from spark_eos.spark.runtime import QueryRuntime
+
+logger = logging.getLogger(__name__)
+
+# Below the checkpoint, in our own directory, which Spark ignores.
+_DIRECTORY: Final = "spark-eos/staged"
+_NAME: Final = re.compile(r"(\d+)-[0-9a-f]{8}")
+# Spark numbers a job's files by the partitions they are made of.
+_FILE_NUMBER: Final = r"^part-(\d+)-"
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+# More bytes than any file has, so that none is split, and no task reads two.
+_WHOLE: Final = str(1 << 50)
+_ROWS: Final = "rows"
+
+
+class StagedCopies:
+    """The copies of one run's batches; a `spark_eos.driver.staging.BatchCopies` for each batch.
+
+    Args:
+        runtime: Where the run takes place.
+        location: The checkpoint's location, as given to Spark.
+        progress_topic: The topic that rows name as their source.
+        default_topic: The sink's default topic, if it has one.
+
+    Attributes:
+        number_of_rows: Number of rows of the opened copy.
+    """
+
+    def __init__(
+        self,
+        runtime: QueryRuntime,
+        location: str,
+        progress_topic: str,
+        default_topic: str | None,
+    ) -> None:
+        self._runtime = runtime
+        self._location = location.rstrip("/")
+        self._progress_topic = progress_topic
+        self._default_topic = default_topic
+        self._reader: SparkSession | None = None
+        self._frame: DataFrame | None = None
+        self._rows: DataFrame | None = None
+        self.number_of_rows = 0
+
+    def of_batch(self, frame: DataFrame) -> "StagedCopies":
+        """Sets the batch's frame, which `stage` or `drain` runs.
+
+        Raises:
+            UnsupportedPipelineError: A column can't be written.
+        """
+        check_payload(frame.schema, self._default_topic)
+        self._frame, self._rows = frame, None
+        return self
+
+    # Staging ----------------------------------------------------------------------------------
+
+    def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
+        """Runs the batch's frame once and writes its rows to a new copy.
+
+        Raises:
+            CheckpointError: The copy does not have as many rows as the job wrote.
+        """
+        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        rows = self._frame.select(*payload(self._frame.schema))
+        name = f"{batch_id}-{uuid.uuid4().hex[:8]}"
+        observation = Observation(f"spark-eos-{name}")
+        # coalesce: a bucket for each task. Rows of one partition stay together, in their order.
+        counted = rows.coalesce(buckets).observe(observation, F.count(F.lit(1)).alias(_ROWS))
+        writer = counted.write.option("maxRecordsPerFile", 0)
+        path = f"{self._location}/{_DIRECTORY}/{name}"
+        self._runtime.run_job(
+            self._frame.sparkSession,
+            lambda: writer.parquet(path),
+            f"spark-eos: staging batch {batch_id}",
+        )
+        written = self._runtime.observed(observation)[_ROWS]
+        if written:
+            found = self._count(name, rows.schema, batch_id)
+            if found != written:
+                raise CheckpointError(
+                    f"batch {batch_id} was staged in {path} with {written} rows, and {found} can "
+                    "be read there; nothing of the batch is written. Is checkpoint_location on a "
+                    "file system that all executors share?"
+                )
+        return name, written
+
+    def drain(self) -> None:
+        """Runs the batch's frame without keeping its rows, so that its state advances."""
+        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        writer = self._frame.write.format("noop").mode("overwrite")
+        self._runtime.run_job(
+            self._frame.sparkSession, writer.save, "spark-eos: a staged batch's state"
+        )
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def open(self, copy: StagedBatch) -> None:
+        """Sets the copy that `rows` returns."""
+        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        self.number_of_rows = copy.rows
+        if copy.copy is None:
+            return
+        columns = payload(self._frame.schema)
+        schema = T.StructType([self._frame.schema[name] for name in columns])
+        number = F.regexp_extract(F.col("_metadata.file_name"), _FILE_NUMBER, 1).cast("int")
+        position = F.lit(first_position(copy.batch)) + F.col("_metadata.row_index")
+        source = F.struct(
+            F.lit(self._progress_topic).alias("topic"),
+            (number + 1).alias("partition"),
+            position.cast("long").alias("offset"),
+        )
+        self._rows = self._read(copy.copy, schema).select(*columns, source.alias(SOURCE))
+
+    @property
+    def rows(self) -> DataFrame:
+        """The opened copy's rows, with their positions as ``source``."""
+        assert self._rows is not None  # noqa: S101 - open comes first
+        return self._rows
+
+    def _read(self, name: str, schema: T.StructType) -> DataFrame:
+        path = f"{self._location}/{_DIRECTORY}/{name}"
+        reader = self._session().read.schema(schema)
+        # Rows that can't be read are an error, whatever the session's settings say.
+        reader = reader.options(ignoreCorruptFiles="false", ignoreMissingFiles="false")
+        return reader.parquet(_GLOB.sub(r"\\\g<0>", path))
+
+    def _count(self, name: str, schema: T.StructType, batch_id: int) -> int:
+        counted = self._read(name, schema).agg(F.count(F.lit(1)).alias(_ROWS))
+        (row,) = self._runtime.collect(counted, f"spark-eos: counting staged batch {batch_id}")
+        return int(row[_ROWS])
+
+    def _session(self) -> SparkSession:
+        """A session of its own, since how files are split is a session's setting."""
+        if self._reader is None:
+            self._reader = session = self._runtime.another_session()
+            session.conf.set("spark.sql.files.maxPartitionBytes", _WHOLE)
+            session.conf.set("spark.sql.files.openCostInBytes", _WHOLE)
+            session.conf.set("spark.sql.files.minPartitionNum", "1")
+        return self._reader
+
+    # Sweeping ---------------------------------------------------------------------------------
+
+    def sweep(self, batch_id: int) -> None:
+        """Removes copies of earlier batches; later ones may be a newer run's."""
+        try:
+            for name in self._runtime.files.names(_DIRECTORY):
+                found = _NAME.fullmatch(name)
+                if found is not None and int(found[1]) < batch_id:
+                    self._runtime.files.delete(f"{_DIRECTORY}/{name}")
+        except Exception as error:  # noqa: BLE001 - the next batch sweeps again
+            logger.warning(
+                "staged copies of earlier batches stay in %s/%s: %s",
+                self._location,
+                _DIRECTORY,
+                error,
+            )
+
+    def close(self) -> None:
+        """Ends the session that read the copies, where it is one of its own."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with contextlib.suppress(Exception):
+                self._runtime.end_session(reader)
+
