@@ -27,6 +27,7 @@ class Operation(enum.Enum):
 
     READ = "Read"
     WRITE = "Write"
+    CREATE = "Create"
     DESCRIBE = "Describe"
 
 
@@ -66,6 +67,11 @@ class Acl:
         if self.prefixed:
             return f"{self.operation.value} on {what}s that begin with {self.name!r}"
         return f"{self.operation.value} on {what} {self.name!r}"
+
+    @property
+    def only_to_create(self) -> bool:
+        """Whether it is needed only until the resource exists."""
+        return self.operation is Operation.CREATE
 
     @property
     def pattern_type(self) -> str:
@@ -136,6 +142,11 @@ def write_topic(topic: str) -> Acl:
     return Acl(ResourceType.TOPIC, topic, Operation.WRITE)
 
 
+def create_topic(topic: str) -> Acl:
+    """The ACL to create a topic, which is not needed once the topic exists."""
+    return Acl(ResourceType.TOPIC, topic, Operation.CREATE)
+
+
 def read_group(group_id: str) -> Acl:
     """The ACL to join the group and to commit its offsets."""
     return Acl(ResourceType.GROUP, group_id, Operation.READ)
@@ -185,6 +196,7 @@ def acls_for(
     id_prefix: str,
     sources: Collection[str],
     targets: Collection[str],
+    progress_topic: str | None = None,
 ) -> list[Acl]:
     """Lists the ACLs that a purpose needs.
 
@@ -194,13 +206,22 @@ def acls_for(
         id_prefix: Prefix of the query's transactional ids.
         sources: Names of the source topics.
         targets: Names of the target topics.
+        progress_topic: Name of the progress topic of a query that stages its batches.
+
+    Example:
+        >>> needed = acls_for(Purpose.QUERY, "g", "spark-eos/g/", ["in"], ["out"], "progress")
+        >>> [str(acl) for acl in needed if acl.only_to_create]
+        ["Create on topic 'progress'"]
     """
     group = describe(ResourceType.GROUP, group_id)
+    # The group subscribes to it, as to the sources.
+    subscribed = {*sources, *([] if progress_topic is None else [progress_topic])}
     if purpose is Purpose.QUERY:
-        return query_acls(group_id, id_prefix, sources, targets)
+        create = [] if progress_topic is None else [create_topic(progress_topic)]
+        return [*query_acls(group_id, id_prefix, subscribed, targets), *create]
     if purpose in (Purpose.STATUS, Purpose.ABORT):
         # To describe a group, one must be allowed to describe its members' topics too.
-        topics = [describe(ResourceType.TOPIC, topic) for topic in sorted(sources)]
+        topics = [describe(ResourceType.TOPIC, topic) for topic in sorted(subscribed)]
         operation = Operation.WRITE if purpose is Purpose.ABORT else Operation.DESCRIBE
         return [*topics, group, transactional_ids(id_prefix, operation)]
     if purpose is Purpose.VERIFY:

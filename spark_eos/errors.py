@@ -73,7 +73,7 @@ class UnsupportedBrokerError(SparkEosError):
 class TopicNotFoundError(SparkEosError):
     """A source or target topic does not exist, or no longer exists.
 
-    spark-eos never creates topics.
+    spark-eos never creates them.
 
     Example::
 

@@ -38,6 +38,11 @@ from spark_eos.kafka.transactional_ids import id_prefix
     metavar="TOPIC",
     help="Topic that the query writes to; repeatable.",
 )
+@click.option(
+    "--progress-topic",
+    metavar="TOPIC",
+    help="The query's progress_topic, if it stages its batches.",
+)
 @prefix_option
 @click.option(
     "--for",
@@ -61,6 +66,7 @@ def acls(
     group_id: str,
     sources: tuple[str, ...],
     targets: tuple[str, ...],
+    progress_topic: str | None,
     prefix: str,
     purposes: tuple[str, ...],
     command_config: str | None,
@@ -76,6 +82,8 @@ def acls(
         check_text("transactional_id_prefix", prefix)
         for topic in (*sources, *targets):
             check_text("a topic", topic)
+        if progress_topic is not None:
+            check_text("--progress-topic", progress_topic)
     except SparkEosError as error:
         raise click.ClickException(str(error)) from error
     if ":" not in principal:
@@ -86,13 +94,15 @@ def acls(
     found = without_implied(
         acl
         for purpose in purposes
-        for acl in acls_for(Purpose(purpose), group_id, ids, sources, targets)
+        for acl in acls_for(Purpose(purpose), group_id, ids, sources, targets, progress_topic)
     )
     if json_:
         click.echo(json.dumps(_document(principal, found), indent=2))
         return
     grantee = Grantee(principal, bootstrap_servers, command_config)
     for acl in found:
+        if acl.only_to_create:
+            click.echo(f"# Needed only until the {acl.resource.value} exists:")
         click.echo(grantee.command(acl))
 
 

@@ -19,7 +19,12 @@ NO_ID: Final = uuid.UUID(int=0)
 _LEADER_NOT_AVAILABLE = 5
 _INVALID_TOPIC = 17
 # Bits of authorized operations, numbered as in Kafka's AclOperation.
-_OPERATIONS: Final = {3: Operation.READ, 4: Operation.WRITE, 8: Operation.DESCRIBE}
+_OPERATIONS: Final = {
+    3: Operation.READ,
+    4: Operation.WRITE,
+    5: Operation.CREATE,
+    8: Operation.DESCRIBE,
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ def topics(
     names: Collection[str] | None,
     deadline: Deadline,
     operation: Operation = Operation.DESCRIBE,
+    *,
+    leaders: bool = False,
 ) -> dict[str, TopicInfo]:
     """Looks up topics without creating them; topics that do not exist are left out.
 
@@ -94,9 +101,11 @@ def topics(
         names: Topic names; None for all non-internal topics that this client may describe.
         deadline: Limits all attempts together.
         operation: The operation that must be allowed on each topic.
+        leaders: Whether to wait until each partition of a topic that exists has a leader.
 
     Raises:
         AuthorizationError: The operation is not allowed on one of the topics.
+        DeadlineExceededError: No answer, or not all leaders, in time.
     """
     request = metadata_request(names, operations=operation is not Operation.DESCRIBE)
     # A topic with an invalid name can't exist.
@@ -117,6 +126,11 @@ def topics(
                 raise refusal(f"topic {topic.name!r}", code, [acl], wire.grantee)
             if names is None and topic.is_internal:
                 continue
+            without = sum(partition.leader_id < 0 for partition in topic.partitions)
+            if leaders and without:
+                raise RetriableError(
+                    f"topic {topic.name!r}: partitions without a leader: {without}"
+                )
             found[topic.name] = TopicInfo(topic.name, topic.topic_id, len(topic.partitions))
         return found
 

@@ -1,0 +1,144 @@
+"""The progress topic: its partitions' group offsets are the progress of staged queries.
+
+The topic holds no records. Partition 0 is the ledger of a query's staged batches, each other
+partition the progress of one bucket of rows. Offsets belong to a group, so that one topic serves
+all queries of a cluster.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Final
+
+from spark_eos.acls import Operation
+from spark_eos.client.checks import check_text
+from spark_eos.errors import AuthorizationError, ConfigurationError, KafkaResponseError
+from spark_eos.kafka import cluster
+from spark_eos.kafka.cluster import TopicInfo
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.topic_creation import await_topic, create_topic
+
+# The ledger, and a bucket.
+_LEAST_PARTITIONS: Final = 2
+# What CreateTopics can hold.
+_INT16: Final = 2**15 - 1
+_INT32: Final = 2**31 - 1
+_TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class ProgressTopic:
+    """The progress topic of a query, and how to create it.
+
+    Attributes:
+        name: Name of the topic (option ``progress_topic``).
+        partitions: Number of partitions to create it with, one more than the most buckets that a
+            batch can have (option ``progress_partitions``).
+        replicas: Number of replicas to create it with; None for the brokers' default (option
+            ``progress_replicas``).
+
+    Raises:
+        ConfigurationError: A value can't be used; the text names the option.
+
+    Example:
+        >>> ProgressTopic().partitions
+        33
+        >>> ProgressTopic(partitions=1)
+        Traceback (most recent call last):
+            ...
+        spark_eos.errors.ConfigurationError: progress_partitions must be an integer of at least \
+2, not 1
+    """
+
+    name: str = "spark-eos-progress"
+    partitions: int = 33
+    replicas: int | None = None
+
+    def __post_init__(self) -> None:
+        check_text("progress_topic", self.name)
+        if not _TOPIC_NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"progress_topic={self.name!r} is no name of a topic: it may have letters, "
+                "digits, '.', '_' and '-'"
+            )
+        _check_number("progress_partitions", self.partitions, _LEAST_PARTITIONS, _INT32)
+        if self.replicas is not None:
+            _check_number("progress_replicas", self.replicas, 1, _INT16)
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
+    if value > most:
+        raise ConfigurationError(f"{name} must be at most {most}, not {value}")
+
+
+def ensure_progress_topic(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> TopicInfo:
+    """Looks the progress topic up, and creates it if it does not exist.
+
+    A topic that exists is used as it is, with the partitions it has. Several drivers may do this
+    at the same time.
+
+    Args:
+        wire: The connections.
+        topic: The topic.
+        deadline: Limits all requests together.
+
+    Returns:
+        The topic; all partitions of a new one have leaders.
+
+    Raises:
+        AuthorizationError: The topic may not be read; or it does not exist and may not be created.
+        ConfigurationError: The topic has a single partition.
+        KafkaResponseError: The cluster refuses to create the topic.
+        DeadlineExceededError: There was no topic in time.
+
+    Example::
+
+        ensure_progress_topic(wire, ProgressTopic(), Deadline(30, "connect_timeout_ms"))
+        # TopicInfo(name='spark-eos-progress', topic_id=UUID('...'), partitions=33)
+    """
+    found = cluster.topics(wire, [topic.name], deadline, Operation.READ).get(topic.name)
+    if found is None:
+        _create(wire, topic, deadline)
+        # Whether it may be read is not known before it exists.
+        found = await_topic(wire, topic.name, deadline, Operation.READ)
+    if found.partitions < _LEAST_PARTITIONS:
+        raise ConfigurationError(
+            f"progress_topic={topic.name!r} has {found.partitions} partition, and needs at least "
+            f"{_LEAST_PARTITIONS}: one for the ledger of staged batches, the others for their "
+            f"rows. Add some: {_command(wire, '--alter', topic)}"
+        )
+    return found
+
+
+def _create(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> None:
+    try:
+        create_topic(wire, topic.name, topic.partitions, topic.replicas, deadline)
+    except AuthorizationError as error:
+        text = f"{error}. Or create the topic: {_command(wire, '--create', topic)}"
+        raise AuthorizationError(text, error.code, error.missing) from error
+    except KafkaResponseError as error:
+        raise KafkaResponseError(
+            f"progress_topic: {error}. Change progress_partitions={topic.partitions} or "
+            f"progress_replicas={topic.replicas}, or create the topic another way: "
+            f"{_command(wire, '--create', topic)}",
+            error.code,
+        ) from error
+
+
+def _command(wire: Wire, action: str, topic: ProgressTopic) -> str:
+    """A command for an administrator, quoted for a shell."""
+    config = wire.grantee.command_config
+    replicas = topic.replicas if action == "--create" else None
+    return shlex.join(
+        [
+            "kafka-topics.sh",
+            "--bootstrap-server",
+            wire.bootstrap_servers,
+            *([] if config is None else ["--command-config", config]),
+            *(action, "--topic", topic.name, "--partitions", str(topic.partitions)),
+            *([] if replicas is None else ["--replication-factor", str(replicas)]),
+        ]
+    )

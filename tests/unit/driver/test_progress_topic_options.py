@@ -1,0 +1,37 @@
+"""The options of the progress topic check themselves."""
+
+from typing import Any
+
+import pytest
+
+from spark_eos.driver.progress_topic import ProgressTopic
+from spark_eos.errors import ConfigurationError
+
+
+def test_what_is_allowed() -> None:
+    assert ProgressTopic() == ProgressTopic("spark-eos-progress", 33, None)
+    assert ProgressTopic("A.b_c-9", 2, 1).replicas == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": ""}, "progress_topic must be a non-empty string, not ''"),
+        ({"name": None}, "progress_topic must be a non-empty string, not None"),
+        ({"name": "a" * 201}, "progress_topic is longer than 200 characters"),
+        ({"name": "a*"}, "progress_topic='a\\*' contains a \\*"),
+        ({"name": "a b"}, "progress_topic='a b' is no name of a topic"),
+        ({"name": "a\n"}, "progress_topic='a\\\\n' is no name of a topic"),
+        ({"name": ".."}, "progress_topic='..' is no name of a topic"),
+        ({"partitions": 1}, "progress_partitions must be an integer of at least 2, not 1"),
+        ({"partitions": True}, "progress_partitions must be an integer of at least 2, not True"),
+        ({"partitions": 2.0}, "progress_partitions must be an integer of at least 2, not 2.0"),
+        ({"partitions": 2**31}, "progress_partitions must be at most 2147483647"),
+        ({"replicas": 0}, "progress_replicas must be an integer of at least 1, not 0"),
+        ({"replicas": "3"}, "progress_replicas must be an integer of at least 1, not '3'"),
+        ({"replicas": 2**15}, "progress_replicas must be at most 32767"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{words}"):
+        ProgressTopic(**options)
