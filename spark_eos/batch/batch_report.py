@@ -19,6 +19,7 @@ _IN_TEXT: Final = (
     "event",
     "group_id",
     "batch_id",
+    "delivery",
     "rows_written",
     "rows_skipped",
     "transactions",
@@ -79,6 +80,8 @@ class BatchReport:
             and ``commit`` summed over the tasks.
         lost: Source records that were deleted before they were read, and are not written; only
             with ``fail_on_data_loss=False``.
+        delivery: The road that the rows took, ``direct`` or ``staged``. Of a staged batch,
+            ``partitions`` are the progress partitions.
 
     Example:
         >>> report = BatchReport(
@@ -96,7 +99,7 @@ class BatchReport:
         ...     milliseconds={"total": 180.0},
         ... )
         >>> print(report)  # doctest: +ELLIPSIS
-        event=batch group_id=order-processors batch_id=7 rows_written=30 ... total_ms=180.0
+        event=batch group_id=order-processors batch_id=7 delivery=direct ... total_ms=180.0
         >>> report.fields()["total_ms"]
         180.0
     """
@@ -114,6 +117,7 @@ class BatchReport:
     partitions: tuple[PartitionReport, ...]
     milliseconds: Mapping[str, float]
     lost: tuple[LostRecords, ...] = ()
+    delivery: str = "direct"
 
     def __str__(self) -> str:
         fields = self.fields()
@@ -130,6 +134,7 @@ class BatchReport:
             "query_id": self.query_id,
             "query_run": self.query_run,
             "batch_id": self.batch_id,
+            "delivery": self.delivery,
             "rows_written": self.rows_written,
             "rows_skipped": self.rows_skipped,
             "bytes_written": self.bytes_written,
@@ -152,6 +157,7 @@ def batch_report(
     members: Mapping[tuple[str, int], MemberIdentity],
     milliseconds: Mapping[str, float],
     lost: tuple[LostRecords, ...] = (),
+    delivery: str = "direct",
 ) -> BatchReport:
     """Adds up what the rounds of a batch did.
 
@@ -165,6 +171,7 @@ def batch_report(
         members: The member that each source partition is assigned to.
         milliseconds: Time by step, as measured by the driver.
         lost: Source records that were deleted before they were read.
+        delivery: The road that the rows took.
     """
 
     def total(partition: tuple[str, int], name: str) -> int:
@@ -203,6 +210,7 @@ def batch_report(
         partitions=partitions,
         milliseconds={**milliseconds, **in_tasks},
         lost=lost,
+        delivery=delivery,
     )
 
 

@@ -242,9 +242,7 @@ class OffsetCommits:
             self._membership.topic_ids,
             deadline,
             metadata={
-                place: known.metadata(
-                    place[0], known.doubts.get(place), known.staged.get(place)
-                )
+                place: known.metadata(place[0], known.doubts.get(place), known.staged.get(place))
                 if place in known.doubts or place in known.staged
                 else texts[place[0]]
                 for place in offsets

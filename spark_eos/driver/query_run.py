@@ -237,7 +237,8 @@ class QueryRun:
             note = Note(self._settings.group_id, dict(self._membership.topic_ids))
             lost: tuple[LostRecords, ...] = ()
             if self._staging and copies:
-                outcomes, members = self._write_staged(self._staging, batch, note, copies, job, clock)
+                written = self._write_staged(self._staging, batch, note, copies, job, clock)
+                outcomes, members = written
             else:
                 outcomes, members, lost = self._write_direct(batch, note, job, clock)
             self._finished = batch
@@ -252,6 +253,7 @@ class QueryRun:
             members,
             clock.milliseconds,
             lost,
+            STAGED if self._staging else DIRECT,
         )
 
     def _write_direct(

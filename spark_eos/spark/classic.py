@@ -105,7 +105,6 @@ class ExecutionLog(OffsetLog):
         )
         return BatchRange(batch_id, starts, ends)
 
-
     def fingerprint(self, batch_id: int) -> str:
         """A fingerprint of the current batch as Spark runs it; see `OffsetLog.fingerprint`.
 

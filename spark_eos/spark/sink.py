@@ -12,16 +12,18 @@ from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.checks import check_positive, check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import preflight
+from spark_eos.driver.offset_log import STAGED
 from spark_eos.driver.offset_renewal import end_renewal, renew_hourly
+from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
+from spark_eos.driver.staging import ProgressPartitions
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import own_group
 from spark_eos.observability.on_batch import OnBatch, announce, as_observers
-from spark_eos.spark.columns import check_columns
-from spark_eos.spark.connect import is_connect
-from spark_eos.spark.narrow_plan import check_stream
-from spark_eos.spark.sink_run import RunLimits, SinkRun, runtime_of
+from spark_eos.spark.connect import ConnectRuntime
+from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
+from spark_eos.spark.sink_run import RunLimits, SinkRun, StagingPlace, runtime_of
 from spark_eos.spark.source import named_topics, read_from_offsets, source_partitions
 from spark_eos.spark.stream_writer import StreamWriters
 
@@ -76,6 +78,15 @@ class ExactlyOnceSink:
         fail_on_data_loss: Whether the query fails when source records were deleted before they
             were read, for example by retention. If False, each such gap is logged and reported
             (`BatchReport.lost`).
+        delivery: ``direct`` writes rows from the source to the topic at once; it needs a pipeline
+            that keeps rows in their source partitions. ``staged`` writes each batch to files below
+            the checkpoint first, and takes any pipeline and any source. ``auto`` (default) is
+            ``direct`` where possible. A query keeps the road that its checkpoint was begun on.
+        progress_topic: Topic, for staged queries, whose partitions' group offsets are the query's
+            progress. It holds no records, serves all queries, and is created if it is missing.
+        progress_partitions: Number of partitions to create it with: one more than the most tasks
+            that write a staged batch.
+        progress_replicas: Number of replicas to create it with; None for the brokers' default.
         worker_directory: Directory, on each host, for the host's id and the locks of transactional
             ids; by default one below the temporary directory.
         on_batch: Function, or several, called with each `BatchReport` after everything is
@@ -105,10 +116,15 @@ class ExactlyOnceSink:
         group_timeout_ms: int = 60_000,
         max_rounds: int = 4,
         fail_on_data_loss: bool = True,
+        delivery: str = AUTO,
+        progress_topic: str = "spark-eos-progress",
+        progress_partitions: int = 33,
+        progress_replicas: int | None = None,
         worker_directory: str | None = None,
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
         check_text("checkpoint_location", checkpoint_location)
+        check_delivery(delivery)
         check_positive(
             max_members=max_members, group_timeout_ms=group_timeout_ms, max_rounds=max_rounds
         )
@@ -129,10 +145,13 @@ class ExactlyOnceSink:
         )
         self._checkpoint_location = checkpoint_location
         self._limits = RunLimits(max_members, max_rounds, group_timeout_ms)
+        self._wanted_delivery = delivery
+        self._progress_topic = ProgressTopic(progress_topic, progress_partitions, progress_replicas)
         self._observers = as_observers(on_batch)
         self._selections: list[dict[str, str]] = []
         self._spark: SparkSession | None = None
-        self._checked = False
+        # What `write` has chosen.
+        self._delivery: str | None = None
         self._writers = StreamWriters()
         self._run: SinkRun | None = None
         # When the query was last known to have no batch in progress, in ms since the epoch.
@@ -214,9 +233,10 @@ class ExactlyOnceSink:
     def write(self, frame: DataFrame) -> DataStreamWriter:
         """Checks a streaming DataFrame and the cluster, and returns the writer to start.
 
-        Columns: ``value`` (binary or string; null is a tombstone), ``source`` from `read`, and
-        optionally ``key`` (binary or string), ``headers`` (array of struct<key, value>),
-        ``topic``, ``partition`` and ``timestamp``. Others are ignored.
+        Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key`` (binary
+        or string), ``headers`` (array of struct<key, value>), ``topic``, ``partition`` and
+        ``timestamp``. To be written directly, the rows need ``source`` from `read`, too. Other
+        columns are ignored.
 
         Args:
             frame: The streaming DataFrame.
@@ -225,7 +245,7 @@ class ExactlyOnceSink:
             A DataStreamWriter with the sink and the checkpoint set; choose a trigger and start.
 
         Raises:
-            UnsupportedPipelineError: A column or an operator of the plan prevents exactly-once.
+            UnsupportedPipelineError: A column can't be written, or the plan not on the road wanted.
             UnsupportedBrokerError: The cluster lacks a feature that exactly-once needs.
             TopicNotFoundError: A source topic or the target topic does not exist.
             ForeignMemberError: Another consumer uses the group.
@@ -233,9 +253,10 @@ class ExactlyOnceSink:
             AuthorizationError: ACLs that the query needs are missing.
             AuthenticationError: A broker and this client do not accept each other.
         """
-        check_columns(frame.schema, self._settings.topic)
-        check_stream(frame, lineage_follows=not is_connect(frame))
-        self._checked = True
+        settings = self._settings
+        self._delivery = delivery_of_stream(
+            frame, self._wanted_delivery, settings.topic, settings.group_id
+        )
         self._spark = frame.sparkSession
         self._check_cluster()
         self._prepared_ms = time.time_ns() // 1_000_000
@@ -251,6 +272,9 @@ class ExactlyOnceSink:
             sources: set[str] = set()
             for selection in self._selections:
                 sources |= source_partitions(wire, selection, self._deadline())[0].keys()
+            if self._delivery == STAGED:
+                sources.add(self._progress_topic.name)
+                ensure_progress_topic(wire, self._progress_topic, self._deadline())
             preflight.check_cluster(wire, settings, sources, self._deadline())
             own_group(wire, settings.group_id, self._deadline())
 
@@ -268,24 +292,39 @@ class ExactlyOnceSink:
         called_ms = time.time_ns() // 1_000_000
         run = self._run
         if run is None or not run.holds(frame):
-            run = self._start_run(frame)
+            run = self._start_run(frame, batch_id)
         run.refuse_repeated(batch_id)
         # A later run of this sink may find this batch begun.
         self._prepared_ms = called_ms
         announce(run.write(frame, batch_id, self._batch_relation), self._observers)
 
-    def _start_run(self, frame: DataFrame) -> SinkRun:
-        if not self._checked:
+    def _start_run(self, frame: DataFrame, batch_id: int) -> SinkRun:
+        if self._delivery is None:
             raise UnsupportedPipelineError(
                 "start the query from sink.write(...), which checks its plan; set a function of "
                 "your own with sink.write(...).foreachBatch(function)"
             )
-        runtime = runtime_of(frame, self._checkpoint_location, self._spark)
+        location = self._checkpoint_location
+        staged = self._delivery == STAGED
+        runtime = runtime_of(frame, location, self._spark, staged=staged)
+        if isinstance(runtime, ConnectRuntime):
+            runtime.batch_relation = self._batch_relation
+
+        def check_first() -> None:
+            runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
+
+        delivery = delivery_of_run(self._delivery, self._wanted_delivery, runtime, check_first)
+        staging = StagingPlace(location, self._progress()) if delivery == STAGED else None
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        self._run = SinkRun(frame, self._settings, runtime, self._limits, self._prepared_ms)
+        self._run = SinkRun(self._settings, runtime, self._limits, self._prepared_ms, staging)
         return self._run
+
+    def _progress(self) -> ProgressPartitions:
+        with contextlib.closing(Wire(self._settings.client)) as wire:
+            topic = ensure_progress_topic(wire, self._progress_topic, self._deadline())
+        return ProgressPartitions(topic.name, topic.partitions)
 
     def close(self) -> None:
         """Makes the group's members leave now; for use after the query has stopped.

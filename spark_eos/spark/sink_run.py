@@ -73,8 +73,10 @@ class SinkRun:
         staging: StagingPlace | None = None,
     ) -> None:
         self._runtime = runtime
-        self._copies = staging and StagedCopies(
-            runtime, staging.location, staging.progress.topic, settings.topic
+        self._copies = (
+            None
+            if staging is None
+            else StagedCopies(runtime, staging.location, staging.progress.topic, settings.topic)
         )
         self._jobs = BatchJobs(settings.topic, runtime)
         self._query_run = QueryRun(
@@ -87,7 +89,7 @@ class SinkRun:
             group_timeout_ms=limits.group_timeout_ms,
             watch=runtime.active,
             prepared_ms=prepared_ms,
-            progress=staging and staging.progress,
+            progress=None if staging is None else staging.progress,
         )
         runtime.end_with(self._query_run)
         self._last_batch = -1

@@ -181,4 +181,3 @@ class StagedCopies:
         if reader is not None:
             with contextlib.suppress(Exception):
                 self._runtime.end_session(reader)
-

@@ -1,0 +1,98 @@
+"""Chooses the road that a query's rows take to Kafka: direct, or staged in files first."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from spark_eos.driver.offset_log import DIRECT, STAGED
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos.spark.columns import check_columns, check_payload
+from spark_eos.spark.connect import is_connect
+from spark_eos.spark.narrow_plan import check_stream
+from spark_eos.spark.runtime import QueryRuntime
+from spark_eos.spark.stream_sources import check_staged_sources, sources_of
+
+logger = logging.getLogger(__name__)
+
+AUTO: Final = "auto"
+_CHOICES: Final = (AUTO, DIRECT, STAGED)
+
+
+def check_delivery(delivery: str) -> None:
+    """Refuses a value of ``delivery`` that is none.
+
+    Raises:
+        ConfigurationError: It isn't one of ``auto``, ``direct`` and ``staged``.
+    """
+    if delivery not in _CHOICES:
+        raise ConfigurationError(
+            f"delivery is {delivery!r}; it must be 'auto', 'direct' or 'staged'"
+        )
+
+
+def delivery_of_stream(
+    frame: DataFrame, delivery: str, default_topic: str | None, group_id: str
+) -> str:
+    """Checks a streaming DataFrame, and chooses its road.
+
+    Args:
+        frame: The DataFrame to write.
+        delivery: What the user wants.
+        default_topic: The sink's default topic, if it has one.
+        group_id: The consumer group, for the log.
+
+    Returns:
+        ``direct`` or ``staged``.
+
+    Raises:
+        UnsupportedPipelineError: The DataFrame can't be written, or not on the road wanted.
+    """
+    reason = "delivery='staged'"
+    if delivery != STAGED:
+        try:
+            check_columns(frame.schema, default_topic)
+            check_stream(frame, lineage_follows=not is_connect(frame))
+        except UnsupportedPipelineError as error:
+            if delivery == DIRECT or not frame.isStreaming:
+                raise
+            reason = str(error)
+        else:
+            return DIRECT
+    check_payload(frame.schema, default_topic)
+    if not frame.isStreaming:
+        raise UnsupportedPipelineError(
+            "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read"
+        )
+    check_staged_sources(sources_of(frame))
+    logger.info("group %s: delivery=staged, since %s", group_id, reason)
+    return STAGED
+
+
+def delivery_of_run(
+    delivery: str, wanted: str, runtime: QueryRuntime, check_first: Callable[[], None]
+) -> str:
+    """The road of a run: a query keeps the one on which its checkpoint was begun.
+
+    Args:
+        delivery: The road chosen for the stream.
+        wanted: What the user wants.
+        runtime: Where the run takes place.
+        check_first: Checks the run's first batch, as a function of the user's own has made it;
+            raises UnsupportedPipelineError if it can't be written directly.
+
+    Returns:
+        ``direct`` or ``staged``.
+    """
+    if wanted != AUTO or delivery != DIRECT:
+        return delivery
+    note = runtime.offset_log.note()
+    if note.group_id is not None:
+        return note.delivery
+    try:
+        check_first()
+    except UnsupportedPipelineError as error:
+        logger.info("delivery=staged, since %s", error)
+        return STAGED
+    return DIRECT
