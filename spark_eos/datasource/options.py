@@ -19,7 +19,16 @@ _REQUIRED: Final = inspect.Parameter.empty
 # Options that Spark adds to those that the user has set.
 _SPARKS_OWN: Final = ("queryname",)
 # A data source has one job per batch, and its options are text: it can't take functions.
-_OF_THE_SINK_ONLY: Final = ("kafka", "max_rounds", "on_batch")
+# And it writes directly.
+_OF_THE_SINK_ONLY: Final = (
+    "kafka",
+    "max_rounds",
+    "on_batch",
+    "delivery",
+    "progress_topic",
+    "progress_partitions",
+    "progress_replicas",
+)
 
 
 # Secret client settings that Spark does not recognize as secrets (spark.redaction.regex).

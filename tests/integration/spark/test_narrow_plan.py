@@ -90,7 +90,7 @@ def _written_by(
     function: Callable[[ExactlyOnceSink, DataFrame, int], None],
 ) -> None:
     """Runs a query whose batches a function is to write."""
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     options = {"maxOffsetsPerTrigger": str(rows_of_a_batch)}
     frame = sink.read(spark, subscribe=flow.source, options=options).select("source", "value")
 
@@ -141,7 +141,7 @@ def test_a_batch_of_a_query_that_was_not_checked(
 ) -> None:
     """What runs counts, not what `sink.write` was shown."""
     flow.produce(range(8))
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
     split = relay(_own(spark_eos_session, flow, minPartitions="4"))
     writer = split.writeStream.foreachBatch(sink).trigger(availableNow=True)
@@ -180,7 +180,7 @@ def _own(spark: SparkSession, flow: Flow, **options: str) -> DataFrame:
 def test_source_options(
     flow: Flow, spark_eos_session: SparkSession, options: dict[str, str], words: str
 ) -> None:
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     with pytest.raises(errors.UnsupportedPipelineError, match=words):
         sink.write(relay(_own(spark_eos_session, flow, **options)))
 
@@ -193,7 +193,7 @@ def test_a_source_that_is_not_kafkas(flow: Flow, spark_eos_session: SparkSession
         F.col("value").alias("offset"),
     )
     frame = rate.select(source.alias("source"), F.lit("x").alias("value"))
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     with pytest.raises(errors.UnsupportedPipelineError, match=r"from 'rate.*sink\.read"):
         sink.write(frame)
 
@@ -202,7 +202,7 @@ def test_a_source_that_is_not_kafkas(flow: Flow, spark_eos_session: SparkSession
 def test_a_topic_that_is_read_twice(
     flow: Flow, spark_eos_session: SparkSession, twice: str
 ) -> None:
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     one = relay(sink.read(spark_eos_session, subscribe=flow.source))
     other = {
         "one DataFrame": lambda: one.where("source.offset > 3"),
@@ -226,7 +226,7 @@ def test_aborted_records_of_the_source(flow: Flow, spark_eos_session: SparkSessi
             producer.produce(flow.source, value, partition=0)
         producer.flush(20)
         end(20)
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     frame = _own(spark_eos_session, flow, **{"kafka.isolation.level": "read_committed"})
     process_available(sink.write(relay(frame)), timeout=150)
     sink.close()
@@ -249,7 +249,7 @@ def test_a_sinks_second_query_is_refused_while_the_first_is_active(
 ) -> None:
     """Spark would take it for the first one's next run, and stop that without an error."""
     flow, other = new_flow(), new_flow()
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     first = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
     second = sink.write(relay(sink.read(spark_eos_session, subscribe=other.source)))
     flow.produce(range(4))

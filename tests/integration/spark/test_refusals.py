@@ -22,7 +22,7 @@ from support.queries import relay, run_available
 def _write(
     spark: SparkSession, flow: Flow, transform: Callable[[DataFrame], DataFrame], **options: Any
 ) -> None:
-    sink = ExactlyOnceSink(**{**flow.options(), **options})
+    sink = ExactlyOnceSink(**{**flow.options(), "delivery": "direct", **options})
     sink.write(transform(sink.read(spark, subscribe=flow.source)))
 
 
@@ -89,7 +89,7 @@ def test_no_topic_anywhere(flow: Flow, spark_eos_session: SparkSession) -> None:
 def test_source_options_that_split_partitions(
     flow: Flow, spark_eos_session: SparkSession, option: str
 ) -> None:
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     with pytest.raises(errors.UnsupportedPipelineError, match=option):
         sink.read(spark_eos_session, subscribe=flow.source, options={option: "4"})
 
@@ -117,7 +117,7 @@ def test_sources(
     error: type[Exception],
     words: str,
 ) -> None:
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     with pytest.raises(error, match=words):
         sink.read(spark_eos_session, **arguments)
 
@@ -215,7 +215,7 @@ def test_group_offsets_that_were_deleted(flow: Flow, spark_eos_session: SparkSes
 def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     run_available(spark_eos_session, flow)
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
     query = (
         sink.write(frame)
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
 
 def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(10))
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
 
     def run() -> None:
@@ -249,7 +249,7 @@ def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSess
 
 def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
-    sink = ExactlyOnceSink(**flow.options())
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
 
     def twice(batch: DataFrame, batch_id: int) -> None:

@@ -1,0 +1,202 @@
+"""Queries whose batches are staged: each shape writes what a plain batch query would, once."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import BatchReport, ExactlyOnceSink, errors
+from spark_eos.testing import process_available
+from support import staging
+from support.flow import Flow
+from support.staging import record, run_staged, staged_files
+
+_RECORDS = 100
+_BATCH = 30
+
+
+@pytest.fixture(scope="module")
+def spark(spark_eos_session: SparkSession) -> SparkSession:
+    """The shared session, with few shuffle partitions."""
+    spark_eos_session.conf.set("spark.sql.shuffle.partitions", "3")
+    return spark_eos_session
+
+
+def _produced(flow: Flow, numbers: Any = range(_RECORDS)) -> None:
+    flow.produce(map(record, numbers))
+
+
+@pytest.mark.parametrize(
+    ("transform", "expected"),
+    [
+        (staging.repartitioned, Counter(range(_RECORDS))),
+        (staging.joined, Counter(range(_RECORDS))),
+        (staging.both_branches, Counter([*range(_RECORDS), *(-n for n in range(_RECORDS))])),
+    ],
+)
+def test_rows_that_move(
+    flow: Flow,
+    spark: SparkSession,
+    transform: Callable[[DataFrame], DataFrame],
+    expected: Counter[int],
+) -> None:
+    _produced(flow)
+    written = run_staged(spark, flow, transform)
+    assert Counter(row["n"] for row in written.rows) == expected
+    assert {report.delivery for report in written.reports} == {"staged"}
+    assert sum(report.rows_written for report in written.reports) == sum(expected.values())
+    assert flow.open_transactions() == []
+
+
+def test_counts_by_window(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+    run_staged(spark, flow, staging.windows)
+    # A record far ahead closes all windows; its own stays open.
+    _produced(flow, [10_000])
+    written = run_staged(spark, flow, staging.windows)
+    found = Counter((row["started"] - 1_700_000_000, row["customer"]) for row in written.rows)
+    expected = {(10 * w, f"c{c}") for w in range(_RECORDS // 10) for c in range(5)}
+    assert found == Counter(expected)
+    assert {row["count"] for row in written.rows} == {2}
+
+
+def test_totals_that_are_updated(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+    written = run_staged(spark, flow, staging.totals, "update")
+    # Each batch has five more records of each customer, and writes each customer once.
+    each = Counter((row["customer"], row["count"]) for row in written.rows)
+    assert set(each.values()) == {1}
+    assert max(row["count"] for row in written.rows) == _RECORDS // 5
+    assert len(each) == 5 * len(written.reports)
+
+
+def test_all_totals_in_order(flow: Flow, spark: SparkSession) -> None:
+    flow.produce(map(record, [*range(_RECORDS), 0, 5, 1]))
+    written = run_staged(spark, flow, staging.ranking, "complete", max_offsets=1_000)
+    (report,) = written.reports
+    assert report.rows_written == 5
+    counts = {row["customer"]: row["count"] for row in written.rows}
+    assert counts == {"c0": 22, "c1": 21, "c2": 20, "c3": 20, "c4": 20}
+
+
+def test_duplicates_are_dropped(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+    written = run_staged(spark, flow, staging.deduplicated)
+    assert Counter(row["key"] for row in written.rows) == Counter(range(20))
+
+
+def test_a_limit(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+    written = run_staged(spark, flow, staging.limited)
+    assert len(written.rows) == 12
+    assert len({row["n"] for row in written.rows}) == 12
+    # Batches without rows need a ledger, and no transaction.
+    assert [report.transactions > 0 for report in written.reports][1:] == [False] * (
+        len(written.reports) - 1
+    )
+
+
+def test_source_partitions_that_are_split(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
+    options = {"subscribe": flow.source, "minPartitions": "7", "startingOffsets": "earliest"}
+    options |= {
+        "kafka.bootstrap.servers": flow.bootstrap_servers,
+        "kafka.isolation.level": "read_committed",
+    }
+    frame = spark.readStream.format("kafka").options(**options).load().select("value")
+    process_available(sink.write(frame), timeout=240)
+    sink.close()
+    assert sorted(flow.values()) == sorted(map(record, range(_RECORDS)))
+    assert {report.delivery for report in reports} == {"staged"}
+
+
+def test_sources_that_are_not_kafkas(flow: Flow, spark: SparkSession, tmp_path: Any) -> None:
+    directory = tmp_path / "files"
+    spark.range(50).select(F.col("id").cast("string").alias("value")).write.text(str(directory))
+    sink = ExactlyOnceSink(**flow.options())
+    frame = spark.readStream.format("text").schema("value string").load(str(directory))
+    process_available(sink.write(frame), timeout=240)
+    spark.range(50, 60).select(F.col("id").cast("string").alias("value")).write.mode("append").text(
+        str(directory)
+    )
+    process_available(sink.write(frame), timeout=240)
+    sink.close()
+    assert sorted(map(int, flow.values())) == list(range(60))
+
+
+def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
+    read = {"maxOffsetsPerTrigger": "40"}
+    frame = sink.read(spark, subscribe=flow.source, options=read).select("source", "key", "value")
+
+    def both(rows: DataFrame, batch_id: int) -> None:
+        other = rows.withColumn("value", F.lit(b"again"))
+        sink(rows.union(other), batch_id)
+
+    process_available(sink.write(frame).foreachBatch(both), timeout=240)
+    assert {report.delivery for report in reports} == {"staged"}
+    # It keeps its road when it is started again, also where a batch could be written directly.
+    _produced(flow, range(_RECORDS, _RECORDS + 5))
+    process_available(sink.write(frame).foreachBatch(both), timeout=240)
+    sink.close()
+    assert {report.delivery for report in reports} == {"staged"}
+    found = Counter(flow.values())
+    assert found == Counter({**{record(n): 1 for n in range(105)}, "again": 105})
+
+
+def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+    reports = run_staged(spark, flow, staging.repartitioned).reports
+    assert len(reports) > 2
+    (left,) = staged_files(flow)
+    assert left.startswith(f"{reports[-1].batch_id}-")
+
+
+def test_a_narrow_pipeline_is_written_directly_unless_it_is_to_be_staged(
+    flow: Flow, spark: SparkSession
+) -> None:
+    _produced(flow)
+    columns = ["source", "key", "value"]
+
+    def narrow(frame: DataFrame) -> DataFrame:
+        return frame.select(*columns)
+
+    direct = run_staged(spark, flow, narrow)
+    assert {report.delivery for report in direct.reports} == {"direct"}
+    flow.checkpoint += "-staged"
+    options = {"group_id": f"{flow.group_id}-staged", "delivery": "staged"}
+    staged = run_staged(spark, flow, narrow, **options)
+    assert {report.delivery for report in staged.reports} == {"staged"}
+    assert Counter(row["n"] for row in staged.rows) == Counter([*range(_RECORDS)] * 2)
+
+
+def test_a_road_is_not_changed_under_a_checkpoint(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+
+    def narrow(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "key", "value")
+
+    run_staged(spark, flow, narrow)
+    _produced(flow, range(_RECORDS, _RECORDS + 5))
+    with pytest.raises(Exception, match="delivery='direct'") as failure:
+        run_staged(spark, flow, narrow, delivery="staged")
+    assert "CheckpointError" in str(failure.value)
+    assert len(flow.values()) == _RECORDS
+
+
+def test_direct_refuses_what_must_be_staged(flow: Flow, spark: SparkSession) -> None:
+    with pytest.raises(errors.UnsupportedPipelineError, match="a shuffle"):
+        run_staged(spark, flow, _with_source, delivery="direct")
+    with pytest.raises(errors.ConfigurationError, match="'auto', 'direct' or 'staged'"):
+        run_staged(spark, flow, _with_source, delivery="exactly")
+
+
+def _with_source(frame: DataFrame) -> DataFrame:
+    return frame.select("source", "value").repartition(2)

@@ -1,0 +1,126 @@
+"""Pipelines that move rows between tasks, and what each should write."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.testing import process_available
+from support.flow import Flow
+
+# Long enough ago for every watermark, and a number of seconds that windows divide.
+_EPOCH = 1_700_000_000
+_WINDOW = 10
+
+
+def record(number: int) -> str:
+    """Record ``number``: a second of event time each, of one of five customers."""
+    return json.dumps({"n": number, "customer": f"c{number % 5}", "at": _EPOCH + number})
+
+
+def parsed(frame: DataFrame) -> DataFrame:
+    """A source's records as columns ``n``, ``customer`` and ``at``."""
+    fields = F.from_json(F.col("value").cast("string"), "n long, customer string, at long")
+    rows = frame.select(fields.alias("r")).select("r.*")
+    return rows.withColumn("at", F.timestamp_seconds("at"))
+
+
+def _json(frame: DataFrame, key: str = "customer") -> DataFrame:
+    value = F.to_json(F.struct(*frame.columns))
+    return frame.select(F.col(key).cast("string").alias("key"), value.alias("value"))
+
+
+def windows(frame: DataFrame) -> DataFrame:
+    """Counts by window and customer."""
+    rows = parsed(frame).withWatermark("at", "1 second")
+    counts = rows.groupBy(F.window("at", f"{_WINDOW} seconds"), "customer").count()
+    started = F.unix_timestamp("window.start").alias("started")
+    return _json(counts.select(started, "customer", "count"))
+
+
+def totals(frame: DataFrame) -> DataFrame:
+    """Each customer's number of records, and something random."""
+    counts = parsed(frame).groupBy("customer").agg(F.count(F.lit(1)).alias("count"))
+    return _json(counts.withColumn("random", F.rand()))
+
+
+def ranking(frame: DataFrame) -> DataFrame:
+    """The same in order, for complete mode."""
+    counts = parsed(frame).groupBy("customer").agg(F.count(F.lit(1)).alias("count"))
+    return _json(counts.orderBy(F.desc("count"), "customer"))
+
+
+def deduplicated(frame: DataFrame) -> DataFrame:
+    """One record for each value of ``n`` modulo 20."""
+    rows = parsed(frame).withWatermark("at", "1 hour").withColumn("key", F.col("n") % 20)
+    return _json(rows.dropDuplicatesWithinWatermark(["key"]).select("key"), "key")
+
+
+def repartitioned(frame: DataFrame) -> DataFrame:
+    """All records, shuffled."""
+    return _json(parsed(frame).select("n", "customer").repartition(3))
+
+
+def limited(frame: DataFrame) -> DataFrame:
+    """The first twelve records there are."""
+    return _json(parsed(frame).select("n", "customer").limit(12))
+
+
+def both_branches(frame: DataFrame) -> DataFrame:
+    """Two rows of each record, by a union of two selections."""
+    rows = parsed(frame).select("n", "customer")
+    return _json(rows).union(_json(rows.withColumn("n", -F.col("n"))))
+
+
+def joined(frame: DataFrame) -> DataFrame:
+    """All records with a table's column, by a join that shuffles them."""
+    session = frame.sparkSession
+    table = session.range(5).select(F.concat(F.lit("c"), "id").alias("customer"), "id")
+    rows = parsed(frame).select("n", "customer").join(table.hint("merge"), "customer")
+    return _json(rows.select("n", "customer", "id"))
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a query has written.
+
+    Attributes:
+        rows: the values, decoded, in order of partition and offset.
+        reports: one for each batch.
+    """
+
+    rows: list[dict[str, Any]]
+    reports: list[BatchReport]
+
+
+def run_staged(
+    spark: SparkSession,
+    flow: Flow,
+    transform: Callable[[DataFrame], DataFrame],
+    mode: str = "append",
+    *,
+    max_offsets: int = 30,
+    **options: Any,
+) -> Written:
+    """Runs a query over all that is available."""
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=reports.append)
+    read = {"maxOffsetsPerTrigger": str(max_offsets)}
+    frame = sink.read(spark, subscribe=flow.source, options=read)
+    try:
+        process_available(sink.write(transform(frame)).outputMode(mode), timeout=240)
+    finally:
+        sink.close()
+    return Written([json.loads(value) for value in flow.values()], reports)
+
+
+def staged_files(flow: Flow) -> Iterator[str]:
+    """Names of the copies below the checkpoint."""
+    from pathlib import Path
+
+    directory = Path(flow.checkpoint) / "spark-eos" / "staged"
+    return iter(sorted(path.name for path in directory.iterdir()))
