@@ -78,13 +78,13 @@ class Guarded(Flow):
         }
 
     def commands(self, *more: str) -> list[str]:
-        """What ``spark-eos acls`` prints for the principal."""
+        """What ``spark-eos acls`` prints for the principal, without comments."""
         names = ["--source", self.source, "--target", self.target, "--group-id", self.group_id]
         where = ["--bootstrap-servers", self.broker.servers_of(_LISTENER)]
         arguments = ["acls", *where, "--principal", self.principal, *names, *more]
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 0, result.output
-        return result.stdout.splitlines()
+        return [line for line in result.stdout.splitlines() if not line.startswith("#")]
 
     def grant(self, *commands: str) -> None:
         """Does what command lines of ``kafka-acls.sh`` say."""

@@ -22,6 +22,17 @@ def test_the_table_of_acls_is_what_is_granted() -> None:
     ]
 
 
+def test_so_is_the_table_of_what_a_progress_topic_adds() -> None:
+    told = [tuple(row.values())[:-1] for row in table_of("acls.md", "With a progress topic").rows]
+    usual = ("GROUP", "spark-eos/GROUP/", ["SOURCE"], ["TARGET"])
+    assert told == [
+        (purpose.value, acl.operation.value, acl.resource.value, acl.pattern_type, acl.name)
+        for purpose in Purpose
+        for acl in acls_for(purpose, *usual, "PROGRESS")
+        if acl not in acls_for(purpose, *usual)
+    ]
+
+
 _ARGUMENTS = (
     *("acls", "--bootstrap-servers", "kafka:9092", "--principal", "User:it's", "--group-id", "a b"),
     *("--source", "in", "--source", "other", "--target", "out"),
@@ -51,6 +62,28 @@ def test_lines_are_quoted_for_a_shell() -> None:
 
 def test_what_one_acl_implies_is_not_printed_again() -> None:
     assert _printed("--for", "query", "--for", "status", "--for", "abort") == _printed()
+
+
+def test_what_is_needed_only_for_a_while_is_marked() -> None:
+    before, mark, create = _printed("--progress-topic", "progress").rpartition(
+        "# Needed only until the topic exists:\n"
+    )
+    assert mark
+    assert create.endswith(" --operation Create --topic progress\n")
+    assert create.count("\n") == 1
+    assert " --operation Read --topic progress\n" in before
+    assert "Create" not in before
+    # Commands about the query create nothing.
+    told = _printed("--progress-topic", "progress", "--for", "status", "--for", "abort")
+    assert " --operation Describe --topic progress\n" in told
+    assert "Create" not in told
+    assert "#" not in told
+
+
+def test_the_progress_topic_is_one_name() -> None:
+    result = CliRunner().invoke(main, [*_ARGUMENTS, "--progress-topic", "progress-*"])
+    assert result.exit_code == 1
+    assert "--progress-topic='progress-*' contains a *" in result.stderr
 
 
 def test_acls_as_json() -> None:

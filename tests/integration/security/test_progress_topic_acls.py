@@ -1,0 +1,118 @@
+"""What a principal needs to use a progress topic, and to create it."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
+from spark_eos.errors import AuthorizationError
+from spark_eos.kafka.cluster import TopicInfo
+from spark_eos.kafka.connection import Wire
+from spark_eos.testing import EmbeddedKafka
+from support.granting import Guarded, guarded_kafka
+from support.members import deadline, started
+from support.operating import run
+from support.writing import rows, transactions
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedKafka]:
+    with guarded_kafka() as broker:
+        yield broker
+
+
+@pytest.fixture
+def flow(guarded: EmbeddedKafka, tmp_path: Path) -> Guarded:
+    """Topics, a group and a principal without any right."""
+    return Guarded(guarded, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+
+
+def _name(flow: Guarded) -> str:
+    return f"progress-{flow.name}"
+
+
+def _commands(flow: Guarded) -> tuple[str, str]:
+    """The commands that grant Read and Create."""
+    usual, found = flow.commands(), flow.commands("--progress-topic", _name(flow))
+    read, create = [line for line in found if line not in usual]
+    return read, create
+
+
+def _ensure(flow: Guarded) -> TopicInfo:
+    with closing(Wire(ClientSettings(flow.kafka))) as wire:
+        return ensure_progress_topic(wire, ProgressTopic(_name(flow), 3, 1), deadline())
+
+
+def _refused(flow: Guarded) -> AuthorizationError:
+    with pytest.raises(AuthorizationError) as refusal:
+        _ensure(flow)
+    assert refusal.value.code == 29
+    return refusal.value
+
+
+def test_with_just_the_acls_printed_it_is_created(flow: Guarded) -> None:
+    read, create = _commands(flow)
+    flow.grant(read, create)
+    created = _ensure(flow)
+    assert created.partitions == 3
+    # Create was needed only once.
+    flow.revoke(create)
+    assert _ensure(flow) == created
+
+
+def test_without_read(flow: Guarded) -> None:
+    read, create = _commands(flow)
+    flow.grant(create)
+    lacks = f"{flow.principal} lacks Read on topic '{_name(flow)}'. To grant: {read}"
+    assert f"29 TOPIC_AUTHORIZATION_FAILED: {lacks}" in str(_refused(flow))
+    # As long as it does not exist, Describe can't be told from Read.
+    flow.grant(read.replace("Read", "Describe"))
+    for _ in range(2):
+        error = _refused(flow)
+        assert lacks in str(error)
+        assert [str(acl) for acl in error.missing] == [f"Read on topic '{_name(flow)}'"]
+    flow.grant(read)
+    assert _ensure(flow).partitions == 3
+
+
+def test_without_create(flow: Guarded) -> None:
+    read, create = _commands(flow)
+    flow.grant(read)
+    error = _refused(flow)
+    servers = flow.kafka["bootstrap.servers"]
+    assert [str(acl) for acl in error.missing] == [f"Create on topic '{_name(flow)}'"]
+    assert str(error).endswith(
+        f": 29 TOPIC_AUTHORIZATION_FAILED: {flow.principal} lacks Create on topic '{_name(flow)}'. "
+        f"To grant: {create}. Or create the topic: kafka-topics.sh --bootstrap-server {servers} "
+        f"--create --topic {_name(flow)} --partitions 3 --replication-factor 1"
+    )
+    # An administrator does that.
+    flow.broker.create_topic(_name(flow), 3)
+    assert _ensure(flow).partitions == 3
+
+
+@pytest.mark.parametrize("command", ["status", "abort"])
+def test_commands_see_the_members_with_what_is_printed_for_them(
+    command: str, flow: Guarded
+) -> None:
+    # As many partitions as the flow's topics have.
+    flow.broker.create_topic(_name(flow), flow.partitions)
+    usual = flow.commands("--for", command)
+    more = flow.commands("--for", command, "--progress-topic", _name(flow))
+    flow.grant(*usual)
+    # Abort looks for members once there is something to abort.
+    anyone = ClientSettings({"bootstrap.servers": flow.bootstrap_servers})
+    with (
+        started(flow, also=[_name(flow)]) as membership,
+        transactions(flow, membership, client=anyone) as writing,
+    ):
+        writing.add(rows(flow, 0, 0))
+        writing._producer.records.flush(deadline())
+        yes = ["--yes"] if command == "abort" else []
+        assert "lacks Describe on a topic of its members" in run(command, flow, *yes).stderr
+        assert len(flow.open_transactions()) == 1
+        flow.grant(*(line for line in more if line not in usual))
+        assert run(command, flow, *yes).exit_code == 0
