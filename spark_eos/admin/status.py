@@ -4,13 +4,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from spark_eos.admin.staged_status import StagedStatus, progress_topics, staged_status
 from spark_eos.driver.preflight import offset_commit_version
 from spark_eos.errors import SparkEosError, UnsupportedBrokerError
 from spark_eos.kafka import cluster, groups
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.list_offsets import EndOffsets, end_offsets
-from spark_eos.kafka.offsets import all_committed_offsets
+from spark_eos.kafka.offset_metadata import CommittedOffset
+from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.kafka.open_transactions import OpenTransaction, lingering
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 
@@ -92,7 +94,9 @@ class Status:
         prefix: The transactional id prefix.
         taken_at: Time of the request, in seconds since 1970.
         group: State, epochs and members.
-        partitions: All partitions of topics in which the group has offsets or assignments.
+        partitions: All partitions of topics in which the group has offsets or assignments, except
+            progress topics: their offsets are no positions in a log.
+        staged: The last staged batch; None if the query does not stage its batches.
         transactions: Open transactions, oldest first.
         cluster: The brokers' versions.
     """
@@ -102,6 +106,7 @@ class Status:
     taken_at: float
     group: groups.DescribedGroup
     partitions: tuple[PartitionStatus, ...]
+    staged: StagedStatus | None
     transactions: tuple[OpenTransaction, ...]
     cluster: ClusterStatus
 
@@ -148,38 +153,45 @@ def query_status(
             f"group {group_id!r} does not exist on {bootstrap_servers}: no query has run with "
             f"this group_id, or its offsets have expired{left}"
         )
+    # Committed offsets first, so that none is newer than its partition's end.
+    committed = all_group_offsets(wire, group_id, deadline)
     return Status(
         group_id=group_id,
         prefix=prefix,
         taken_at=time.time(),
         group=group,
-        partitions=_partitions(wire, group_id, group, deadline),
+        partitions=_partitions(wire, committed, group, deadline),
+        staged=staged_status(committed),
         transactions=transactions,
         cluster=cluster_status(wire, bootstrap_servers, deadline),
     )
 
 
 def _partitions(
-    wire: Wire, group_id: str, group: groups.DescribedGroup, deadline: Deadline
+    wire: Wire,
+    committed: Mapping[tuple[str, int], CommittedOffset],
+    group: groups.DescribedGroup,
+    deadline: Deadline,
 ) -> tuple[PartitionStatus, ...]:
-    # Committed offsets first, so that none is newer than its partition's end.
-    committed = all_committed_offsets(wire, group_id, deadline)
+    left_out = progress_topics(committed)
+    offsets = {place: one.offset for place, one in committed.items() if place[0] not in left_out}
     members = {
         partition: member.member_id
         for member in group.members
         for partition in member.assigned or ()
+        if partition[0] not in left_out
     }
     ends: Mapping[tuple[str, int], EndOffsets | None] = end_offsets(
-        wire, {topic for topic, _ in [*committed, *members]}, deadline
+        wire, {topic for topic, _ in [*offsets, *members]}, deadline
     )
     found = []
-    for topic, partition in sorted({*committed, *members, *ends}):
+    for topic, partition in sorted({*offsets, *members, *ends}):
         end = ends.get((topic, partition))
         found.append(
             PartitionStatus(
                 topic=topic,
                 partition=partition,
-                committed=committed.get((topic, partition)),
+                committed=offsets.get((topic, partition)),
                 last_stable=end.last_stable if end else None,
                 high_watermark=end.high_watermark if end else None,
                 member=members.get((topic, partition)),

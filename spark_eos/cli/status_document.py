@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from spark_eos.admin.staged_status import StagedStatus
 from spark_eos.admin.status import PartitionStatus, Status
 from spark_eos.cli.status_tables import host
 from spark_eos.kafka.groups import DescribedMember
@@ -23,6 +24,9 @@ def as_json(status: Status) -> str:
         "members": [_member(member) for member in status.group.members],
         "partitions": [_partition(partition) for partition in status.partitions],
         "lag": status.lag,
+        # Only staging shows in the group's offsets.
+        "delivery": None if status.staged is None else "staged",
+        "staged": None if status.staged is None else _staged(status.staged),
         "transactional_id_prefix": status.prefix,
         "open_transactions": [_transaction(t, status.taken_at) for t in status.transactions],
         "brokers": [
@@ -62,6 +66,20 @@ def _partition(partition: PartitionStatus) -> dict[str, Any]:
         "lag": partition.lag,
         "member_id": partition.member,
         "assignment_epoch": partition.assignment_epoch,
+    }
+
+
+def _staged(staged: StagedStatus) -> dict[str, Any]:
+    batch = staged.batch
+    return {
+        "progress_topic": staged.topic,
+        "query_id": batch.query,
+        "batch": batch.batch,
+        "copy": batch.copy,
+        "rows": batch.rows,
+        "buckets": batch.buckets,
+        "buckets_written": staged.buckets_written,
+        "written": staged.written,
     }
 
 

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spark_eos.admin.staged_status import StagedStatus
 from spark_eos.admin.status import ClusterStatus, PartitionStatus, Status
 from spark_eos.client.printable import printable
 from spark_eos.kafka.cluster import by_topic
@@ -25,6 +26,8 @@ def status_tables(status: Status) -> RenderableType:
     if status.partitions:
         names = {m.member_id: m.instance_id or m.member_id for m in status.group.members}
         parts.append(_partitions(status.partitions, names))
+    if status.staged is not None:
+        parts.append(_staged(status.staged))
     if status.transactions:
         parts.append(Group(_open(status), transactions(status.transactions, status.taken_at)))
     else:
@@ -106,6 +109,8 @@ def _headline(status: Status) -> Text:
         line.append(", classic protocol: no spark-eos query uses this group")
     else:
         line.append(f", group epoch {group.epoch}, assignment epoch {group.assignment_epoch}")
+    if status.staged is not None:
+        line.append(", delivery staged")
     line.append(f", {count(len(group.members), 'member')}, lag {status.lag:,}")
     return line
 
@@ -148,6 +153,20 @@ def _partitions(found: Iterable[PartitionStatus], names: dict[str, str]) -> Tabl
             one.assignment_epoch,
         )
     return table
+
+
+def _staged(staged: StagedStatus) -> RenderableType:
+    batch = staged.batch
+    table = _table("progress topic", "batch>", "rows>", "buckets written>", "copy")
+    _row(
+        table,
+        staged.topic,
+        batch.batch,
+        batch.rows,
+        f"{staged.buckets_written:,} of {batch.buckets:,}",
+        batch.copy,
+    )
+    return Group(Text(f"Last staged batch of Spark's query {printable(batch.query)}"), table)
 
 
 def _brokers(cluster: ClusterStatus) -> Table:

@@ -1,0 +1,148 @@
+"""``spark-eos status`` of a query that stages its batches: offsets that are no positions."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from spark_eos.kafka import cluster
+from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch
+from spark_eos.kafka.offsets import commit_offsets
+from support.flow import Flow
+from support.members import deadline, started
+from support.operating import document, run
+
+_QUERY = "0a1b2c3d-1111-4222-8333-444455556666"
+_BATCH = StagedBatch(_QUERY, 7, "7-ab12cd34", 1_500, 4, "00d1e4a77b3c9f52")
+
+
+@pytest.fixture
+def progress(flow: Flow) -> str:
+    """A progress topic with a partition more than batches need, and a group that had members."""
+    name = f"some-topic-{uuid.uuid4().hex[:10]}"
+    flow.broker.create_topic(name, 6)
+    with started(flow):
+        pass
+    return name
+
+
+def _commit(
+    flow: Flow,
+    offsets: Mapping[tuple[str, int], int],
+    staged: Mapping[tuple[str, int], StagedBatch],
+) -> None:
+    """Commits offsets as a driver does; only some have a staged batch in their metadata."""
+    nobody = ("", -1, None)
+    with flow.wire() as wire:
+        topics = cluster.topics(wire, {topic for topic, _ in offsets}, deadline())
+        ids = {name: topic.topic_id for name, topic in topics.items()}
+        known = KnownPartitions().including(offsets, ids)
+        texts = {place: known.metadata(place[0], staged=staged.get(place)) for place in offsets}
+        codes = commit_offsets(
+            wire, flow.group_id, nobody, offsets, ids, deadline(), metadata=texts
+        )
+    assert set(codes.values()) == {0}
+
+
+def _stage(flow: Flow, progress: str, batch: StagedBatch, *buckets: int) -> None:
+    offsets = {(progress, 0): batch.batch} | {
+        (progress, number): offset for number, offset in enumerate(buckets, 1)
+    }
+    _commit(flow, {**offsets, (flow.source, 0): 2}, {(progress, 0): batch})
+
+
+def _row(text: str, start: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return line.split()
+
+
+def test_the_last_staged_batch_is_shown(flow: Flow, progress: str) -> None:
+    flow.produce(range(5), partition=0)
+    # Written; the next row is row 3; written by a batch before; nothing written yet.
+    _stage(flow, progress, _BATCH, 8 << 32, 7 << 32 | 3, 7 << 32, (7 << 32) - 1)
+    found = document(flow)
+    assert found["delivery"] == "staged"
+    assert found["staged"] == {
+        "progress_topic": progress,
+        "query_id": _QUERY,
+        "batch": 7,
+        "copy": "7-ab12cd34",
+        "rows": 1_500,
+        "buckets": 4,
+        "buckets_written": 1,
+        "written": False,
+    }
+    # Sources have a lag, as ever; progress partitions are in no list and no sum.
+    assert {p["topic"] for p in found["partitions"]} == {flow.source}
+    assert found["lag"] == 3
+    table = run("status", flow).stdout
+    assert ", delivery staged, 0 members, lag 3" in table
+    assert str(8 << 32) not in table
+    assert f"{8 << 32:,}" not in table
+    assert _row(table, progress)[1:7] == ["7", "1,500", "1", "of", "4", "7-ab12cd34"]
+    assert f"Last staged batch of Spark's query {_QUERY}\n" in table
+    assert "…" not in table
+    assert max(len(line) for line in table.splitlines()) <= 100
+
+
+def test_all_buckets_are_written(flow: Flow, progress: str) -> None:
+    # A partition that is no bucket of this batch does not count.
+    _stage(flow, progress, _BATCH, *[8 << 32] * 4, 8 << 32)
+    staged = document(flow)["staged"]
+    assert (staged["buckets_written"], staged["written"]) == (4, True)
+    assert _row(run("status", flow).stdout, progress)[3:6] == ["4", "of", "4"]
+
+
+def test_a_batch_without_rows_has_nothing_left_to_write(flow: Flow, progress: str) -> None:
+    _stage(flow, progress, _BATCH._replace(batch=8, copy=None, rows=0), *[8 << 32] * 4)
+    staged = document(flow)["staged"]
+    assert (staged["copy"], staged["rows"], staged["written"]) == (None, 0, True)
+    assert _row(run("status", flow).stdout, progress)[1:7] == ["8", "0", "4", "of", "4", "-"]
+
+
+def test_members_may_have_progress_partitions(flow: Flow, progress: str) -> None:
+    _stage(flow, progress, _BATCH, *[8 << 32] * 4)
+    flow.partitions = 6
+    flow.broker.add_partitions(flow.source, 6)
+    with started(flow, also=[progress]):
+        found = document(flow)
+        assert run("status", flow).exit_code == 0
+    assigned = {place["topic"] for member in found["members"] for place in member["assigned"]}
+    assert assigned == {flow.source, progress}
+    assert {p["topic"] for p in found["partitions"]} == {flow.source}
+    assert len(found["partitions"]) == 6
+    assert found["staged"]["batch"] == 7
+
+
+def test_a_topic_of_any_name_is_a_source_without_a_ledger(flow: Flow, progress: str) -> None:
+    flow.produce(range(5), partition=0)
+    # Text of a ledger, but not where a ledger is.
+    _commit(flow, {(progress, 0): 0, (progress, 1): 0}, {(progress, 1): _BATCH})
+    found = document(flow)
+    assert (found["delivery"], found["staged"]) == (None, None)
+    assert [p["lag"] for p in found["partitions"]] == [0, 0, None, None, None, None]
+    assert "staged" not in run("status", flow).stdout
+
+
+@pytest.mark.parametrize("batch", [6, 8])
+def test_of_two_ledgers_the_one_with_the_latest_batch_is_shown(
+    batch: int, flow: Flow, progress: str
+) -> None:
+    """A query that was given another progress topic leaves the offsets of the first one behind."""
+    other = f"{progress}-2"
+    flow.broker.create_topic(other, 6)
+    _stage(flow, progress, _BATCH, *[8 << 32] * 4)
+    _stage(flow, other, _BATCH._replace(batch=batch))
+    found = document(flow)
+    latest = other if batch == 8 else progress
+    assert found["staged"]["progress_topic"] == latest
+    assert {p["topic"] for p in found["partitions"]} == {flow.source}
+
+
+def test_what_others_have_written_moves_no_cursor(flow: Flow, progress: str) -> None:
+    evil: dict[str, Any] = {"query": "q\x1b[2J", "copy": "7\r\n\x9b31m"}
+    _stage(flow, progress, _BATCH._replace(**evil), *[8 << 32] * 4)
+    shown = run("status", flow).output
+    assert "7\\r\\n" in shown
+    assert [line for line in shown.splitlines() if not line.isprintable()] == []
