@@ -1,0 +1,95 @@
+"""A staged query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
+
+Settings beside those of ExactlyOnceSink: ``source``; ``pipeline`` (a name in `support.staging`);
+``mode`` (the output mode); ``max_offsets``; ``shuffle_partitions``; ``kill`` (a point and a batch:
+the process and all of its children die there).
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.driver.offset_commits import OffsetCommits
+from spark_eos.spark.sink_run import SinkRun
+from spark_eos.spark.staged_copies import StagedCopies
+from spark_eos.testing import spark_session
+from support import staging
+
+# Where the query may be killed, in the order in which a batch gets there.
+POINTS = ("staging", "staged", "ledger", "written", "settled")
+
+
+def _die() -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def _kill_at(point: str, batch: int) -> None:
+    """Makes this process group die at a point of a batch."""
+    stage, commit, settle, write = (
+        StagedCopies.stage,
+        OffsetCommits.commit_ledger,
+        OffsetCommits.settle,
+        SinkRun.write,
+    )
+    at = batch
+
+    def staged(self: Any, batch_id: int, buckets: int) -> tuple[str, int]:
+        if batch_id == at and point == "staging":
+            _die()
+        found = stage(self, batch_id, buckets)
+        if batch_id == at and point == "staged":
+            _die()
+        return found
+
+    def committed(self: Any, batch: Any, *others: Any) -> None:
+        commit(self, batch, *others)
+        if batch.batch_id == at and point == "ledger":
+            _die()
+
+    def settled(self: Any, batch: Any) -> None:
+        if batch.batch_id == at and point == "written":
+            _die()
+        settle(self, batch)
+
+    def wrote(self: Any, frame: Any, batch_id: int, relation: str | None) -> BatchReport:
+        report = write(self, frame, batch_id, relation)
+        if batch_id == at and point == "settled":
+            _die()
+        return report
+
+    StagedCopies.stage = staged  # type: ignore[method-assign]
+    OffsetCommits.commit_ledger = committed  # type: ignore[method-assign]
+    OffsetCommits.settle = settled  # type: ignore[method-assign]
+    SinkRun.write = wrote  # type: ignore[method-assign]
+
+
+def _print_report(report: BatchReport) -> None:
+    print("REPORT", json.dumps(dataclasses.asdict(report)), flush=True)
+
+
+def main() -> None:
+    """Runs the query until it ends or is killed."""
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    source, pipeline = settings.pop("source"), settings.pop("pipeline")
+    mode, offsets = settings.pop("mode", "append"), settings.pop("max_offsets", 30)
+    if (kill := settings.pop("kill", None)) is not None:
+        _kill_at(*kill)
+    config = {"spark.sql.shuffle.partitions": str(settings.pop("shuffle_partitions", 3))}
+    config["spark.sql.execution.arrow.maxRecordsPerBatch"] = "5"
+    spark = spark_session(config=config, quick_start=True)
+    sink = ExactlyOnceSink(**settings, on_batch=_print_report)
+    read = {"maxOffsetsPerTrigger": str(offsets)}
+    frame = sink.read(spark, subscribe=source, options=read)
+    writer = sink.write(getattr(staging, pipeline)(frame)).outputMode(mode)
+    query = writer.trigger(availableNow=True).start()
+    print("STARTED", flush=True)
+    query.awaitTermination()
+    print("DONE", flush=True)
+
+
+if __name__ == "__main__":
+    main()
