@@ -1,6 +1,7 @@
 """Fixtures of spark-eos' own tests."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flo
 def flow(new_flow: Callable[..., Flow]) -> Flow:
     """Topics of two partitions, a group and a checkpoint of the test's own."""
     return new_flow()
+
+
+@pytest.fixture
+def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory for all users, whose name leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o1777)
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: name)
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,22 @@ def as_nobody():
     os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
 """
 
+# Listens where the first argument says, and tells whoever comes the second, bytes in hexadecimal.
+ANSWERS = """
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o777); listener.listen()
+print("ready", flush=True)
+while True:
+    peer, _ = listener.accept()
+    peer.settimeout(1)
+    try:
+        peer.sendall(bytes.fromhex(sys.argv[2]))
+        peer.recv(100_000)
+    except OSError:
+        pass
+    peer.close()
+"""
+
 
 def intruder(script: str, *arguments: object, sockets: tuple[int, ...] = ()) -> str:
     """Runs a script that becomes the other user by ``as_nobody()``; returns what it prints.
@@ -44,6 +60,12 @@ def lasting_intruder(
         text=True,
         pass_fds=sockets,
     )
+
+
+def until_ready(process: "subprocess.Popen[str]") -> None:
+    """Waits until a script of `lasting_intruder` has printed ``ready``."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
 
 
 class _Touch:

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,48 +16,21 @@ from spark_eos import errors
 from support.data_sources import keepers
 from support.flow import Flow
 from support.intruding import (
+    ANSWERS,
     framed,
     intruder,
     lasting_intruder,
     needs_root,
     payload,
+    until_ready,
 )
 from support.keeping import Keeping, keeping
-
-ANSWERS = """
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o777); listener.listen()
-print("ready", flush=True)
-while True:
-    peer, _ = listener.accept()
-    peer.settimeout(1)
-    try:
-        peer.sendall(bytes.fromhex(sys.argv[2]))
-        peer.recv(100_000)
-    except OSError:
-        pass
-    peer.close()
-"""
-
-
-@pytest.fixture
-def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary directory for all users, whose name leaves room for a socket's."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        Path(name).chmod(0o1777)
-        monkeypatch.setattr(tempfile, "gettempdir", lambda: name)
-        yield Path(name)
 
 
 @pytest.fixture
 def kept(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeping]:
     with keeping(flow, monkeypatch) as found:
         yield found
-
-
-def _until_ready(process: "subprocess.Popen[str]") -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
 
 
 def _connected(kept: Keeping) -> socket.socket:
@@ -75,9 +47,6 @@ def _all(peer: socket.socket) -> bytes:
         while part := peer.recv(100_000):
             received += part
     return received
-
-
-# Directories ---------------------------------------------------------------------------------
 
 
 # The other end -------------------------------------------------------------------------------
@@ -112,7 +81,7 @@ def test_nothing_is_unpickled_from_a_keeper(kept: Keeping, tmp_path: Path) -> No
     path = kept.client._path
     with lasting_intruder(ANSWERS, path, framed(payload(marker)).hex()) as process:
         try:
-            _until_ready(process)
+            until_ready(process)
             with pytest.raises(errors.SparkEosError):
                 kept.client.abort()
         finally:
@@ -166,7 +135,7 @@ def test_a_keeper_of_another_user_is_not_asked(kept: Keeping, tmp_path: Path) ->
             framed(payload(marker)).hex(),
             sockets=(listener.fileno(),),
         ) as process:
-            _until_ready(process)
+            until_ready(process)
             with pytest.raises(errors.SparkEosError, match="user id 65534"):
                 kept.client.abort()
             output, _ = process.communicate(timeout=60)
@@ -240,7 +209,7 @@ def test_the_lock_is_waited_for_no_longer_than_allowed(kept: Keeping) -> None:
     kept.begin(0, 2, 2)
     with lasting_intruder(holding, lock) as process:
         try:
-            _until_ready(process)
+            until_ready(process)
             with pytest.raises(errors.DeadlineExceededError, match=rf"{lock}.*connect_timeout_ms"):
                 kept.plan()
         finally:

@@ -2,9 +2,6 @@
 
 import os
 import stat
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,47 +10,19 @@ from spark_eos import errors
 from spark_eos.datasource import keeper_client
 from spark_eos.datasource.keeper_client import KeeperClient
 from support.intruding import (
+    ANSWERS,
     NOBODY,
     framed,
     lasting_intruder,
     needs_root,
     payload,
+    until_ready,
 )
-
-ANSWERS = """
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o777); listener.listen()
-print("ready", flush=True)
-while True:
-    peer, _ = listener.accept()
-    peer.settimeout(1)
-    try:
-        peer.sendall(bytes.fromhex(sys.argv[2]))
-        peer.recv(100_000)
-    except OSError:
-        pass
-    peer.close()
-"""
-
 
 PLANTED = (
     "as_nobody(); os.rename(sys.argv[3] + '/keepers', sys.argv[3] + '/was')\n"
     "os.mkdir(sys.argv[3] + '/keepers')\n"
 ) + ANSWERS
-
-
-@pytest.fixture
-def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary directory for all users, whose name leaves room for a socket's."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        Path(name).chmod(0o1777)
-        monkeypatch.setattr(tempfile, "gettempdir", lambda: name)
-        yield Path(name)
-
-
-def _until_ready(process: "subprocess.Popen[str]") -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
 
 
 @needs_root
@@ -70,7 +39,7 @@ def test_a_directory_planted_by_another_user_runs_no_code_here(short_directory: 
         answer = framed(payload(marker)).hex()
         with lasting_intruder(PLANTED, client._path, answer, planted) as process:
             try:
-                _until_ready(process)
+                until_ready(process)
                 client.abort()
             finally:
                 process.kill()
