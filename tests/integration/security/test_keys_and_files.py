@@ -12,29 +12,8 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from support.certificates import rewritten
+from support.client_settings import OIDC, SCRAM
 from support.secured import Secured
-
-SERVERS = {"bootstrap.servers": "localhost:9092"}
-
-
-SCRAM = {
-    **SERVERS,
-    "security.protocol": "SASL_SSL",
-    "sasl.mechanism": "SCRAM-SHA-512",
-    "sasl.username": "alice",
-    "sasl.password": "marker-secret",
-}
-
-
-OIDC = {
-    **SERVERS,
-    "security.protocol": "SASL_SSL",
-    "sasl.mechanism": "OAUTHBEARER",
-    "sasl.oauthbearer.method": "oidc",
-    "sasl.oauthbearer.client.id": "relay",
-    "sasl.oauthbearer.client.secret": "marker-secret",
-    "sasl.oauthbearer.token.endpoint.url": "https://issuer.test/token",
-}
 
 
 @pytest.mark.parametrize(

@@ -17,26 +17,10 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.jobs.options import JobOptions, job_options
 from support.certificates import issued, pem
+from support.client_settings import OIDC, SCRAM, SERVERS
 from support.pages import code_blocks, run_block
 from support.secured import PASSWORD
 
-SERVERS = {"bootstrap.servers": "localhost:9092"}
-SCRAM = {
-    **SERVERS,
-    "security.protocol": "SASL_SSL",
-    "sasl.mechanism": "SCRAM-SHA-512",
-    "sasl.username": "alice",
-    "sasl.password": "marker-secret",
-}
-OIDC = {
-    **SERVERS,
-    "security.protocol": "SASL_SSL",
-    "sasl.mechanism": "OAUTHBEARER",
-    "sasl.oauthbearer.method": "oidc",
-    "sasl.oauthbearer.client.id": "relay",
-    "sasl.oauthbearer.client.secret": "marker-secret",
-    "sasl.oauthbearer.token.endpoint.url": "https://issuer.test/token",
-}
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_.", min_size=1)
 # Java's characters; a lone surrogate is none.
