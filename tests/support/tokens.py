@@ -2,18 +2,18 @@
 
 import base64
 import json
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
+
+from support.http_server import Request, http_server
 
 ISSUER = "https://issuer.test"
 AUDIENCE = "kafka"
@@ -63,47 +63,35 @@ class TokenAuthority:
 def token_endpoint(authority: TokenAuthority) -> Iterator[str]:
     """Serves the client-credentials grant on 127.0.0.1; yields its URL."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
-            form = urllib.parse.parse_qs(body)
-            client, secret = _credentials(self.headers.get("authorization", ""), form)
-            scope = form.get("scope", [None])[0]
-            authority.asked.append((client, scope))
-            if form.get("grant_type") != ["client_credentials"]:
-                self._answer(400, {"error": "unsupported_grant_type"})
-            elif authority.clients.get(client) != secret:
-                self._answer(401, {"error": "invalid_client"})
-            else:
-                token, expiry = authority.token(client)
-                self._answer(
-                    200,
-                    {
-                        "access_token": token,
-                        "token_type": "Bearer",
-                        "expires_in": int(expiry - time.time()),
-                    },
-                )
+    def answer(request: Request) -> None:
+        if request.command != "POST":
+            request.send_error(405)
+            return
+        form = urllib.parse.parse_qs(request.body.decode())
+        client, secret = _credentials(request.headers.get("authorization", ""), form)
+        scope = form.get("scope", [None])[0]
+        authority.asked.append((client, scope))
+        if form.get("grant_type") != ["client_credentials"]:
+            _send(request, 400, {"error": "unsupported_grant_type"})
+        elif authority.clients.get(client) != secret:
+            _send(request, 401, {"error": "invalid_client"})
+        else:
+            token, expiry = authority.token(client)
+            expires_in = int(expiry - time.time())
+            granted = {"access_token": token, "token_type": "Bearer", "expires_in": expires_in}
+            _send(request, 200, granted)
 
-        def _answer(self, status: int, document: dict[str, Any]) -> None:
-            body = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    with http_server(answer) as url:
+        yield url
 
-        def log_message(self, *_: object) -> None:
-            pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/token"
-        finally:
-            server.shutdown()
-            thread.join()
+def _send(request: Request, status: int, document: dict[str, Any]) -> None:
+    body = json.dumps(document).encode()
+    request.send_response(status)
+    request.send_header("content-type", "application/json")
+    request.send_header("content-length", str(len(body)))
+    request.end_headers()
+    request.wfile.write(body)
 
 
 def _credentials(authorization: str, form: dict[str, list[str]]) -> tuple[str, str]:

@@ -1,11 +1,7 @@
 """What a token endpoint may do with a client secret, and with the client's time."""
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -14,45 +10,13 @@ from spark_eos.client import oauth
 from spark_eos.client.oauth import ClientCredentials, TokenError, TokenProvider
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
+from support.http_server import Answer, Request, http_server
 
 SECRET = "marker-secret"
-Answer = Callable[[BaseHTTPRequestHandler], None]
-
-
-@contextmanager
-def endpoint(answer: Answer) -> Iterator[str]:
-    """Answers each request as told."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer(self)
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            answer(self)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-
-        def handle_error(self, *_: object) -> None:
-            """The client may go away."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/token"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def document(body: object) -> Answer:
-    def answer(request: BaseHTTPRequestHandler) -> None:
+    def answer(request: Request) -> None:
         request.send_response(200)
         request.end_headers()
         request.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
@@ -68,19 +32,19 @@ def ask(url: str) -> tuple[str, float]:
 def test_the_secret_goes_to_no_other_host(status: int) -> None:
     elsewhere: list[Any] = []
 
-    def collect(request: BaseHTTPRequestHandler) -> None:
+    def collect(request: Request) -> None:
         elsewhere.append(request.headers.get("authorization"))
         document({"access_token": "theirs", "expires_in": 60})(request)
 
-    with endpoint(collect) as other:
+    with http_server(collect) as other:
 
-        def redirect(request: BaseHTTPRequestHandler) -> None:
+        def redirect(request: Request) -> None:
             request.send_response(status)
             request.send_header("location", other.replace("127.0.0.1", "localhost"))
             request.end_headers()
 
         with (
-            endpoint(redirect) as url,
+            http_server(redirect) as url,
             pytest.raises(TokenError, match=rf"{status}.*set the URL that it redirects to") as told,
         ):
             ask(url)
@@ -94,21 +58,21 @@ def test_the_secret_goes_to_no_other_host(status: int) -> None:
 )
 def test_a_life_that_is_none(life: object) -> None:
     answer = document({"access_token": "token", "expires_in": life})
-    with endpoint(answer) as url, pytest.raises(TokenError, match="expires_in, a number"):
+    with http_server(answer) as url, pytest.raises(TokenError, match="expires_in, a number"):
         ask(url)
 
 
 @pytest.mark.parametrize("token", [None, "", 7, {}])
 def test_a_token_that_is_none(token: object) -> None:
     answer = document({"access_token": token, "expires_in": 60})
-    with endpoint(answer) as url, pytest.raises(TokenError, match="access_token, a string"):
+    with http_server(answer) as url, pytest.raises(TokenError, match="access_token, a string"):
         ask(url)
 
 
 @pytest.mark.parametrize(("life", "seconds"), [(60, 60), ("3599", 3_599), (1e18, 86_400)])
 def test_how_long_a_token_is_used(life: object, seconds: float) -> None:
     before = time.time()
-    with endpoint(document({"access_token": "token", "expires_in": life})) as url:
+    with http_server(document({"access_token": "token", "expires_in": life})) as url:
         token, expiry = ask(url)
     assert token == "token"
     assert before + seconds <= expiry <= time.time() + seconds
@@ -120,7 +84,7 @@ def test_a_token_function_must_tell_a_time() -> None:
         provider.token()
 
 
-def _in_drops(request: BaseHTTPRequestHandler) -> None:
+def _in_drops(request: Request) -> None:
     request.send_response(200)
     request.end_headers()
     for _ in range(600):
@@ -129,7 +93,7 @@ def _in_drops(request: BaseHTTPRequestHandler) -> None:
         time.sleep(0.1)
 
 
-def _headers_in_drops(request: BaseHTTPRequestHandler) -> None:
+def _headers_in_drops(request: Request) -> None:
     request.wfile.write(b"HTTP/1.0 200 OK\r\n")
     for _ in range(600):
         request.wfile.write(b"x")
@@ -142,7 +106,10 @@ def _headers_in_drops(request: BaseHTTPRequestHandler) -> None:
 def test_an_answer_that_comes_in_drops(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each drop comes within the time of a socket, all of them together do not."""
     monkeypatch.setattr(oauth, "_TIMEOUT", 1.0)
-    with endpoint(answer) as url, pytest.raises(TokenError, match="no complete answer within 1 s"):
+    with (
+        http_server(answer) as url,
+        pytest.raises(TokenError, match="no complete answer within 1 s"),
+    ):
         ask(url)
 
 
@@ -150,24 +117,24 @@ def test_an_answer_that_comes_in_drops(answer: Answer, monkeypatch: pytest.Monke
 def test_an_answer_without_end() -> None:
     sent = []
 
-    def endless(request: BaseHTTPRequestHandler) -> None:
+    def endless(request: Request) -> None:
         request.send_response(200)
         request.end_headers()
         for _ in range(100):
             request.wfile.write(b" " * (1 << 20))
             sent.append(1)
 
-    with endpoint(endless) as url, pytest.raises(TokenError, match="did not answer with"):
+    with http_server(endless) as url, pytest.raises(TokenError, match="did not answer with"):
         ask(url)
     assert len(sent) < 100
 
 
 def test_what_the_endpoint_says_moves_no_cursor() -> None:
-    def answer(request: BaseHTTPRequestHandler) -> None:
+    def answer(request: Request) -> None:
         request.send_response(401, "\x1b[2J\x9bno entry")
         request.end_headers()
 
-    with endpoint(answer) as url, pytest.raises(TokenError) as told:
+    with http_server(answer) as url, pytest.raises(TokenError) as told:
         ask(url)
     assert "answered 401" in str(told.value)
     assert "no entry" in str(told.value)

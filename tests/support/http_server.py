@@ -1,0 +1,55 @@
+"""An HTTP server of the test's own."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Request(BaseHTTPRequestHandler):
+    """A GET or POST, and the methods that answer it.
+
+    Attributes:
+        body: what was sent with it.
+    """
+
+    body: bytes
+
+    def __init__(self, answer: "Answer", *arguments: Any) -> None:
+        self._answer = answer
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        self._answer(self)
+
+    do_POST = do_GET  # noqa: N815 - http.server's name
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+Answer = Callable[[Request], None]
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # The client may go away.
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+@contextmanager
+def http_server(answer: Answer) -> Iterator[str]:
+    """Serves on 127.0.0.1, each request in a thread; yields a URL of it, whatever its path."""
+    with _Server(("127.0.0.1", 0), partial(Request, answer)) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token"
+        finally:
+            server.shutdown()
+            thread.join()
