@@ -1,13 +1,15 @@
 """The ends of partitions, as consumers with an isolation level see them."""
 
+import time
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from spark_eos.testing.broker_admin import TIMEOUT
+
+_PAUSE: Final = 0.02
 
 Ends = dict[int, int]
 """Offset by partition number."""
@@ -50,21 +52,15 @@ def settled_ends(
     Raises:
         confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
     """
-    admin = AdminClient(dict(settings))
-
-    def ends() -> tuple[Ends, Ends]:
+    # Nothing else may refer to the client: an AdminClient closes only when it is collected, and
+    # while it lives it tries to reach brokers, also those that have gone. Its log is off, since
+    # it has a line about clients that close right after an answer, and errors are raised.
+    admin = AdminClient({"log_level": 0, **settings})
+    until = time.monotonic() + settle
+    while True:
         # In this order, so that the high watermarks are never the older of the two.
-        return (
-            end_offsets(admin, topic, partitions, IsolationLevel.READ_COMMITTED),
-            end_offsets(admin, topic, partitions),
-        )
-
-    def last(state: RetryCallState) -> tuple[Ends, Ends]:
-        return ends() if state.outcome is None else state.outcome.result()
-
-    return Retrying(
-        retry=retry_if_result(lambda found: found[0] != found[1]),
-        wait=wait_fixed(0.02),
-        stop=stop_after_delay(settle),
-        retry_error_callback=last,
-    )(ends)
+        stable = end_offsets(admin, topic, partitions, IsolationLevel.READ_COMMITTED)
+        ends = end_offsets(admin, topic, partitions)
+        if stable == ends or time.monotonic() >= until:
+            return stable, ends
+        time.sleep(_PAUSE)
