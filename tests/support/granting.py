@@ -1,7 +1,6 @@
 """A broker on which nothing is allowed but what ACLs say, and principals to grant them to."""
 
 import argparse
-import functools
 import itertools
 import shlex
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from spark_eos.cli import main
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
+from spark_eos.testing.broker_admin import admin_client
 from support.flow import Flow
 from support.queries import until
 
@@ -93,8 +93,9 @@ class Guarded(Flow):
     def revoke(self, command: str) -> None:
         """Undoes what a command line of ``kafka-acls.sh`` does."""
         acl = _filter(_binding(command))
-        self._admin.delete_acls([acl])[acl].result(10)
-        until(lambda: not self._known(acl), lambda: command, 10)
+        admin = self._admin()
+        admin.delete_acls([acl])[acl].result(10)
+        until(lambda: not _known(admin, acl), lambda: command, 10)
 
     @contextmanager
     def without(self, command: str) -> Iterator[None]:
@@ -118,16 +119,19 @@ class Guarded(Flow):
         )
 
     def _put(self, *acls: AclBinding) -> None:
-        for future in self._admin.create_acls(list(acls)).values():
+        admin = self._admin()
+        for future in admin.create_acls(list(acls)).values():
             future.result(10)
-        until(lambda: all(self._known(_filter(acl)) for acl in acls), lambda: f"{acls}", 10)
+        until(lambda: all(_known(admin, _filter(acl)) for acl in acls), lambda: f"{acls}", 10)
 
-    @functools.cached_property
     def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        # Not kept: PySpark keeps the functions of queries, and with them their flow, for longer
+        # than the broker runs.
+        return admin_client(self.bootstrap_servers)
 
-    def _known(self, acl: AclBindingFilter) -> bool:
-        return bool(self._admin.describe_acls(acl).result(10))
+
+def _known(admin: AdminClient, acl: AclBindingFilter) -> bool:
+    return bool(admin.describe_acls(acl).result(10))
 
 
 def _filter(acl: AclBinding) -> AclBindingFilter:

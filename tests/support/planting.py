@@ -8,8 +8,8 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 
+from spark_eos.testing.broker_admin import admin_client
 from spark_eos.verify import Findings, Kind, verify
 from support import groups
 from support.flow import Flow
@@ -106,7 +106,8 @@ def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
 def remove(flow: Flow, topic: str, partition: int, before: int) -> None:
     """Removes the head of a partition, as retention does."""
     at = TopicPartition(topic, partition, before)
-    admin = AdminClient(flow.kafka)  # without a name it would be gone before it answers
+    # Without a name it would be gone before it answers.
+    admin = admin_client(flow.bootstrap_servers)
     admin.delete_records([at])[at].result(20)
 
 

@@ -20,6 +20,7 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
+from spark_eos.testing.broker_admin import admin_client
 from support.secured import MECHANISMS, Secured
 
 ODD_NAME = "o=dd,name"
@@ -113,7 +114,7 @@ def test_the_authorizer_allows_what_acls_say() -> None:
             AclOperation.READ,
             AclPermissionType.ALLOW,
         )
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin = admin_client(broker.bootstrap_servers)
         admin.create_acls([acl])[acl].result(10)
         assert seen_by("alice", "a") == {"seen"}
         # kafka-python sends names as they are; SCRAM has commas and equals signs of its own.

@@ -17,6 +17,7 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.kafka.cluster import broker_features
 from spark_eos.kafka.connection import Wire
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
+from spark_eos.testing.broker_admin import admin_client
 from support.members import deadline
 
 
@@ -118,7 +119,7 @@ def test_a_restart_keeps_data_and_address(kafka: EmbeddedKafka, how: str) -> Non
 
 
 def test_a_paused_broker_is_silent_and_can_be_closed(kafka: EmbeddedKafka) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = admin_client(kafka.bootstrap_servers)
     admin.list_topics(timeout=10)
     kafka.pause()
     with pytest.raises(KafkaException):
@@ -154,7 +155,8 @@ def test_features_and_properties_reach_the_broker() -> None:
     ) as broker:
         settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
         node = ConfigResource(ConfigResource.Type.BROKER, "1")
-        admin = AdminClient(settings)  # without a name it would be gone before it answers
+        # Without a name it would be gone before it answers.
+        admin = admin_client(broker.bootstrap_servers)
         assert admin.describe_configs([node])[node].result(10)["num.partitions"].value == "7"
         with closing(Wire(ClientSettings(settings))) as wire:
             features = broker_features(wire, deadline()).features
