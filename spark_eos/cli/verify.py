@@ -22,7 +22,8 @@ from spark_eos.cli.verify_tables import findings_tables
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.options import client_options
 from spark_eos.verify import verify
-from spark_eos.verify.verifier import ISOLATION_LEVELS, Watch
+from spark_eos.verify.verifier import ISOLATION_LEVELS
+from spark_eos.verify.watching import Watch
 
 
 class _CannotJudgeError(click.ClickException):

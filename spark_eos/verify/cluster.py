@@ -1,7 +1,7 @@
 """Questions to the cluster: partitions, offsets and open transactions."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -184,7 +184,7 @@ def _check_may_describe(connections: Connections, prefix: str) -> None:
 
 @dataclass(frozen=True)
 class Settled:
-    """How far the outputs are settled, that is, committed or aborted.
+    """How far partitions are settled, that is, committed or aborted.
 
     Attributes:
         ends: The ends waited for, by place.
@@ -200,22 +200,24 @@ class Settled:
 def settle(
     cluster: Cluster,
     places: Places,
+    numbers: Collection[int],
     transactions: Callable[[], set[OpenTransaction]],
     timeout: float,
 ) -> Settled:
-    """Waits until everything below the outputs' current ends is committed or aborted.
+    """Waits until everything below the current ends of partitions is committed or aborted.
 
     Args:
         cluster: The cluster.
-        places: The partitions.
+        places: All partitions.
+        numbers: The places to wait for.
         transactions: Function that finds the open transactions of the prefix.
         timeout: Maximum wait in seconds.
     """
-    ends = cluster.ends(places, places.outputs, UNCOMMITTED)
+    ends = cluster.ends(places, numbers, UNCOMMITTED)
     hanging = transactions()
     until = time.monotonic() + timeout
     while True:
-        stable = cluster.ends(places, places.outputs, COMMITTED)
+        stable = cluster.ends(places, numbers, COMMITTED)
         short = {place: stable[place] for place, end in ends.items() if stable[place] < end}
         if hanging:
             hanging &= transactions()

@@ -5,7 +5,7 @@ is lost at the wrong moment (librdkafka issue 4605).
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kafka.protocol.consumer import OffsetFetchRequest
@@ -83,40 +83,85 @@ class GroupOffsets:
                 time.sleep(_PAUSE)
         return found, set()
 
+    def pending(self) -> tuple[int, list[str]]:
+        """Finds what open transactions are about to change, in whatever topics the group has.
+
+        It waits for each partition by itself, and for no longer than the timeout. A broker leaves
+        out topics that the client may not describe, and partitions that had no offset before.
+
+        Returns:
+            The number of the group's offsets; and ``topic:partition`` of those that did not become
+            stable, sorted.
+
+        Raises:
+            DeadlineExceededError: The coordinator does not answer in time.
+            VerificationError: The offsets can't be read.
+        """
+        unstable: set[str] | None = None
+        until = time.monotonic() + self._timeout
+        while True:
+            answer = self._exchange(self._request(None, stable=True), until)
+            codes = {
+                f"{topic.name}:{one.partition_index}": one.error_code
+                for topic in answer.topics
+                for one in topic.partitions
+            }
+            refused = set(codes.values()) - {0, Code.UNSTABLE_OFFSET_COMMIT}
+            if refused:
+                raise self._refused(min(refused))
+            now = {name for name, code in codes.items() if code}
+            unstable = now if unstable is None else unstable & now
+            if not unstable or time.monotonic() > until:
+                return len(codes), sorted(unstable)
+            time.sleep(_PAUSE)
+
     def _fetch(
         self, numbers: Iterable[int], until: float, *, stable: bool
     ) -> list[tuple[int, int, int]]:
         """Returns place, offset and error code of each partition."""
-        group_class = OffsetFetchRequest.OffsetFetchRequestGroup
         asked = by_topic(self._places.partition(place) for place in numbers)
-        request = OffsetFetchRequest(
+        answer = self._exchange(self._request(asked, stable=stable), until)
+        return [
+            (
+                self._places.numbers[topic.name, one.partition_index],
+                one.committed_offset,
+                one.error_code,
+            )
+            for topic in answer.topics
+            for one in topic.partitions
+        ]
+
+    def _request(
+        self, asked: Mapping[str, list[int]] | None, *, stable: bool
+    ) -> OffsetFetchRequest:
+        """Returns the request for some partitions, or for all offsets of the group."""
+        group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+        topic_class = group_class.OffsetFetchRequestTopics
+        topics = (
+            None
+            if asked is None
+            else [topic_class(name=topic, partition_indexes=at) for topic, at in asked.items()]
+        )
+        return OffsetFetchRequest(
             groups=[
                 group_class(
                     group_id=self._group_id,
                     member_id=None,
                     member_epoch=-1,
-                    topics=[
-                        group_class.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
-                        for topic, indexes in asked.items()
-                    ],
+                    topics=topics,
                 )
             ],
             require_stable=stable,
             min_version=8,
             max_version=_BY_NAME,
         )
+
+    def _exchange(self, request: OffsetFetchRequest, until: float) -> Any:
+        """Returns the group's part of the answer."""
         while True:
             code, answer = self._ask(request, until)
             if not code:
-                return [
-                    (
-                        self._places.numbers[topic.name, one.partition_index],
-                        one.committed_offset,
-                        one.error_code,
-                    )
-                    for topic in answer.topics
-                    for one in topic.partitions
-                ]
+                return answer
             if code not in _MOVING:
                 raise self._refused(code)
             if time.monotonic() > until:

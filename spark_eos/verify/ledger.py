@@ -4,12 +4,10 @@ The tables have no index: one sort of all records by id matches them. An id is e
 of the source record (an integer of `places`) or the bytes of the header or key.
 """
 
-import sqlite3
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from spark_eos.verify.database import Database
 from spark_eos.verify.markers import Fate, Uncommitted
 from spark_eos.verify.places import OFFSETS, SHIFT
 
@@ -27,14 +25,8 @@ AHEAD: Final = 2
 """Input at or above that offset: its output must not exist."""
 
 _OUTPUT: Final = 3
-_STEPS: Final = 1_000_000
 
 _SCHEMA: Final = f"""
-PRAGMA journal_mode = OFF;
-PRAGMA synchronous = OFF;
-PRAGMA locking_mode = EXCLUSIVE;
-PRAGMA temp_store = FILE;
-PRAGMA cache_size = -32768;
 CREATE TABLE inputs (id, position INTEGER, expected INTEGER, standing INTEGER);
 CREATE TABLE outputs (id, position INTEGER, back INTEGER);
 CREATE TABLE strays (position INTEGER, value BLOB);
@@ -108,25 +100,11 @@ CREATE TABLE exposed AS
     WHERE o.position <= u.last AND EXISTS (SELECT 1 FROM uncommitted)"""
 
 
-class Ledger:
-    """The database, in a temporary directory that is removed when the context ends."""
+class Ledger(Database):
+    """The database of a verification."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="spark-eos-verify-")
-        file = Path(self._directory.name) / "ledger.sqlite"
-        self._database = sqlite3.connect(file, isolation_level=None)
-        # Signal handlers run only in Python code, so the long sort has to call Python now and then.
-        self._database.set_progress_handler(lambda: 0, _STEPS)
-        self._database.executescript(_SCHEMA)
-
-    def __enter__(self) -> "Ledger":
-        self._database.execute("BEGIN")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Removes the database."""
-        self._database.close()
-        self._directory.cleanup()
+        super().__init__(_SCHEMA)
 
     def add_inputs(self, rows: Iterable[InputRow]) -> None:
         """Adds input records."""
@@ -180,38 +158,17 @@ class Ledger:
             "INSERT INTO limits VALUES (?, ?, ?)",
             ((place, low, unsure.get(place, 0)) for place, low in lows.items()),
         )
-        try:
-            self._database.execute(_MATCH)
-            self._database.execute(_EXPOSED)
-            for view in (
-                _MISSING,
-                _UNSURE_VIEW,
-                _LOST,
-                _DUPLICATES,
-                _AHEAD,
-                _UNMATCHED,
-                _REORDERED,
-            ):
-                self._database.execute(view)
-        except sqlite3.OperationalError as error:
-            if str(error) == "interrupted":
-                # sqlite3 swallows exceptions raised while the progress handler runs.
-                raise KeyboardInterrupt from None
-            raise
-
-    def total(self, what: str) -> int:
-        """Returns the number of rows of a table or view."""
-        return int(self._database.execute(f"SELECT COUNT(*) FROM {what}").fetchone()[0])
-
-    def count(self, what: str) -> int:
-        """Returns the sum of ``number`` over a view's rows."""
-        query = f"SELECT COALESCE(SUM(number), 0) FROM {what}"
-        return int(self._database.execute(query).fetchone()[0])
-
-    def rows(self, columns: str, what: str, most: int) -> Iterator[tuple[int | bytes | None, ...]]:
-        """Returns the first rows of a view, at most ``most``."""
-        query = f"SELECT {columns} FROM {what} LIMIT ?"
-        return iter(self._database.execute(query, (most,)).fetchall())
+        self._run(
+            _MATCH,
+            _EXPOSED,
+            _MISSING,
+            _UNSURE_VIEW,
+            _LOST,
+            _DUPLICATES,
+            _AHEAD,
+            _UNMATCHED,
+            _REORDERED,
+        )
 
     def lost_by_fate(self) -> dict[str, int]:
         """Counts lost outputs by the fate of their attempts: ``aborted``, ``open`` or ``none``."""

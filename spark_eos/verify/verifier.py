@@ -19,11 +19,9 @@ from spark_eos.verify.markers import Markers
 from spark_eos.verify.matching import Matching, Outputs, Progress, input_rows
 from spark_eos.verify.places import OFFSETS, Places
 from spark_eos.verify.reading import Reader, refused
+from spark_eos.verify.watching import Watch, meter
 
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
-
-Watch = Callable[[str, int, int], None]
-"""Called with the current step, how much of it is done, and how much there is to do."""
 
 
 def verify(
@@ -165,7 +163,7 @@ class _Verification:
         before = self._committed(group_id, stable=False)[0]
         # 2. The outputs' ends; wait until everything below them is committed or aborted.
         self._watch("Waiting for open transactions", 0, 1)
-        settled = settle(cluster, places, lambda: self._open(prefix), self._timeout)
+        settled = settle(cluster, places, places.outputs, lambda: self._open(prefix), self._timeout)
         # 3. The outputs, as a consumer sees them.
         output_lows = cluster.lows(places, places.outputs)
         rows = Outputs(self._matching, places)
@@ -268,13 +266,4 @@ class _Verification:
         return found
 
     def _meter(self, what: str, spans: Mapping[int, tuple[int, int]]) -> Callable[[int], None]:
-        total = sum(max(0, end - low) for low, end in spans.values())
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            self._watch(what, done, total)
-
-        advance(0)
-        return advance
+        return meter(self._watch, what, sum(max(0, end - low) for low, end in spans.values()))

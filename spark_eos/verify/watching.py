@@ -1,0 +1,34 @@
+"""How a verification tells how far it is."""
+
+from collections.abc import Callable
+
+Watch = Callable[[str, int, int], None]
+"""Called with the current step, how much of it is done, and how much there is to do."""
+
+
+def meter(watch: Watch, what: str, total: int) -> Callable[[int], None]:
+    """Begins a step.
+
+    Args:
+        watch: Called now, and at each advance.
+        what: The step.
+        total: How much there is to do.
+
+    Returns:
+        Function to call with how much was done since the last call.
+
+    Example:
+        >>> advance = meter(print, "Reading", 3)
+        Reading 0 3
+        >>> advance(2)
+        Reading 2 3
+    """
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        watch(what, done, total)
+
+    advance(0)
+    return advance
