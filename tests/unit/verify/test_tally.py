@@ -1,0 +1,121 @@
+"""Rows are compared as multisets, or by the last value of each key."""
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_eos.verify.places import SHIFT
+from spark_eos.verify.tally import EXPECTED, VISIBLE, Tally, TallyRow, digest
+
+Put = tuple[int, str, str | None]  # partition, key, value
+
+
+def rows(puts: Iterable[Put]) -> list[TallyRow]:
+    """One after the other, so that numbers grow within a partition."""
+    return [
+        (
+            digest([key.encode()]),
+            None if value is None else digest([value.encode()]),
+            (place << SHIFT) + number,
+        )
+        for number, (place, key, value) in enumerate(puts)
+    ]
+
+
+def by_key(
+    expected: Iterable[Put], visible: Iterable[Put], *, by_partition: bool = False
+) -> dict[str, int]:
+    with Tally() as tally:
+        tally.add(EXPECTED, rows(expected))
+        tally.add(VISIBLE, rows(visible))
+        tally.compare_keys(by_partition=by_partition)
+        found = {what: tally.count(what) for what in ("missing", "unexpected", "different")}
+        more = {"unsure": tally.count("unsure"), "ambiguous": tally.total("ambiguous")}
+        return {what: count for what, count in {**found, **more}.items() if count}
+
+
+@given(st.lists(st.sampled_from("abcd")), st.lists(st.sampled_from("abcd")))
+def test_multisets(expected: list[str], visible: list[str]) -> None:
+    wanted, seen = Counter(expected), Counter(visible)
+    surplus = seen - wanted
+    with Tally() as tally:
+        tally.add(EXPECTED, rows((0, one, None) for one in expected))
+        tally.add(VISIBLE, rows((0, one, None) for one in visible))
+        tally.compare()
+        assert tally.count("missing") == (wanted - seen).total()
+        assert tally.count("duplicates") == sum(surplus[one] for one in wanted)
+        assert tally.count("unexpected") == sum(surplus[one] for one in surplus.keys() - wanted)
+
+
+def test_examples_are_the_first_rows() -> None:
+    with Tally() as tally:
+        tally.add(EXPECTED, rows((0, one, None) for one in "dcab"))
+        tally.add(VISIBLE, rows((0, one, None) for one in "zbyb"))
+        tally.compare()
+        assert [number for (number,) in tally.rows("source", "missing", 2)] == [0, 1]
+        assert list(tally.rows("first, last, visible", "duplicates", 9)) == [(1, 3, 2)]
+        assert [number for (number,) in tally.rows("first", "unexpected", 9)] == [0, 2]
+
+
+def test_the_last_value_of_a_key_counts() -> None:
+    expected = [(0, "a", "3"), (0, "b", "1")]
+    assert by_key(expected, [(0, "a", "1"), (0, "b", "1"), (0, "a", "3"), (0, "b", "1")]) == {}
+    assert by_key(expected, [(0, "a", "3"), (0, "b", "1"), (0, "a", "1")]) == {"different": 1}
+    assert by_key(expected, [(0, "b", "1")]) == {"missing": 1}
+    assert by_key(expected[:1], [(0, "a", "3"), (0, "b", "1")]) == {"unexpected": 1}
+
+
+def test_a_null_value_deletes_its_key() -> None:
+    put, deleted = (0, "a", "1"), (0, "a", None)
+    assert by_key([], [put, deleted]) == {}
+    assert by_key([deleted], []) == {}
+    assert by_key([deleted], [deleted]) == {}
+    assert by_key([put], [put, deleted]) == {"missing": 1}
+    assert by_key([deleted], [put]) == {"unexpected": 1}
+    assert by_key([put], [deleted, put]) == {}
+
+
+def test_keys_in_several_partitions() -> None:
+    one, other, third = (0, "a", "1"), (1, "a", "2"), (2, "a", "3")
+    assert by_key([one], [one, (1, "a", "1")]) == {}
+    for wanted in (one, other, third):
+        assert by_key([wanted], [one, other, third]) == {"unsure": 1}
+    # Whichever is the last, it is wrong.
+    assert by_key([(0, "a", "4")], [one, other, third]) == {"different": 1}
+    assert by_key([], [one, other]) == {"unexpected": 1}
+    assert by_key([], [one, (1, "a", None)]) == {"unsure": 1}
+    assert by_key([(0, "a", "4")], [one, (1, "a", None)]) == {"different": 1}
+
+
+def test_expected_rows_of_one_key() -> None:
+    twice = [(0, "a", "1"), (0, "a", "2")]
+    assert by_key(twice, [(0, "a", "2")])["ambiguous"] == 1
+    assert by_key([twice[0]] * 2, twice[:1]) == {}
+    # Those of a topic are in order.
+    assert by_key(twice, [(0, "a", "2")], by_partition=True) == {}
+    assert by_key(twice, [(0, "a", "1")], by_partition=True) == {"different": 1}
+    apart = [(0, "a", "1"), (1, "a", "2")]
+    assert by_key(apart, [(0, "a", "2")], by_partition=True)["ambiguous"] == 1
+
+
+@given(st.lists(st.lists(st.none() | st.binary(max_size=3), min_size=2, max_size=2), max_size=9))
+def test_digests_differ_as_their_parts_do(found: list[list[bytes | None]]) -> None:
+    distinct = {tuple(parts) for parts in found}
+    assert len({digest(parts) for parts in found}) == len(distinct)
+
+
+def test_borders_between_parts() -> None:
+    parts: list[list[bytes | None]] = [
+        [b"ab", b""],
+        [b"a", b"b"],
+        [b"", b"ab"],
+        [None, b"ab"],
+        [b"ab", None],
+        [b"ab"],
+        [b"1:", b"1"],
+    ]
+    assert all(digest(one) != digest(other) for one, other in pairwise(parts))
+    assert len({digest(one) for one in parts}) == len(parts)
