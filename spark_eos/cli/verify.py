@@ -1,8 +1,9 @@
 """``spark-eos verify``."""
 
+import functools
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import click
@@ -16,12 +17,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from spark_eos.cli.comparison_tables import comparison_tables
 from spark_eos.cli.query import terminal
 from spark_eos.cli.verify_document import as_json
 from spark_eos.cli.verify_tables import findings_tables
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.options import client_options
-from spark_eos.verify import verify
+from spark_eos.verify import Comparison, Findings, compare, verify
 from spark_eos.verify.verifier import ISOLATION_LEVELS
 from spark_eos.verify.watching import Watch
 
@@ -36,9 +38,8 @@ class _CannotJudgeError(click.ClickException):
     "--input",
     "inputs",
     multiple=True,
-    required=True,
     metavar="TOPIC",
-    help="Input topic; repeatable.",
+    help="Input topic; repeatable.  [required without --expect]",
 )
 @click.option(
     "--output",
@@ -56,11 +57,22 @@ class _CannotJudgeError(click.ClickException):
 @click.option(
     "--header", metavar="NAME", help="Match by this header, the same in input and output."
 )
-@click.option("--key", is_flag=True, help="Match by the key, the same in input and output.")
+@click.option(
+    "--key",
+    is_flag=True,
+    help="Match by the key, the same in input and output. With --expect: compare only the last "
+    "value of each key.",
+)
 @click.option(
     "--expect-header",
     metavar="NAME",
     help="Header of the input that holds its number of outputs.  [default: 1 output each]",
+)
+@click.option(
+    "--expect",
+    metavar="PATH",
+    help="Instead of matching with the input, compare the outputs with the rows of a Parquet file "
+    "or directory (a path or URI; columns value, key, topic), or of a topic: topic:NAME.",
 )
 @click.option(
     "--group-id",
@@ -105,6 +117,7 @@ def verify_command(
     header: str | None,
     key: bool,
     expect_header: str | None,
+    expect: str | None,
     group_id: str | None,
     prefix: str | None,
     isolation_level: str,
@@ -120,25 +133,47 @@ def verify_command(
     order, and transactions that are torn or still open. It shares no code with the writing side,
     only reads, and may run while a query runs. Compacted topics can't be judged.
 
+    With --expect it finds what is missing, duplicate, unexpected or different in the outputs,
+    compared with rows that you have computed, for queries that aggregate, join or sort.
+
     Exit status: 0 sound, 1 anomalies found, 2 can't be judged.
     """
     # Also SIGINT: a shell starts background commands with it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+    call: Callable[..., Findings | Comparison]
+    if expect is None:
+        if not inputs:
+            raise click.UsageError("Missing option '--input'.")
+        call = functools.partial(
+            verify,
+            inputs=inputs,
+            position_header=position_header,
+            header=header,
+            expect_header=expect_header,
+            isolation_level=isolation_level,
+            complete=complete,
+        )
+    else:
+        _refuse_with_expect(
+            {
+                "--input": inputs,
+                "--position-header": position_header is not None,
+                "--header": header is not None,
+                "--expect-header": expect_header is not None,
+                "--isolation-level": isolation_level != ISOLATION_LEVELS[0],
+                "--complete": complete,
+            }
+        )
+        call = functools.partial(compare, expect=expect)
     try:
         with _progress() as watch:
-            found = verify(
+            found = call(
                 kafka=kafka,
-                inputs=inputs,
                 outputs=outputs,
-                position_header=position_header,
-                header=header,
                 key=key,
-                expect_header=expect_header,
                 group_id=group_id,
                 prefix=prefix,
-                isolation_level=isolation_level,
-                complete=complete,
                 timeout=timeout,
                 examples=examples,
                 watch=watch,
@@ -150,9 +185,19 @@ def verify_command(
         raise _CannotJudgeError(str(error)) from error
     if json_:
         click.echo(as_json(found))
+    elif isinstance(found, Comparison):
+        terminal().print(comparison_tables(found))
     else:
         terminal().print(findings_tables(found))
     raise SystemExit(int(found.verdict))
+
+
+def _refuse_with_expect(given: Mapping[str, object]) -> None:
+    for option, value in given.items():
+        if value:
+            raise click.UsageError(
+                f"{option} says how outputs are matched with input, which --expect does not do."
+            )
 
 
 @contextmanager

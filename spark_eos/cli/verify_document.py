@@ -3,12 +3,25 @@
 import json
 from typing import Any
 
-from spark_eos.verify import Example, Finding, Findings, Kind, Position
+from spark_eos.verify import (
+    Comparison,
+    Example,
+    Finding,
+    Findings,
+    Kind,
+    Position,
+    RowExample,
+)
 
 
-def as_json(findings: Findings) -> str:
+def as_json(found: Findings | Comparison) -> str:
     """Returns the document. Bytes are decoded as UTF-8; invalid bytes are escaped."""
-    document = {
+    document = _comparison(found) if isinstance(found, Comparison) else _findings(found)
+    return json.dumps(document, indent=2)
+
+
+def _findings(findings: Findings) -> dict[str, Any]:
+    return {
         "verdict": findings.verdict.name.lower(),
         "records_in": findings.records_in,
         "records_out": findings.records_out,
@@ -29,7 +42,6 @@ def as_json(findings: Findings) -> str:
             for one in findings.group
         ],
     }
-    return json.dumps(document, indent=2)
 
 
 def _finding(kind: Kind, finding: Finding) -> dict[str, Any]:
@@ -47,6 +59,36 @@ def _example(example: Example) -> dict[str, Any]:
     return {
         "source": None if example.source is None else _position(example.source),
         "name": None if name is None else name.decode("utf-8", "backslashreplace"),
+        "outputs": [_position(position) for position in example.outputs],
+        "detail": example.detail,
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "verdict": comparison.verdict.name.lower(),
+        "rows_expected": comparison.rows_expected,
+        "records_out": comparison.records_out,
+        "by_key": comparison.by_key,
+        "found": {
+            kind.value: {
+                "count": found.count,
+                "examples": [_row_example(example) for example in found.examples],
+            }
+            for kind, found in comparison.found.items()
+        },
+        "not_checked": [kind.value for kind in comparison.unchecked],
+        "unjudged": dict(comparison.unjudged),
+        "notes": list(comparison.notes),
+    }
+
+
+def _row_example(example: RowExample) -> dict[str, Any]:
+    return {
+        "key": example.key,
+        "value": example.value,
+        "expected": example.expected,
+        "source": example.source,
         "outputs": [_position(position) for position in example.outputs],
         "detail": example.detail,
     }

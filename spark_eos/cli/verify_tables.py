@@ -53,14 +53,18 @@ def findings_tables(findings: Findings) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(findings: Findings) -> Text:
-    verdict, style = {
+def verdict_text(verdict: Verdict) -> tuple[str, str]:
+    """Returns a verdict's words and their style."""
+    return {
         Verdict.SOUND: ("SOUND", "bold green"),
         Verdict.ANOMALIES: ("ANOMALIES", "bold red"),
         Verdict.UNJUDGED: ("CAN'T BE JUDGED", "bold yellow"),
-    }[findings.verdict]
+    }[verdict]
+
+
+def _headline(findings: Findings) -> Text:
     return Text.assemble(
-        (verdict, style),
+        verdict_text(findings.verdict),
         f": {findings.records_in:,} records in, {findings.records_out:,} out as a "
         f"{findings.isolation_level} consumer sees them",
     )

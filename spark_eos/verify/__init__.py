@@ -1,21 +1,29 @@
-"""An independent verifier: it judges a query by its input and output topics alone.
+"""An independent verifier: it judges a query by its topics alone.
 
+`verify` judges the output by the input, record by record; `compare` by what the user expects.
 It shares no code with the writing side, so it can't repeat a mistake made there.
 """
 
 from spark_eos.errors import VerificationError
+from spark_eos.verify.comparing import compare
+from spark_eos.verify.comparison import Comparison, Difference, Differences, RowExample
 from spark_eos.verify.findings import Example, Finding, Findings, GroupOffset, Kind, Verdict
 from spark_eos.verify.places import Position
 from spark_eos.verify.verifier import verify
 
 __all__ = [
+    "Comparison",
+    "Difference",
+    "Differences",
     "Example",
     "Finding",
     "Findings",
     "GroupOffset",
     "Kind",
     "Position",
+    "RowExample",
     "Verdict",
     "VerificationError",
+    "compare",
     "verify",
 ]

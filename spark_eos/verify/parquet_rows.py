@@ -42,9 +42,11 @@ class ParquetRows:
             schemas = [(one.path, one.physical_schema) for one in found.get_fragments()]
             if not schemas:
                 raise ConfigurationError(f"--expect {path!r} holds no Parquet file")
-            names = [name for name in ("key", "topic") if name in found.schema.names]
+            inside = {name for _, schema in schemas for name in schema.names}
+            # The dataset's schema is that of its first file, and of the directories' names.
+            names = [name for name in ("key", "topic") if name in {*inside, *found.schema.names}]
             for file, schema in schemas:
-                _check(file, schema, [_VALUE, *(set(names) & set(schemas[0][1].names))])
+                _check(file, schema, [_VALUE, *(name for name in names if name in inside)])
             self._columns = [_VALUE, *names]
             # Topics in directories' names may look like numbers.
             self._schema = pa.schema(
@@ -56,7 +58,7 @@ class ParquetRows:
                     path, format="parquet", partitioning="hive", schema=self._schema
                 ).get_fragments()
             )
-            self._total = sum(one.metadata.num_rows for one in self._files)
+            self._total: int = sum(one.metadata.num_rows for one in self._files)
         except (OSError, pa.ArrowException) as error:
             raise ConfigurationError(f"--expect {path!r} can't be opened: {error}") from error
 

@@ -1,0 +1,84 @@
+"""Outputs and expectations written by hand, for comparisons of the two."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Producer
+
+from spark_eos.verify import Comparison, Difference, compare
+from support.flow import Flow
+
+Put = tuple[str | None, str | None]  # key, value
+
+
+class Outputs:
+    """A transactional producer of outputs."""
+
+    def __init__(self, flow: Flow, name: str = "outputs") -> None:
+        self._flow = flow
+        self._producer = Producer(
+            {**flow.kafka, "transactional.id": f"{name}-{flow.name}", "log_level": 0}
+        )
+        self._producer.init_transactions(20)
+
+    def begin(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
+        """Leaves a transaction open, with its rows at the broker."""
+        self._producer.begin_transaction()
+        for key, value in rows:
+            self._producer.produce(topic or self._flow.target, value, key, partition)
+        assert self._producer.flush(20) == 0
+
+    def commit(self) -> None:
+        self._producer.commit_transaction(20)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction(20)
+
+    def write(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
+        """A transaction that is committed."""
+        self.begin(rows, partition, topic)
+        self.commit()
+
+
+def parquet(path: Path, rows: Iterable[Put], **more: Any) -> Path:
+    """A Parquet file of keys and values, and more columns."""
+    found = list(rows)
+    columns = {"key": [key for key, _ in found], "value": [value for _, value in found]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({**columns, **more}), path)
+    return path
+
+
+def contrast(flow: Flow, expect: object, **more: Any) -> Comparison:
+    """Compares the flow's target."""
+    arguments: dict[str, Any] = {
+        "kafka": flow.kafka,
+        "outputs": [flow.target],
+        "expect": expect,
+        "timeout": 10,
+        **more,
+    }
+    return compare(**arguments)
+
+
+def counts(comparison: Comparison) -> dict[Difference, int]:
+    """What was found."""
+    return {kind: found.count for kind, found in comparison.anomalies.items()}
+
+
+def told(comparison: Comparison, kind: Difference) -> list[tuple[Any, ...]]:
+    """Key, value, expected value, source, offsets of outputs and detail of each example."""
+    return [
+        (
+            one.key,
+            one.value,
+            one.expected,
+            one.source,
+            [f"{at.partition}:{at.offset}" for at in one.outputs],
+            one.detail,
+        )
+        for one in comparison.found[kind].examples
+    ]
