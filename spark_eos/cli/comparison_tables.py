@@ -37,7 +37,10 @@ _WHY_NOT = {
 
 def comparison_tables(comparison: Comparison) -> RenderableType:
     """Returns the verdict, the checks, and examples of differences."""
-    parts: list[RenderableType] = [_headline(comparison), Text(), _checks(comparison)]
+    parts: list[RenderableType] = [_headline(comparison)]
+    if comparison.by_key:
+        parts.append(Text("Compared by the last value of each key."))
+    parts += [Text(), _checks(comparison)]
     for reason, count in comparison.unjudged.items():
         parts += [Text(), Text(f"Can't be judged: {count:,} {reason}.")]
     for note in comparison.notes:
@@ -49,11 +52,10 @@ def comparison_tables(comparison: Comparison) -> RenderableType:
 
 
 def _headline(comparison: Comparison) -> Text:
-    last = ", compared by the last value of each key" if comparison.by_key else ""
     return Text.assemble(
         verdict_text(comparison.verdict),
         f": {comparison.rows_expected:,} rows expected, {comparison.records_out:,} out as a "
-        f"read_committed consumer sees them{last}",
+        "read_committed consumer sees them",
     )
 
 

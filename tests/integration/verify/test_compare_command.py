@@ -1,0 +1,261 @@
+"""``spark-eos verify --expect``: what it prints, its exit statuses, what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_eos.cli import main
+from spark_eos.errors import ConfigurationError
+from support.expecting import Outputs, Put, contrast, parquet
+from support.flow import Flow
+
+COMMAND = str(Path(sys.executable).with_name("spark-eos"))
+ROWS: list[Put] = [("a", "1"), ("b", "2"), ("c", "3")]
+WIDTH = 100
+
+
+def arguments(flow: Flow, expect: object, *more: str) -> list[str]:
+    where = ["--bootstrap-servers", flow.bootstrap_servers, "--output", flow.target]
+    return ["verify", *where, "--expect", str(expect), "--timeout", "5", *more]
+
+
+def run(flow: Flow, expect: object, *more: str) -> Result:
+    result = CliRunner().invoke(main, arguments(flow, expect, *more))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_what_is_as_expected_has_exit_status_0_and_prints_no_warning(
+    flow: Flow, tmp_path: Path
+) -> None:
+    file = parquet(tmp_path / "e.parquet", ROWS)
+    Outputs(flow).write(ROWS)
+    command = [COMMAND, *arguments(flow, file, "--prefix", "spark-eos/")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    head = "SOUND: 3 rows expected, 3 out as a read_committed consumer sees them"
+    assert result.stdout.splitlines()[0].rstrip() == head
+    assert max(map(len, result.stdout.splitlines())) <= WIDTH
+    keys = run(flow, file, "--key")
+    assert keys.exit_code == 0
+    assert keys.stdout.startswith(f"{head}\nCompared by the last value of each key.\n")
+    assert max(map(len, keys.stdout.splitlines())) <= WIDTH
+
+
+def test_differences_have_exit_status_1(flow: Flow, tmp_path: Path) -> None:
+    file = parquet(tmp_path / "e.parquet", ROWS)
+    Outputs(flow).write([ROWS[1], ROWS[1], ("d", "\x1b"), ("e", None)])
+    result = run(flow, file, "--examples", "1")
+    assert result.exit_code == 1
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert lines[0].startswith("ANOMALIES: 3 rows expected, 4 out")
+    table = {" ".join(line.split()) for line in lines}
+    assert "missing 2 expected rows that are not there" in table
+    assert "duplicates 1 rows that are there more often than expected" in table
+    assert "unexpected 2 rows that are there, but were never expected" in table
+    assert "different values - not checked: needs --key" in table
+    assert "missing, 1 of 2:" in lines
+    assert "  key 'a', value '1', row e.parquet:0, 0 visible, 1 expected" in lines
+    at = f"at {flow.target}:0:0 and {flow.target}:0:1"
+    text = " ".join(result.stdout.split())
+    assert f"key 'b', value '2', row e.parquet:1, {at}, 2 visible, 1 expected" in text
+    assert f"key 'd', value '\\x1b', at {flow.target}:0:2, 1 visible, 0 expected" in text
+    assert f"key 'e', value null, at {flow.target}:0:3" in run(flow, file).stdout
+
+    document = json.loads(run(flow, file, "--json", "--examples", "1").stdout)
+    assert document == {
+        "verdict": "anomalies",
+        "rows_expected": 3,
+        "records_out": 4,
+        "by_key": False,
+        "found": {
+            "missing": {
+                "count": 2,
+                "examples": [
+                    {
+                        "key": "a",
+                        "value": "1",
+                        "expected": None,
+                        "source": "e.parquet:0",
+                        "outputs": [],
+                        "detail": "0 visible, 1 expected",
+                    }
+                ],
+            },
+            "duplicates": {
+                "count": 1,
+                "examples": [
+                    {
+                        "key": "b",
+                        "value": "2",
+                        "expected": None,
+                        "source": "e.parquet:1",
+                        "outputs": [
+                            {"topic": flow.target, "partition": 0, "offset": offset}
+                            for offset in (0, 1)
+                        ],
+                        "detail": "2 visible, 1 expected",
+                    }
+                ],
+            },
+            "unexpected": {
+                "count": 2,
+                "examples": [
+                    {
+                        "key": "d",
+                        "value": "\\x1b",
+                        "expected": None,
+                        "source": None,
+                        "outputs": [{"topic": flow.target, "partition": 0, "offset": 2}],
+                        "detail": "1 visible, 0 expected",
+                    }
+                ],
+            },
+            "open_transactions": {"count": 0, "examples": []},
+        },
+        "not_checked": ["different_values"],
+        "unjudged": {},
+        "notes": [],
+    }
+
+
+def test_different_values_of_keys(flow: Flow, tmp_path: Path) -> None:
+    file = parquet(tmp_path / "e.parquet", ROWS)
+    Outputs(flow).write([*ROWS, ("a", "2"), ("c", None)])
+    result = run(flow, file, "--key")
+    assert result.exit_code == 1
+    table = {" ".join(line.split()) for line in result.stdout.splitlines()}
+    assert "missing 1 expected keys that are not there, or deleted" in table
+    assert "different values 1 keys whose last value is not the expected one" in table
+    assert "duplicates - not checked: does not apply to --key" in table
+    at = f"at {flow.target}:0:3"
+    assert f"key 'a', value '2', expected '1', row e.parquet:0, {at}" in table
+    assert f"key 'c', value '3', row e.parquet:2, at {flow.target}:0:4, deleted" in table
+    document = json.loads(run(flow, file, "--key", "--json").stdout)
+    assert document["by_key"] is True
+    assert document["found"]["different_values"]["examples"][0]["expected"] == "1"
+
+
+def test_what_can_not_be_judged_has_exit_status_2(flow: Flow, tmp_path: Path) -> None:
+    outputs = Outputs(flow)
+    outputs.write([("a", "1")])
+    outputs.write([("a", "2")], 1)
+    result = run(flow, parquet(tmp_path / "e.parquet", ROWS[:1]), "--key")
+    assert result.exit_code == 2
+    assert result.stdout.startswith("CAN'T BE JUDGED: 1 rows expected, 2 out")
+    assert "1 keys in several partitions, of which no order says" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("expect", "more", "message"),
+    [
+        ("numbers.parquet", [], "column 'value' of "),
+        ("no-such.parquet", [], "can't be opened: "),
+        ("values.parquet", ["--key"], "--key needs a column 'key' in --expect"),
+        ("values.parquet", ["--kafka", "security.protocol=TLS"], "must be one of PLAINTEXT"),
+        ("values.parquet", ["--timeout", "1"], "within 1 s (--timeout)"),
+        ("topic:", [], "must be a non-empty string"),
+    ],
+)
+def test_what_can_not_be_compared_has_exit_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expect: str, more: list[str], message: str
+) -> None:
+    # Nobody listens there: all but the timeout is found before anything is asked.
+    monkeypatch.chdir(tmp_path)
+    parquet(Path("values.parquet"), ROWS)
+    parquet(Path("numbers.parquet"), ROWS, value=[1, 2, 3])
+    pq.write_table(pq.read_table("values.parquet").drop_columns(["key"]), "values.parquet")
+    servers = ["--bootstrap-servers", "127.0.0.1:1", "--output", "out"]
+    result = CliRunner().invoke(main, ["verify", *servers, "--expect", expect, *more])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--input", "in"],
+        ["--position-header", "src"],
+        ["--header", "id"],
+        ["--expect-header", "n"],
+        ["--isolation-level", "read_uncommitted"],
+        ["--complete"],
+    ],
+)
+def test_options_that_are_not_for_expectations(flow: Flow, option: list[str]) -> None:
+    result = run(flow, "e.parquet", *option)
+    assert result.exit_code == 2
+    assert f"Error: {option[0]} says how outputs are matched with input" in result.stderr
+
+
+def test_without_an_expectation_the_input_is_required(flow: Flow) -> None:
+    where = ["--bootstrap-servers", flow.bootstrap_servers, "--output", flow.target]
+    result = CliRunner().invoke(main, ["verify", *where, "--key"])
+    assert result.exit_code == 2
+    assert "Error: Missing option '--input'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"outputs": []},
+        {"outputs": "a-string"},
+        {"outputs": ["same", "same"]},
+        {"expect": "topic:same", "outputs": ["same"]},
+        {"expect": "topic:*"},
+        {"timeout": 0},
+        {"group_id": ""},
+    ],
+)
+def test_arguments_are_checked_before_anything_is_asked(
+    flow: Flow, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    kafka = {"bootstrap.servers": "127.0.0.1:1"}
+    file = parquet(tmp_path / "e.parquet", ROWS)
+    with pytest.raises(ConfigurationError):
+        contrast(flow, **{"expect": file, "kafka": kafka, **wrong})
+
+
+def test_help() -> None:
+    text = " ".join(CliRunner().invoke(main, ["verify", "--help"]).stdout.split())
+    assert "--expect PATH" in text
+    assert "topic:NAME" in text
+    assert "for queries that aggregate, join or sort" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_removes_the_temporary_database(
+    flow: Flow, tmp_path: Path, number: signal.Signals
+) -> None:
+    file = parquet(tmp_path / "e.parquet", ROWS)
+    outputs = Outputs(flow)
+    outputs.begin(ROWS)  # something to wait for
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    with subprocess.Popen(
+        [COMMAND, *arguments(flow, file, "--timeout", "60")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(directory)},
+    ) as process:
+        until = time.monotonic() + 60
+        while not list(directory.glob("spark-eos-verify-*/ledger.sqlite")):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "Stopped.\n")
+    assert list(directory.iterdir()) == []
