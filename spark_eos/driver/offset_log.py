@@ -28,7 +28,7 @@ _NOTE: Final = "spark-eos/note"
 
 
 class Files(Protocol):
-    """The file operations on a checkpoint; paths are relative to its location."""
+    """The file operations that an offset log needs; paths are relative to its location."""
 
     def read(self, path: str) -> str | None:
         """A file's text, or None if the file does not exist."""
@@ -38,6 +38,10 @@ class Files(Protocol):
 
     def write(self, path: str, text: str) -> None:
         """Replaces a directory's contents with one file of one line."""
+
+
+class CheckpointFiles(Files, Protocol):
+    """The file operations on a checkpoint of which copies are removed, too."""
 
     def delete(self, path: str) -> None:
         """Deletes a directory with everything in it, if it exists."""

@@ -7,7 +7,13 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos.batch.plan import BatchRange
-from spark_eos.driver.offset_log import Files, OffsetLog, fingerprint_of, parse_positions
+from spark_eos.driver.offset_log import (
+    CheckpointFiles,
+    Files,
+    OffsetLog,
+    fingerprint_of,
+    parse_positions,
+)
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 from spark_eos.kafka.deadline import Deadline, RetriableError
@@ -157,7 +163,7 @@ class ClassicRuntime:
         self._query_id = self._property(_QUERY_ID)
         self.run_id = self._property(_RUN_ID)
         self._query = query = self._streaming_query()
-        self.files: Files = HadoopFiles(self._session, location)
+        self.files: CheckpointFiles = HadoopFiles(self._session, location)
         self.offset_log: OffsetLog = ExecutionLog(self.files, query.getLatestExecutionContext)
         found = self.offset_log.query_id()
         if found != self._query_id:

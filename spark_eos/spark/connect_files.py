@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.driver.checkpoint_files import ArrowFiles, local_directory
-from spark_eos.driver.offset_log import Files
+from spark_eos.driver.offset_log import CheckpointFiles
 from spark_eos.errors import CheckpointError
 
 # Hadoop's wildcards in the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
@@ -65,7 +65,7 @@ class SparkFiles:
             raise
 
 
-def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
+def own_checkpoint(spark: SparkSession, location: str) -> tuple[CheckpointFiles, StreamingQuery]:
     """The files of an active query's checkpoint, and the query.
 
     Args:
@@ -76,7 +76,9 @@ def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, Streaming
         CheckpointError: The checkpoint is missing, or belongs to another query.
     """
     # If the location may be on this host, its files are read without a Spark job.
-    places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
+    places: list[CheckpointFiles] = (
+        [] if local_directory(location) is None else [ArrowFiles(location)]
+    )
     others = []
     for files in [*places, SparkFiles(spark, location)]:
         text = files.read("metadata")

@@ -62,7 +62,7 @@ def _kill_at(point: str, batch: int) -> None:
         return report
 
     StagedCopies.stage = staged  # type: ignore[method-assign]
-    OffsetCommits.commit_ledger = committed  # type: ignore[method-assign]
+    OffsetCommits.commit_ledger = committed  # type: ignore[method-assign, assignment]
     OffsetCommits.settle = settled  # type: ignore[method-assign]
     SinkRun.write = wrote  # type: ignore[method-assign]
 

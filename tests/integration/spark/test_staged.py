@@ -171,7 +171,7 @@ def test_a_narrow_pipeline_is_written_directly_unless_it_is_to_be_staged(
     direct = run_staged(spark, flow, narrow)
     assert {report.delivery for report in direct.reports} == {"direct"}
     flow.checkpoint += "-staged"
-    options = {"group_id": f"{flow.group_id}-staged", "delivery": "staged"}
+    options: dict[str, Any] = {"group_id": f"{flow.group_id}-staged", "delivery": "staged"}
     staged = run_staged(spark, flow, narrow, **options)
     assert {report.delivery for report in staged.reports} == {"staged"}
     assert Counter(row["n"] for row in staged.rows) == Counter([*range(_RECORDS)] * 2)
