@@ -13,6 +13,10 @@ _SHIFT: Final = 40
 """Number of low bits that hold the row's number in its file; the bits above hold the file's."""
 _ROWS: Final = (1 << _SHIFT) - 1
 _AT_ONCE: Final = 4_096
+# By default all row groups of a file are read ahead, and kept until its end.
+_FORMAT: Final = dataset.ParquetFileFormat(
+    default_fragment_scan_options=dataset.ParquetFragmentScanOptions(pre_buffer=False)
+)
 _VALUE: Final = "value"
 _TYPES: Final = {
     *("binary", "large_binary", "binary_view"),
@@ -38,7 +42,7 @@ class ParquetRows:
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            found = dataset.dataset(path, format="parquet", partitioning="hive")
+            found = dataset.dataset(path, format=_FORMAT, partitioning="hive")
             schemas = [(one.path, one.physical_schema) for one in found.get_fragments()]
             if not schemas:
                 raise ConfigurationError(f"--expect {path!r} holds no Parquet file")
@@ -55,7 +59,7 @@ class ParquetRows:
             )
             self._files = list(
                 dataset.dataset(
-                    path, format="parquet", partitioning="hive", schema=self._schema
+                    path, format=_FORMAT, partitioning="hive", schema=self._schema
                 ).get_fragments()
             )
             self._total: int = sum(one.metadata.num_rows for one in self._files)
@@ -110,9 +114,12 @@ class ParquetRows:
     def _read(self, index: int) -> Iterator[list[Row]]:
         number = index << _SHIFT
         try:
-            # Without threads, which would read ahead more than memory may hold.
             for batch in self._files[index].to_batches(
-                schema=self._schema, columns=self._columns, batch_size=_AT_ONCE, use_threads=False
+                schema=self._schema,
+                columns=self._columns,
+                batch_size=_AT_ONCE,
+                # Nor with threads, which read ahead too.
+                use_threads=False,
             ):
                 columns = [self._column(batch, name) for name in ("topic", "key", _VALUE)]
                 yield [Row(number + at, *row) for at, row in enumerate(zip(*columns, strict=True))]
