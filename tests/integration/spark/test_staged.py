@@ -1,5 +1,6 @@
 """Queries whose batches are staged: each shape writes what a plain batch query would, once."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,9 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink, errors
 from spark_eos.testing import process_available
 from support import staging
+from support.connect_server import ConnectStage
 from support.flow import Flow
+from support.fronts import started
 from support.staging import record, run_staged, staged_files
 
 _RECORDS = 100
@@ -200,3 +203,55 @@ def test_direct_refuses_what_must_be_staged(flow: Flow, spark: SparkSession) -> 
 
 def _with_source(frame: DataFrame) -> DataFrame:
     return frame.select("source", "value").repartition(2)
+
+
+def _staged_on_connect(
+    session: SparkSession, options: dict[str, Any], source: str, mode: str, transform: str
+) -> list[str]:
+    delivered: list[str] = []
+    sink = ExactlyOnceSink(**options)
+    frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "30"})
+    writer = sink.write(getattr(staging, transform)(frame)).outputMode(mode)
+    query = started(writer.trigger(availableNow=True))
+    assert query.awaitTermination(240)
+    delivered.append(sink._delivery or "")
+    return delivered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transform", ["totals", "both_branches"])
+def test_on_spark_connect(connect_stage: ConnectStage, flow: Flow, transform: str) -> None:
+    mode = "update" if transform == "totals" else "append"
+    for first in (0, _RECORDS):
+        _produced(flow, range(first, first + _RECORDS))
+        told = connect_stage.queries.ask(
+            _staged_on_connect, flow.options(), flow.source, mode, transform
+        )
+        assert told == ["staged"]
+    rows = [json.loads(value) for value in flow.values()]
+    if transform == "totals":
+        each = Counter((row["customer"], row["count"]) for row in rows)
+        assert set(each.values()) == {1}
+        assert max(row["count"] for row in rows) == 2 * _RECORDS // 5
+    else:
+        both = [*range(2 * _RECORDS), *(-n for n in range(2 * _RECORDS))]
+        assert Counter(row["n"] for row in rows) == Counter(both)
+    (left,) = staged_files(flow)
+    assert flow.open_transactions() == []
+
+
+@pytest.mark.slow
+def test_on_spark_connect_with_a_checkpoint_on_another_file_system(
+    connect_stage: ConnectStage, flow: Flow
+) -> None:
+    flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
+    _produced(flow)
+    told = connect_stage.queries.ask(
+        _staged_on_connect, flow.options(), flow.source, "append", "repartitioned"
+    )
+    assert told == ["staged"]
+    rows = [json.loads(value) for value in flow.values()]
+    assert Counter(row["n"] for row in rows) == Counter(range(_RECORDS))
+    copies = connect_stage.files / flow.name / "check point" / "spark-eos" / "staged"
+    with_rows = {path.parent.name for path in copies.glob("*/part-*.parquet")}
+    assert len(with_rows) == 1
