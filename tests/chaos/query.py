@@ -138,7 +138,7 @@ def main() -> None:
         return
 
 
-def _start(writer: DataStreamWriter, more: int = 3) -> StreamingQuery:
+def _start(writer: DataStreamWriter, more: int = 12) -> StreamingQuery:
     """Starts the query, again where Spark gives a worker up that has not connected in time.
 
     On Spark Connect that is 10 s, which no setting changes, and a busy machine may need longer.
