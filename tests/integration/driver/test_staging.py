@@ -1,0 +1,219 @@
+"""The staged road on the driver: one copy of a batch counts, whoever comes and goes."""
+
+import pytest
+
+from spark_eos import errors
+from spark_eos.batch.progress import first_position
+from support.flow import Flow
+from support.groups import delete_group, set_offsets
+from support.queries import until
+from support.staged_runs import Copies, progress_topic, staged_run
+
+_BUCKETS = 2
+
+
+@pytest.fixture
+def staged(flow: Flow) -> Flow:
+    """A flow with a progress topic."""
+    flow.broker.create_topic(progress_topic(flow), _BUCKETS + 1)
+    return flow
+
+
+def _set_offsets(flow: Flow, offsets: dict[int, int]) -> None:
+    """Sets offsets as an operator does, once the group has no member."""
+    until(lambda: flow.members() == [], lambda: "the members to leave")
+    topic = progress_topic(flow)
+    found = {(topic, index): offset for index, offset in offsets.items()}
+    set_offsets(flow.bootstrap_servers, flow.group_id, found)
+
+
+def _delete_group(flow: Flow) -> None:
+    until(lambda: flow.members() == [], lambda: "the members to leave")
+    delete_group(flow.bootstrap_servers, flow.group_id)
+
+
+def test_batches_restarts_and_a_batch_without_rows(staged: Flow) -> None:
+    with staged_run(staged) as runs:
+        runs.batch()
+        runs.copies.empty = True
+        report = runs.batch()
+        assert (report.rows_written, report.transactions, report.rounds) == (0, 0, 0)
+        runs.copies.empty = False
+        checkpoint, copies = runs.checkpoint, runs.copies
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        runs.batch()
+        first, _empty, last = copies.rows
+        runs.written(first, last)
+        assert copies.drained == 0
+
+
+def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
+    staged: Flow,
+) -> None:
+    with staged_run(staged) as runs:
+        runs.batch(finish=False)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        report = runs.batch()
+        assert (report.rows_written, report.rows_skipped) == (0, 3 * _BUCKETS)
+        assert (len(copies.rows), copies.drained) == (1, 1)
+        runs.batch()
+        runs.written(*copies.rows)
+
+
+def test_a_run_that_wakes_up_with_a_copy_of_its_own_does_not_write_its_ledger(
+    staged: Flow,
+) -> None:
+    """A newer run has staged and written the batch meanwhile, and has left."""
+    with staged_run(staged) as older:
+        older.batch()
+
+        def another_comes_and_goes() -> None:
+            older.copies.while_staged = lambda: None
+            with staged_run(staged, checkpoint=older.checkpoint, copies=older.copies) as newer:
+                newer.batch()
+
+        older.copies.while_staged = another_comes_and_goes
+        with pytest.raises(errors.FencedByNewerRunError, match="a newer run"):
+            older.batch()
+        first, _olders, newers = older.copies.rows
+        older.written(first, newers)
+
+
+def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: Flow) -> None:
+    """A newer run has finished the batch from the same copy, and the one after it."""
+    with staged_run(staged) as older:
+
+        def another_comes_and_goes() -> None:
+            with staged_run(staged, checkpoint=older.checkpoint, copies=older.copies) as newer:
+                newer.batch()
+                newer.batch()
+
+        with pytest.raises(errors.FencedByNewerRunError, match="a newer run"):
+            older.batch(while_planned=another_comes_and_goes)
+        older.written(*older.copies.rows)
+
+
+def test_a_file_that_is_missing_ends_the_batch_before_its_end_is_committed(staged: Flow) -> None:
+    with staged_run(staged) as runs:
+        with pytest.raises(errors.CheckpointError, match="files of it were removed or changed"):
+            runs.batch(buckets_read=lambda bucket: bucket != 2)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        runs.batch()
+        runs.written(*copies.rows)
+
+
+def test_another_checkpoint_is_refused_until_the_operator_lets_go_of_the_group(
+    staged: Flow,
+) -> None:
+    with staged_run(staged) as runs:
+        runs.batch()
+        (first,) = runs.copies.rows
+        copies = runs.copies
+    with staged_run(staged, copies=copies) as runs:
+        runs.checkpoint["metadata"] = '{"id": "another"}'
+        checkpoint = runs.checkpoint
+        with pytest.raises(errors.CheckpointError, match="without its own checkpoint"):
+            runs.batch()
+        runs.written(first)
+    _delete_group(staged)
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        runs.batch()
+        runs.written(*copies.rows)
+
+
+def test_an_older_checkpoint_is_refused_until_the_operator_sets_the_offsets(
+    staged: Flow,
+) -> None:
+    with staged_run(staged) as runs:
+        runs.batch()
+        older = dict(runs.checkpoint)
+        runs.batch()
+        runs.batch()
+        checkpoint, copies = runs.checkpoint, runs.copies
+    checkpoint.clear()
+    checkpoint.update(older)
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        with pytest.raises(errors.CheckpointError, match="an older checkpoint was put back"):
+            runs.batch()
+        written = len(staged.values())
+    _set_offsets(staged, dict.fromkeys(range(_BUCKETS + 1), first_position(1)))
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        report = runs.batch()
+        # Knowingly: the batch is written a second time, as it is now.
+        assert report.rows_written == 6 * _BUCKETS
+        assert len(staged.values()) == written + report.rows_written
+
+
+def test_a_batch_planned_anew_is_not_taken_for_the_staged_one(staged: Flow) -> None:
+    with staged_run(staged) as runs:
+        runs.batch(finish=False)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    checkpoint["offsets/0"] = checkpoint["offsets/0"].replace('"0": 0', '"0": 7')
+    with (
+        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
+        pytest.raises(errors.CheckpointError, match="from other source offsets"),
+    ):
+        runs.batch()
+
+
+def test_a_ledger_that_somebody_has_set_is_refused(staged: Flow) -> None:
+    with staged_run(staged) as runs:
+        runs.batch()
+        checkpoint, copies = runs.checkpoint, runs.copies
+    _set_offsets(staged, {0: 5})
+    with (
+        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
+        pytest.raises(errors.OffsetsLostError, match="the ledger of group"),
+    ):
+        runs.batch()
+
+
+def test_a_bucket_that_somebody_has_set_back_is_refused(staged: Flow) -> None:
+    with staged_run(staged) as runs:
+        runs.batch()
+        runs.batch()
+        checkpoint, copies = runs.checkpoint, runs.copies
+    _set_offsets(staged, {1: first_position(1)})
+    with (
+        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
+        pytest.raises(errors.OffsetsLostError, match="is not fully written"),
+    ):
+        runs.batch()
+
+
+def test_a_progress_topic_that_has_grown(staged: Flow) -> None:
+    """Also if the batch that is repeated was staged before."""
+    with staged_run(staged) as runs:
+        runs.batch()
+        runs.batch(finish=False)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    more = _BUCKETS + 2
+    staged.broker.add_partitions(progress_topic(staged), more + 1)
+    with staged_run(staged, checkpoint=checkpoint, copies=copies, buckets=more) as runs:
+        runs.batch()
+        report = runs.batch()
+        assert report.rows_written == 5 * more
+    assert len(staged.values()) == 3 * _BUCKETS + 4 * _BUCKETS + 5 * more
+
+
+def test_a_progress_topic_that_was_recreated_is_refused(staged: Flow) -> None:
+    with staged_run(staged) as runs:
+        runs.batch()
+        checkpoint, copies = runs.checkpoint, runs.copies
+    staged.recreate(progress_topic(staged), _BUCKETS + 1)
+    with (
+        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
+        pytest.raises(errors.OffsetsLostError, match="recreated"),
+    ):
+        runs.batch()
+
+
+def test_copies_of_later_batches_are_not_swept(staged: Flow) -> None:
+    copies = Copies({"0-aaaaaaaa": [3, 3], "7-bbbbbbbb": [4, 4]})
+    with staged_run(staged, copies=copies) as runs:
+        runs.batch()
+        runs.batch()
+    assert copies.rows["0-aaaaaaaa"] == []
+    assert copies.rows["7-bbbbbbbb"] == [4, 4]

@@ -1,0 +1,181 @@
+"""A staged query's run without Spark: the driver's side and its tasks, with copies in memory."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from spark_eos.batch.batch_report import BatchReport
+from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
+from spark_eos.batch.progress import first_position
+from spark_eos.batch.task_report import JobOutcome, job_outcome
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.driver.offset_log import OffsetLog
+from spark_eos.driver.query_run import QueryRun
+from spark_eos.driver.staging import ProgressPartitions
+from spark_eos.kafka.offset_metadata import StagedBatch
+from spark_eos.worker import task
+from support.flow import Flow
+from support.members import writer_settings
+from support.runs import Checkpoint, Disturbance, close_producers, positions
+from support.writing import row_batch
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass
+class Copies:
+    """Copies that outlive their runs, as files do; each has one row more than the one before.
+
+    So of two copies of a batch it shows which one was written.
+
+    Attributes:
+        rows: Number of rows in each bucket, by the copy's name.
+        drained: How often a frame was run for its state alone.
+        while_staged: What happens when a copy is staged and not yet in the ledger.
+    """
+
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    drained: int = 0
+    while_staged: Disturbance = _nothing
+    opened: StagedBatch | None = None
+    empty: bool = False
+
+    def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
+        """See `spark_eos.driver.staging.BatchCopies`."""
+        name = f"{batch_id}-{len(self.rows):08x}"
+        each = 0 if self.empty else 3 + len(self.rows)
+        self.rows[name] = [each] * buckets
+        self.while_staged()
+        return name, each * buckets
+
+    def drain(self) -> None:
+        """See `spark_eos.driver.staging.BatchCopies`."""
+        self.drained += 1
+
+    def open(self, copy: StagedBatch) -> None:
+        """See `spark_eos.driver.staging.BatchCopies`."""
+        self.opened = copy
+
+    def sweep(self, batch_id: int) -> None:
+        """See `spark_eos.driver.staging.BatchCopies`."""
+        for name in [name for name in self.rows if int(name.partition("-")[0]) < batch_id]:
+            self.rows[name] = []
+
+
+@dataclass
+class StagedRuns:
+    """Writes staged batches; each row's value is its bucket and its position in the bucket."""
+
+    flow: Flow
+    run: QueryRun
+    checkpoint: Checkpoint
+    copies: Copies
+    topic: str
+
+    def batch(
+        self,
+        *,
+        while_planned: Disturbance = _nothing,
+        buckets_read: Callable[[int], bool] = lambda _: True,
+        finish: bool = True,
+    ) -> BatchReport:
+        """Writes the next batch.
+
+        Args:
+            while_planned: what happens once the tasks have their plan, before they write.
+            buckets_read: whether a bucket's file is found.
+            finish: whether Spark gets to commit the batch.
+        """
+        batch_id = self.checkpoint.next_batch
+        self.checkpoint.begin(positions(self.flow, (batch_id,) * self.flow.partitions), batch_id)
+        first = True
+
+        def job(
+            settings: WriterSettings,
+            batch: BatchRange,
+            batch_plan: BatchPlan,
+            only: Partitions | None,
+        ) -> JobOutcome:
+            nonlocal first
+            if first:
+                first = False
+                while_planned()
+            assert self.copies.opened is not None
+            assert self.copies.opened.copy is not None
+            work = task.write_task(settings, batch_plan, discard_producer=only is not None)
+            reports = []
+            for bucket, rows in enumerate(self.copies.rows[self.copies.opened.copy], start=1):
+                wanted = only is None or (self.topic, bucket) in only
+                if wanted and buckets_read(bucket):
+                    start = first_position(batch.batch_id)
+                    found = row_batch(
+                        self.flow, bucket, *range(start, start + rows), topic=self.topic
+                    )
+                    reports += list(work(iter([found])))
+            return job_outcome(row for report in reports for row in report.to_pylist())
+
+        report = self.run.process(batch_id, job, self.copies)
+        if finish:
+            self.checkpoint.finish(batch_id)
+        return report
+
+    def written(self, *copies: str) -> None:
+        """Checks that the output is each of these copies' rows once, and nothing else."""
+        expected = [
+            f"{bucket}/{first_position(int(name.partition('-')[0])) + row}"
+            for name, rows in ((name, self.sizes[name]) for name in copies)
+            for bucket, number in enumerate(rows, start=1)
+            for row in range(number)
+        ]
+        assert sorted(self.flow.values()) == sorted(expected)
+        assert self.flow.open_transactions() == []
+
+    @property
+    def sizes(self) -> dict[str, list[int]]:
+        """Rows in each bucket of each copy, also of those that are swept."""
+        buckets = max(len(rows) for rows in self.copies.rows.values())
+        return {name: [3 + n] * buckets for n, name in enumerate(self.copies.rows)}
+
+
+@contextmanager
+def staged_run(
+    flow: Flow,
+    *,
+    checkpoint: Checkpoint | None = None,
+    copies: Copies | None = None,
+    buckets: int = 2,
+) -> Iterator[StagedRuns]:
+    """A run that ends with the block.
+
+    Args:
+        flow: topics and group; its progress topic must exist.
+        checkpoint: what an earlier run has left; None for an empty one.
+        copies: the same of the copies.
+        buckets: number of progress partitions without the ledger's.
+    """
+    files = Checkpoint(flow) if checkpoint is None else checkpoint
+    topic = progress_topic(flow)
+    with flow.wire() as wire:
+        run = QueryRun(
+            "",
+            wire,
+            writer_settings(flow),
+            OffsetLog(files),
+            max_members=1,
+            max_rounds=4,
+            group_timeout_ms=20_000,
+            watch=lambda: True,
+            progress=ProgressPartitions(topic, buckets + 1),
+        )
+        try:
+            yield StagedRuns(flow, run, files, Copies() if copies is None else copies, topic)
+        finally:
+            run.leave()
+            close_producers()
+
+
+def progress_topic(flow: Flow) -> str:
+    """The name of the flow's own progress topic."""
+    return f"progress-{flow.name}"
