@@ -1,0 +1,109 @@
+"""Compares staged batches with Spark's own sink: a repartitioned stream, in turns.
+
+Both read with the same settings, in one Spark session, from one broker. The first round warms up
+and is thrown away.
+
+.venv/bin/python benchmarks/staged.py --rows 2000000
+"""
+
+import statistics
+import tempfile
+import uuid
+from pathlib import Path
+
+import click
+from contestants import Arena, Trial, our_sink
+from load import fill
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from rich.console import Console
+from rich.table import Table
+from scenarios import Records
+
+from spark_eos.testing import EmbeddedKafka, spark_session
+
+_PARTITIONS = 4
+
+
+def _repartitioned(frame: DataFrame) -> DataFrame:
+    return frame.select("key", "value").repartition(_PARTITIONS)
+
+
+def _staged(arena: Arena) -> Trial:
+    sink = our_sink(arena)
+    frame = sink.read(arena.spark, subscribe=arena.source, options=arena.reading)
+    trial = _run(sink.write(_repartitioned(frame)), arena)
+    sink.close()
+    return trial
+
+
+def _sparks_own(arena: Arena) -> Trial:
+    options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
+    frame = _repartitioned(arena.read(as_we_do=True))
+    return _run(frame.writeStream.format("kafka").options(**options), arena)
+
+
+def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
+    query = writer.option("checkpointLocation", arena.checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    found = [p for p in query.recentProgress if p["numInputRows"]][: arena.batches]
+    return Trial(
+        [{"numInputRows": p["numInputRows"], "durationMs": dict(p["durationMs"])} for p in found]
+    )
+
+
+def _arena(
+    spark: SparkSession, broker: EmbeddedKafka, source: str, directory: Path, most: int | None
+) -> Arena:
+    target = f"out-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(target, _PARTITIONS)
+    batches = 1 if most is None else 30
+    return Arena(
+        spark=spark,
+        bootstrap_servers=broker.bootstrap_servers,
+        source=source,
+        target=target,
+        directory=directory,
+        header=False,
+        most=most,
+        batches=batches,
+    )
+
+
+@click.command(help=__doc__)
+@click.option("--rows", default=2_000_000, show_default=True, help="Records of the large batch.")
+@click.option("--rounds", default=4, show_default=True, help="Rounds, the first is thrown away.")
+@click.option("--small", default=100, show_default=True, help="Records of each small batch.")
+def main(rows: int, rounds: int, small: int) -> None:
+    """Prints a table."""
+    large: dict[str, list[float]] = {"Spark's own sink": [], "staged": []}
+    short: dict[str, list[float]] = {"Spark's own sink": [], "staged": []}
+    contestants = {"Spark's own sink": _sparks_own, "staged": _staged}
+    with tempfile.TemporaryDirectory() as directory, EmbeddedKafka() as broker:
+        spark = spark_session(config={"spark.driver.memory": "2g"})
+        for name, count in (("large", rows), ("small", 31 * small)):
+            broker.create_topic(name, _PARTITIONS)
+            fill(broker, name, count, Records(size=112, partitions=_PARTITIONS))
+        for number in range(rounds):
+            for name, contestant in contestants.items():
+                whole = contestant(_arena(spark, broker, "large", Path(directory), None))
+                steps = contestant(_arena(spark, broker, "small", Path(directory), small))
+                if number:
+                    large[name].append(whole.rows / (sum(whole.trigger_ms) / 1000))
+                    short[name].append(statistics.median(steps.trigger_ms[1:]))
+    table = Table("", "rows/s", "ratio", f"ms a trigger of {small}", "difference")
+    for name in contestants:
+        ratios = [a / b for a, b in zip(large[name], large["Spark's own sink"], strict=True)]
+        more = [a - b for a, b in zip(short[name], short["Spark's own sink"], strict=True)]
+        table.add_row(
+            name,
+            f"{statistics.median(large[name]):,.0f}",
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+            f"{statistics.median(short[name]):.0f}",
+            f"{statistics.median(more):+.0f} ({min(more):+.0f} to {max(more):+.0f})",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
