@@ -179,7 +179,7 @@ def in_topic(name: str) -> Callable[[DataFrame], DataFrame]:
     [
         ({"source": "no-such-topic"}, relay, "source topic no-such-topic does not exist"),
         ({"target": "no-such-topic"}, relay, "target topic 'no-such-topic' does not exist"),
-        ({}, lambda frame: frame.select("value"), "there is no `source` column"),
+        ({}, lambda frame: frame.select("source"), "there is no `value` column"),
         # Nobody waits for a topic with such a name to be created.
         ({}, in_topic("no topic's name"), "no topic can have such a name"),
     ],

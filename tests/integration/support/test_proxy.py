@@ -98,8 +98,8 @@ def test_held_and_doubled(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     with proxied_flow.wire() as wire:
         cluster.topics(wire, [proxied_flow.source], deadline())
         proxy.on(MetadataRequest, faults.HoldAnswer(until))
-        threading.Timer(0.3, until.set).start()
         began = time.monotonic()
+        threading.Timer(0.3, until.set).start()
         cluster.topics(wire, [proxied_flow.source], deadline())
         assert time.monotonic() - began >= 0.3
 
