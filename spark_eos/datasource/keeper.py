@@ -175,8 +175,9 @@ def _query_id(files: ArrowFiles, offset_log: OffsetLog, location: str) -> str:
     if files.names("state"):
         raise UnsupportedPipelineError(
             "the query keeps state (its checkpoint has a directory `state`). Exactly-once needs "
-            "the rows of a source partition to stay in one task in offset order; shuffle in a "
-            "separate query, to an intermediate topic"
+            "the rows of a source partition to stay in one task in offset order. Write it with "
+            "ExactlyOnceSink, which stages its batches; or shuffle in a separate query, to an "
+            "intermediate topic"
         )
     return offset_log.query_id()
 

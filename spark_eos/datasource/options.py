@@ -18,18 +18,15 @@ _IDLE_TIMEOUT: Final = "idle_timeout_ms"
 _REQUIRED: Final = inspect.Parameter.empty
 # Options that Spark adds to those that the user has set.
 _SPARKS_OWN: Final = ("queryname",)
-# A data source has one job per batch, and its options are text: it can't take functions.
-# And it writes directly.
-_OF_THE_SINK_ONLY: Final = (
-    "kafka",
-    "max_rounds",
-    "on_batch",
+_OF_STAGED_QUERIES: Final = (
     "delivery",
     "progress_topic",
     "progress_partitions",
     "progress_replicas",
 )
-
+# A data source has one job per batch, and its options are text: it can't take functions.
+# And it writes directly.
+_OF_THE_SINK_ONLY: Final = ("kafka", "max_rounds", "on_batch", *_OF_STAGED_QUERIES)
 
 # Secret client settings that Spark does not recognize as secrets (spark.redaction.regex).
 _SHOWN_BY_SPARK: Final = {"ssl.key.pem": "ssl.key.location"}
@@ -174,6 +171,13 @@ def _is_known(name: str) -> bool:
         return False
     if name in KNOWN:
         return True
+    for other in _OF_STAGED_QUERIES:
+        if name in (other, _camel_case(other).lower()):
+            raise ConfigurationError(
+                f"option {_camel_case(other)} can't be used: format('kafka-eos') writes directly "
+                "only. Use ExactlyOnceSink, which also stages batches, to write a query that "
+                "shuffles, keeps state or reads other sources than Kafka"
+            )
     (nearest,) = difflib.get_close_matches(name, [*KNOWN, f"{_CLIENT}bootstrap.servers"], 1) or [""]
     shown = KNOWN[nearest].shown if nearest in KNOWN else nearest
     hint = (

@@ -206,8 +206,9 @@ def _check_narrow(plan: str, leaf: str) -> int:
                 f"the query holds {meaning or 'an operator that may move rows'} ({operator.name} "
                 "in its plan). Exactly-once needs the rows of a source partition to stay in one "
                 "task in offset order: filter, select, map, mapInArrow, broadcast joins, union of "
-                "topics and coalesce keep them so. Shuffle in a separate query, to an intermediate "
-                "topic"
+                "topics and coalesce keep them so. ExactlyOnceSink takes any plan if it may stage "
+                "the batches (delivery='auto' or 'staged'); or shuffle in a separate query, to an "
+                "intermediate topic"
             )
     return sum(_is_leaf(operator, leaf) for operator in kept)
 

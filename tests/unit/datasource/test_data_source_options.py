@@ -98,6 +98,18 @@ def test_refusals_name_the_option(options: dict[str, str], words: str) -> None:
     assert re.search(words, str(in_option_names(refusal.value)))
 
 
+@pytest.mark.parametrize(
+    "shown", ["delivery", "progressTopic", "progressPartitions", "progressReplicas"]
+)
+def test_options_of_staged_queries_name_the_sink(shown: str) -> None:
+    for written in (shown.lower(), re.sub(r"([A-Z])", r"_\1", shown).lower()):
+        with pytest.raises(errors.ConfigurationError) as refusal:
+            read_options({**_NEEDED, written: "staged"})
+        told = str(in_option_names(refusal.value))
+        assert told.startswith(f"option {shown} can't be used: format('kafka-eos') writes directly")
+        assert "Use ExactlyOnceSink" in told
+
+
 def test_other_errors_name_options_too() -> None:
     error = errors.KafkaResponseError("no success within 5 s (group_timeout_ms)", 15)
     told = in_option_names(error)
