@@ -1,8 +1,8 @@
 """A staged query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
 
 Settings beside those of ExactlyOnceSink: ``source``; ``pipeline`` (a name in `support.staging`);
-``mode`` (the output mode); ``max_offsets``; ``shuffle_partitions``; ``kill`` (a point and a batch:
-the process and all of its children die there).
+``mode`` (the output mode); ``max_offsets``; ``shuffle_partitions``; ``kill`` (a point, a batch and
+a signal: the process and all of its children get it there; SIGKILL if none is given).
 """
 
 import dataclasses
@@ -23,42 +23,37 @@ from support import staging
 POINTS = ("staging", "staged", "ledger", "written", "settled")
 
 
-def _die() -> None:
-    os.killpg(0, signal.SIGKILL)
+def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
+    """Makes this process group get a signal at a point of a batch."""
 
+    def reached(point: str, batch_id: int) -> None:
+        if (point, batch_id) == (at_point, at_batch):
+            os.killpg(0, signal.Signals[name])
 
-def _kill_at(point: str, batch: int) -> None:
-    """Makes this process group die at a point of a batch."""
     stage, commit, settle, write = (
         StagedCopies.stage,
         OffsetCommits.commit_ledger,
         OffsetCommits.settle,
         SinkRun.write,
     )
-    at = batch
 
     def staged(self: Any, batch_id: int, buckets: int) -> tuple[str, int]:
-        if batch_id == at and point == "staging":
-            _die()
+        reached("staging", batch_id)
         found = stage(self, batch_id, buckets)
-        if batch_id == at and point == "staged":
-            _die()
+        reached("staged", batch_id)
         return found
 
     def committed(self: Any, batch: Any, *others: Any) -> None:
         commit(self, batch, *others)
-        if batch.batch_id == at and point == "ledger":
-            _die()
+        reached("ledger", batch.batch_id)
 
     def settled(self: Any, batch: Any) -> None:
-        if batch.batch_id == at and point == "written":
-            _die()
+        reached("written", batch.batch_id)
         settle(self, batch)
 
     def wrote(self: Any, frame: Any, batch_id: int, relation: str | None) -> BatchReport:
         report = write(self, frame, batch_id, relation)
-        if batch_id == at and point == "settled":
-            _die()
+        reached("settled", batch_id)
         return report
 
     StagedCopies.stage = staged  # type: ignore[method-assign]

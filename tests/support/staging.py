@@ -1,6 +1,7 @@
 """Pipelines that move rows between tasks, and what each should write."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -116,6 +117,12 @@ def run_staged(
     finally:
         sink.close()
     return Written([json.loads(value) for value in flow.values()], reports)
+
+
+def totals_of(flow: Flow) -> Counter[tuple[str, int]]:
+    """What `totals` has written: customers and their numbers of records, each as often as it is."""
+    rows = map(json.loads, flow.values())
+    return Counter((row["customer"], row["count"]) for row in rows)
 
 
 def staged_files(flow: Flow) -> Iterator[str]:

@@ -179,6 +179,7 @@ def _not_run(_words: list[str]) -> None:
 _KAFKAS = (
     "kafka-consumer-groups.sh",
     "kafka-reassign-partitions.sh",
+    "kafka-topics.sh",
     "kafka-transactions.sh",
 )
 _COMMANDS: dict[str, Callable[[list[str]], None]] = {

@@ -1,0 +1,185 @@
+"""docs/staged.md and docs/moving.md: what they tell operators to do does what they say."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from support.flow import Flow
+from support.pages import code_blocks, run_block
+from support.queries import QueryProcess
+from support.staging import record, run_staged, totals, totals_of
+
+COUNTS, SET_PROGRESS = code_blocks("staged", "python")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def spark(spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The shared session, whose queries end when they have read all there is."""
+
+    wait = StreamingQuery.awaitTermination
+
+    def await_termination(query: StreamingQuery, timeout: int | None = None) -> bool | None:
+        if timeout is not None:
+            return wait(query, timeout)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return None
+
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
+    spark_eos_session.conf.set("spark.sql.shuffle.partitions", "4")
+    return spark_eos_session
+
+
+def _count(flow: Flow, spark: SparkSession) -> dict[str, Any]:
+    words = {
+        "localhost:9092": flow.bootstrap_servers,
+        "order-counts": flow.group_id,
+        "orders-counts": flow.target,
+        '"orders"': repr(flow.source),
+        "/checkpoints/counts": flow.checkpoint,
+    }
+    names = run_block(COUNTS, words, spark=spark)
+    names["sink"].close()
+    return names
+
+
+def _set_progress(flow: Flow, batch: int, topic: str = "spark-eos-progress") -> None:
+    words = {
+        "localhost:9092": flow.bootstrap_servers,
+        "order-counts": flow.group_id,
+        "spark-eos-progress": topic,
+        ", 7\n": f", {batch}\n",
+    }
+    run_block(SET_PROGRESS, words)
+
+
+def _next_batch(checkpoint: str) -> int:
+    """As the page says: one more than the greatest name in ``commits``."""
+    names = (path.name for path in (Path(checkpoint) / "commits").iterdir())
+    return 1 + max(int(name) for name in names if name.isdecimal())
+
+
+def _produce(flow: Flow, numbers: range) -> None:
+    flow.produce(numbers, key=lambda number: str(number % 5).encode())
+
+
+def _counted(flow: Flow) -> Counter[tuple[str, str]]:
+    """Each key's greatest count in each window; each count was written once."""
+    keyed = [((m.key() or b"").decode(), json.loads(m.value() or b"")) for m in flow.written()]
+    seen = Counter((key, row["window"]["start"], row["count"]) for key, row in keyed)
+    assert set(seen.values()) == {1}
+    found: Counter[tuple[str, str]] = Counter()
+    for key, start, count in seen:
+        found[key, start] = max(found[key, start], count)
+    return found
+
+
+def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
+    flow: Flow, spark: SparkSession
+) -> None:
+    _produce(flow, range(40))
+    _count(flow, spark)
+    _produce(flow, range(40, 60))
+    _count(flow, spark)
+    assert _counted(flow).total() == 60
+
+    following = _next_batch(flow.checkpoint)
+    _set_progress(flow, 0)
+    _produce(flow, range(60, 70))
+    with pytest.raises(StreamingQueryException, match=r"the ledger of group .* was lost"):
+        _count(flow, spark)
+    assert _counted(flow).total() == 60
+    _set_progress(flow, following)
+    _count(flow, spark)
+    counted = _counted(flow)
+    assert counted.total() == 70
+    assert {key for key, _ in counted} == set("01234")
+
+
+def test_a_progress_topic_that_was_deleted(flow: Flow, spark: SparkSession) -> None:
+    first, second = f"progress-{flow.name}", f"progress-{flow.name}-2"
+    flow.produce(map(record, range(30)))
+    run_staged(spark, flow, totals, "update", progress_topic=first, progress_partitions=3)
+    flow.broker.delete_topic(first)
+    flow.produce(map(record, range(30, 60)))
+    with pytest.raises(StreamingQueryException, match="was deleted and recreated"):
+        run_staged(spark, flow, totals, "update", progress_topic=first)
+    assert len(flow.values()) == 5
+    # It can go on in another topic, with the batch that is next.
+    flow.broker.create_topic(second, 4)
+    _set_progress(flow, _next_batch(flow.checkpoint), second)
+    run_staged(spark, flow, totals, "update", progress_topic=second)
+    assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in (6, 12))
+
+
+def _with_sparks_sink(rows: DataFrame, flow: Flow) -> Any:
+    return rows.writeStream.format("kafka").options(**_target(flow))
+
+
+def _with_a_function(rows: DataFrame, flow: Flow) -> Any:
+    def write(batch: DataFrame, _batch_id: int) -> None:
+        batch.write.format("kafka").options(**_target(flow)).save()
+
+    return rows.writeStream.foreachBatch(write)
+
+
+def _target(flow: Flow) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": flow.bootstrap_servers, "topic": flow.target}
+
+
+@pytest.mark.parametrize("way", [_with_sparks_sink, _with_a_function])
+def test_a_query_with_state_moves_with_its_checkpoint(
+    flow: Flow, spark: SparkSession, way: Callable[[DataFrame, Flow], Any]
+) -> None:
+    flow.produce(map(record, range(30)))
+    options = {
+        "kafka.bootstrap.servers": flow.bootstrap_servers,
+        "subscribe": flow.source,
+        "startingOffsets": "earliest",
+    }
+    old = totals(spark.readStream.format("kafka").options(**options).load())
+    writer = way(old, flow).outputMode("update").option("checkpointLocation", flow.checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    flow.produce(map(record, range(30, 60)))
+    # Nothing says that the checkpoint's batches were written, so nothing is.
+    with pytest.raises(StreamingQueryException, match="OffsetsLostError"):
+        run_staged(spark, flow, totals, "update")
+    assert totals_of(flow) == Counter((f"c{c}", 6) for c in range(5))
+    _set_progress(flow, _next_batch(flow.checkpoint))
+    run_staged(spark, flow, totals, "update")
+    # The state has come along.
+    assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in (6, 12))
+
+
+def test_a_copy_that_is_lost_is_staged_again(flow: Flow, tmp_path: Path) -> None:
+    flow.produce(map(record, range(90)))
+    chosen: dict[str, Any] = {"pipeline": "totals", "mode": "update"}
+    for number, kill in enumerate((["ledger", 1], None, None)):
+        log = tmp_path / f"{number}.log"
+        settings = chosen if kill is None else {**chosen, "kill": kill}
+        with QueryProcess(flow, log, main="support.staged_main", **settings) as query:
+            status = query.wait(120)
+            output = query.output()
+        if number == 0:
+            assert status == -9, output
+            (copy,) = (Path(flow.checkpoint) / "spark-eos" / "staged").glob("1-*")
+            for path in [*copy.glob("part-*"), *copy.glob(".part-*")]:
+                path.unlink()
+        elif number == 1:
+            assert "files of it were removed or changed" in output, output[-4000:]
+            _set_progress(flow, 1)
+        else:
+            assert status == 0, output
+    counts = range(6, 19, 6)
+    assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in counts)
