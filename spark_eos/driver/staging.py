@@ -161,8 +161,9 @@ class Staging:
                 f"batch {staged.batch} of group {self._group_id!r} was staged with {staged.rows} "
                 f"rows, and {read} were read from its copy {staged.copy} below "
                 "checkpoint_location/spark-eos/staged: files of it were removed or changed. Put "
-                "them back; every start writes what is missing. Without them those rows can't be "
-                f"written: to continue knowingly, {self._set_offsets(staged.batch + 1)}"
+                "them back; every start writes what is missing. If they are gone, the batch can be "
+                "staged anew, and what was written of it is then there twice: to do so knowingly, "
+                f"{self._set_offsets(staged.batch)}"
             )
 
     # Checks -----------------------------------------------------------------------------------
@@ -220,10 +221,10 @@ class Staging:
             )
 
     def _set_offsets(self, batch_id: int) -> str:
+        # kafka-consumer-groups.sh sets no offset past the end of a log, and these are empty.
         return (
             f"set the offsets of all partitions of {self._partitions.topic} to "
-            f"{first_position(batch_id)} while the query is stopped: the query's batch "
-            f"{batch_id} is then written as it comes (kafka-consumer-groups.sh --reset-offsets "
-            f"--group {self._group_id} --topic {self._partitions.topic} --to-offset "
-            f"{first_position(batch_id)} --execute)"
+            f"{first_position(batch_id)} while the query is stopped, by Kafka's admin API "
+            "(docs/staged.md has the lines; kafka-consumer-groups.sh can't): the query's batch "
+            f"{batch_id} is then written as it comes"
         )

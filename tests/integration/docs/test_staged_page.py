@@ -97,8 +97,9 @@ def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
     following = _next_batch(flow.checkpoint)
     _set_progress(flow, 0)
     _produce(flow, range(60, 70))
-    with pytest.raises(StreamingQueryException, match=r"the ledger of group .* was lost"):
+    with pytest.raises(StreamingQueryException, match=r"the ledger of group .* was lost") as told:
         _count(flow, spark)
+    assert f"to {following << 32} while the query is stopped" in str(told.value)
     assert _counted(flow).total() == 60
     _set_progress(flow, following)
     _count(flow, spark)
@@ -178,6 +179,7 @@ def test_a_copy_that_is_lost_is_staged_again(flow: Flow, tmp_path: Path) -> None
                 path.unlink()
         elif number == 1:
             assert "files of it were removed or changed" in output, output[-4000:]
+            assert f"to {1 << 32} while the query is stopped" in output
             _set_progress(flow, 1)
         else:
             assert status == 0, output
