@@ -33,7 +33,8 @@ def test_each_batch_is_one_line_and_its_fields(
         assert record.getMessage() == str(report)
         assert vars(record).items() >= report.fields().items()
     assert re.fullmatch(
-        rf"event=batch group_id={flow.group_id} batch_id=1 delivery=direct rows_written=10 rows_skipped=0 "
+        rf"event=batch group_id={flow.group_id} batch_id=1 delivery=direct rows_written=10 "
+        r"rows_skipped=0 "
         r"transactions=2 source_partitions=2 rounds=1 total_ms=[\d.]+",
         records[1].getMessage(),
     )
