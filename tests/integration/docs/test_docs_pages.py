@@ -330,7 +330,7 @@ def test_the_first_query(tmp_path: Path) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert "group_id=upper batch_id=0 rows_written=3" in result.stdout
+    assert "group_id=upper batch_id=0 delivery=direct rows_written=3" in result.stdout
     assert result.stdout.count("EXACTLY") == 2
 
 
