@@ -42,7 +42,10 @@ class SparkFiles:
 
     def write(self, path: str, text: str) -> None:
         """Replaces a directory by one that holds a single file of one line."""
-        rows = self._spark.createDataFrame([(text,)], "line string").coalesce(1)
+        self._write([(text,)], path)
+
+    def _write(self, lines: list[tuple[str]], path: str) -> None:
+        rows = self._spark.createDataFrame(lines, "line string").coalesce(1)
         writer = rows.write.mode("overwrite").option("compression", "none")
         writer.text(f"{self._plain}/{path}")
 
@@ -52,7 +55,8 @@ class SparkFiles:
         Spark's API deletes nothing but what it overwrites.
         """
         if self._rows(f"{path}/*", "path"):
-            self.write(path, "")
+            # Without a line the file is empty, and Spark lists no empty file.
+            self._write([], path)
 
     def _rows(self, pattern: str, column: str) -> list[Row]:
         try:

@@ -272,6 +272,10 @@ def test_what_spark_reads_is_what_lies_there(
     assert files.read("offsets/0") is None
     assert files.names("sources") == ["0"]
     assert files.names("nowhere") == []
+    files.write("copies/7-ab12cd34", "text")
+    assert files.names("copies") == ["7-ab12cd34"]
+    files.delete("copies/7-ab12cd34")
+    assert files.names("copies") == []
 
 
 @pytest.mark.slow
