@@ -265,8 +265,10 @@ class ClassicRuntime:
         return deadline.attempts("counting staged rows", pause=0.002)(attempt)
 
     def another_session(self) -> SparkSession:
-        """A session with settings of its own."""
-        return self._session.newSession()
+        """A session with settings of its own, which are the query's at first."""
+        # newSession would have none of them, neither credentials of the file system.
+        session: Any = self._session
+        return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
     def end_session(self, session: SparkSession) -> None:
         """Does nothing: stopping a classic session stops Spark."""

@@ -171,16 +171,16 @@ class ConnectRuntime:
         return observation.get
 
     def another_session(self) -> SparkSession:
-        """A session with settings of its own.
+        """A session with settings of its own, which are the query's at first.
 
         Raises:
             UnsupportedPipelineError: This version of Spark Connect has none.
         """
         session: Any = self._session
-        for name in ("newSession", "cloneSession"):
-            if callable(make := getattr(session, name, None)):
-                found: SparkSession = make()
-                return found
+        # newSession would have none of them, neither the session's artifacts.
+        if callable(clone := getattr(session, "cloneSession", None)):
+            found: SparkSession = clone()
+            return found
         raise UnsupportedPipelineError(
             "on Spark Connect, delivery='staged' needs PySpark 4.1 or newer, which can clone a "
             "session; use classic Spark, or a pipeline that can be written directly"
@@ -188,7 +188,12 @@ class ConnectRuntime:
 
     def end_session(self, session: SparkSession) -> None:
         """Releases the session on the server."""
-        session.stop()
+        # stop() would also change this process's environment.
+        client: Any = session.client
+        try:
+            client.release_session()
+        finally:
+            client.close()
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """The error to raise for an interrupted job; None if the query was not stopped."""

@@ -91,7 +91,7 @@ class QueryRuntime(Protocol):
         """
 
     def another_session(self) -> SparkSession:
-        """A session with settings of its own, on the same Spark.
+        """A session with settings of its own, which are the query's at first.
 
         Raises:
             UnsupportedPipelineError: This version of Spark Connect has none.
