@@ -21,6 +21,7 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import own_group
 from spark_eos.observability.on_batch import OnBatch, announce, as_observers
+from spark_eos.spark.columns import check_columns
 from spark_eos.spark.connect import ConnectRuntime
 from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
 from spark_eos.spark.sink_run import RunLimits, SinkRun, StagingPlace, runtime_of
@@ -311,6 +312,7 @@ class ExactlyOnceSink:
             runtime.batch_relation = self._batch_relation
 
         def check_first() -> None:
+            check_columns(frame.schema, self._settings.topic)
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
         delivery = delivery_of_run(self._delivery, self._wanted_delivery, runtime, check_first)
