@@ -44,6 +44,8 @@ class CommittedOffsets:
         known: Partitions that the group has ever had offsets for.
         commit_in_doubt: Whether the answer to a commit of the driver's was lost, so that the
             broker may still carry it out.
+        by_hand: Partitions whose committed offset has no text at all, so that an operator has set
+            it; as last read.
         ledgers: What the ledger may say, by (topic, partition), as long as no newer run has
             written: what it said last, and what this run is about to write.
     """
@@ -67,6 +69,7 @@ class CommittedOffsets:
         self.committed: Positions = {}
         self.known = KnownPartitions()
         self.commit_in_doubt = False
+        self.by_hand: set[tuple[str, int]] = set()
         self.ledgers: dict[tuple[str, int], Collection[StagedBatch | None]] = {}
         self._batch_partitions: set[tuple[str, int]] = set()
         self._settling = Deadline(_SETTLING, "")
@@ -155,6 +158,7 @@ class CommittedOffsets:
                     "has set or deleted the group's offsets while the query was running"
                 )
         self.committed = found
+        self.by_hand = {place for place, committed in answer.items() if not committed.metadata}
         self._batch_partitions = set(batch.ends)
 
     def _check_ledger(self, answer: Mapping[tuple[str, int], CommittedOffset]) -> None:

@@ -23,7 +23,7 @@ from spark_eos.driver.replication import warn_of_single_replicas
 from spark_eos.driver.rounds import BatchRounds, Job
 from spark_eos.driver.staging import BatchCopies, ProgressPartitions, Staging
 from spark_eos.driver.step_clock import StepClock
-from spark_eos.errors import CheckpointError
+from spark_eos.errors import CheckpointError, OffsetsLostError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.transactions import BY_ID, MemberIdentity
 
@@ -95,8 +95,10 @@ class QueryRun:
             wire, settings, self._membership, self._offsets, group_timeout_ms
         )
         self._data_loss = DataLossCheck(wire, settings, group_timeout_ms)
-        self._staging = progress and Staging(
-            settings.group_id, progress, offset_log, self._offsets, self._commits
+        self._staging = (
+            None
+            if progress is None
+            else Staging(settings.group_id, progress, offset_log, self._offsets, self._commits)
         )
         self._rounds = BatchRounds(
             settings, self._membership, self._offsets, self._commits, self._data_loss, max_rounds
@@ -179,13 +181,20 @@ class QueryRun:
         # 4. Tell lost offsets from those of new partitions. From here on none is missing.
         self._offsets.read_known()
         self._offsets.check_doubts(batch)
+        self._check_ledger()
         if self._staging:
             self._staging.watch_ledger()
+            self._staging.accept_reset(batch)
         began_now = (
             self._prepared_ms is not None
             and self._offset_log.began_ms(batch.batch_id) >= self._prepared_ms
         )
-        self._commits.anchor(batch, note, begun_now=began_now)
+        try:
+            self._commits.anchor(batch, note, begun_now=began_now)
+        except OffsetsLostError as error:
+            if self._staging is None or batch.ends.keys() <= self._offsets.committed.keys():
+                raise
+            raise self._staging.lost(batch, error) from error
         self._renewed = time.monotonic()
         self._started = True
         logger.info(
@@ -198,12 +207,15 @@ class QueryRun:
     def _check_road(self, note: Note) -> None:
         delivery = STAGED if self._staging else DIRECT
         if note.group_id is not None and note.delivery != delivery:
-            raise CheckpointError(
-                f"the query of this checkpoint has written with delivery={note.delivery!r}, and "
-                f"would now write with delivery={delivery!r}, whose offsets mean something else: "
-                f"set delivery={note.delivery!r}, or begin with another checkpoint_location and "
-                "another group_id"
-            )
+            raise _other_road(note.delivery, delivery)
+
+    def _check_ledger(self) -> None:
+        """Refuses to write a staged query directly, whatever became of its checkpoint's note."""
+        query = self._offset_log.query_id()
+        if self._staging is None and any(
+            staged.query == query for staged in self._offsets.known.staged.values()
+        ):
+            raise _other_road(STAGED, DIRECT)
 
     # One batch --------------------------------------------------------------------------------
 
@@ -297,6 +309,7 @@ class QueryRun:
         # 5. Commit the end of the batch in every bucket: only then Spark may finish it.
         with clock.step("settle"):
             self._settle(batch)
+            staging.note_partitions()
         return outcomes, members
 
     def _settle(self, batch: BatchRange) -> None:
@@ -326,3 +339,11 @@ class QueryRun:
             logger.info("group %s: offsets are not renewed: %s", self._settings.group_id, error)
         finally:
             self._busy.release()
+
+
+def _other_road(noted: str, wanted: str) -> CheckpointError:
+    return CheckpointError(
+        f"the query of this checkpoint has written with delivery={noted!r}, and would now write "
+        f"with delivery={wanted!r}, whose offsets mean something else: set delivery={noted!r}, or "
+        "begin with another checkpoint_location and another group_id"
+    )

@@ -39,8 +39,8 @@ class BatchCopies(Protocol):
     def drain(self) -> None:
         """Runs the batch's frame without keeping its rows, so that its state advances."""
 
-    def open(self, copy: StagedBatch) -> None:
-        """Sets the copy that the batch's jobs read."""
+    def open(self, copy: StagedBatch) -> bool:
+        """Sets the copy that the batch's jobs read; returns whether there is such a copy."""
 
     def sweep(self, batch_id: int) -> None:
         """Removes the copies of earlier batches."""
@@ -95,6 +95,25 @@ class Staging:
         noted = self._offset_log.note().progress_partitions
         return progress_range(topic, number, batch_id, known=noted or number)
 
+    def accept_reset(self, batch: BatchRange) -> None:
+        """Lets the batch be staged as it comes if an operator has set all offsets to 0.
+
+        ``kafka-consumer-groups.sh`` sets no other offset in a topic without records. Called after
+        the offsets were read and before any is committed.
+        """
+        offsets = self._offsets
+        if offsets.by_hand >= batch.ends.keys() and not any(
+            offsets.committed[place] for place in batch.ends
+        ):
+            start = first_position(batch.batch_id)
+            offsets.committed.update(dict.fromkeys(batch.ends, start))
+            logger.warning(
+                "group %s: the offsets of %s were set by hand, so batch %d is written as it comes",
+                self._group_id,
+                self._partitions.topic,
+                batch.batch_id,
+            )
+
     def watch_ledger(self) -> None:
         """From now on, whoever reads the offsets notices if a newer run has moved the ledger."""
         self._offsets.ledgers[self._ledger] = (self._offsets.known.staged.get(self._ledger),)
@@ -120,9 +139,10 @@ class Staging:
         if last is not None:
             self._check_belongs(last, batch.batch_id, range_)
         self._check_positions(last, batch)
-        self._offset_log.set_note(
-            replace(note, delivery=STAGED, progress_partitions=self._partitions.number)
-        )
+        noted = self._offset_log.note().progress_partitions
+        # Partitions that are new in this batch are noted at its end: until then they stay new.
+        number = noted or self._partitions.number
+        self._offset_log.set_note(replace(note, delivery=STAGED, progress_partitions=number))
         if last is not None and last.batch == batch.batch_id:
             logger.info(
                 "group %s: batch %d is staged already, in %s; its %d rows are written from there",
@@ -132,7 +152,8 @@ class Staging:
                 last.rows,
             )
             copies.drain()
-            copies.open(last)
+            if not copies.open(last):
+                raise self._damaged(last, 0)
             return last
         copy, rows = copies.stage(batch.batch_id, self._partitions.number - 1)
         staged = StagedBatch(
@@ -149,6 +170,21 @@ class Staging:
         copies.sweep(batch.batch_id)
         return staged
 
+    def note_partitions(self) -> None:
+        """Notes the number of progress partitions, all of which have reached a batch's end."""
+        note = self._offset_log.note()
+        self._offset_log.set_note(replace(note, progress_partitions=self._partitions.number))
+
+    def lost(self, batch: BatchRange, error: OffsetsLostError) -> OffsetsLostError:
+        """What to raise if progress partitions have no offset, although they had one before."""
+        found = str(error).partition(": its offset")[0]
+        return OffsetsLostError(
+            f"{found}: it has expired (offsets.retention.minutes) or was deleted. So whether batch "
+            f"{batch.batch_id} was written is not known, and nothing is written now. To continue "
+            f"knowingly, {self._write_anew(batch.batch_id)}. Or start over with another group_id "
+            "and another checkpoint_location"
+        )
+
     def check_written(self, staged: StagedBatch, outcomes: Sequence[JobOutcome]) -> None:
         """Checks that the tasks have read as many rows as were staged.
 
@@ -157,14 +193,17 @@ class Staging:
         """
         read = rows_relayed(outcomes)
         if read != staged.rows:
-            raise CheckpointError(
-                f"batch {staged.batch} of group {self._group_id!r} was staged with {staged.rows} "
-                f"rows, and {read} were read from its copy {staged.copy} below "
-                "checkpoint_location/spark-eos/staged: files of it were removed or changed. Put "
-                "them back; every start writes what is missing. If they are gone, the batch can be "
-                "staged anew, and what was written of it is then there twice: to do so knowingly, "
-                f"{self._set_offsets(staged.batch)}"
-            )
+            raise self._damaged(staged, read)
+
+    def _damaged(self, staged: StagedBatch, read: int) -> CheckpointError:
+        return CheckpointError(
+            f"batch {staged.batch} of group {self._group_id!r} was staged with {staged.rows} "
+            f"rows, and {read} were read from its copy {staged.copy} below "
+            "checkpoint_location/spark-eos/staged: files of it were removed or changed. Put them "
+            "back; every start writes what is missing. Without them those rows can't be written: "
+            "to write the batch anew, those of its rows too that are written already, "
+            f"{self._write_anew(staged.batch)}"
+        )
 
     # Checks -----------------------------------------------------------------------------------
 
@@ -176,8 +215,7 @@ class Staging:
                 f"but checkpoint_location belongs to query {query}. A query that stages its "
                 "batches can't be continued without its own checkpoint, which holds its state. "
                 "Put that checkpoint back, or start over with another group_id. To use this group "
-                "with this checkpoint knowingly, delete the group's offsets while the query is "
-                f"stopped (kafka-consumer-groups.sh --delete --group {self._group_id})"
+                f"with this checkpoint knowingly, {self._write_anew(batch_id)}"
             )
         if batch_id == last.batch and range_ != last.range:
             raise CheckpointError(
@@ -185,7 +223,7 @@ class Staging:
                 "than this checkpoint's batch of that number: an older checkpoint was put back, "
                 "and planned the batch anew, so rows would be lost or written twice. Put the "
                 f"latest checkpoint back; or, to continue knowingly, "
-                f"{self._set_offsets(batch_id)}"
+                f"{self._write_anew(batch_id)}"
             )
         if batch_id not in (last.batch, last.batch + 1):
             why = (
@@ -197,7 +235,7 @@ class Staging:
             raise CheckpointError(
                 f"group {self._group_id!r} has staged batch {last.batch} last, and the query is "
                 f"at batch {batch_id}: {why}. To continue knowingly, "
-                f"{self._set_offsets(batch_id)}"
+                f"{self._write_anew(batch_id)}"
             )
 
     def _check_positions(self, last: StagedBatch | None, batch: BatchRange) -> None:
@@ -208,7 +246,7 @@ class Staging:
                 f"{self._ledger[0]}-{self._ledger[1]} is "
                 f"{self._offsets.committed[self._ledger]} and names no batch, so whether batch "
                 f"{batch.batch_id} was written is not known. To continue knowingly, "
-                f"{self._set_offsets(batch.batch_id)}"
+                f"{self._write_anew(batch.batch_id)}"
             )
         behind = sorted(p for p in batch.starts if self._offsets.committed[p] < start)
         if behind:
@@ -217,14 +255,24 @@ class Staging:
                 f"group {self._group_id!r} has committed {topic}-{index} up to "
                 f"{self._offsets.committed[behind[0]]}, but batch {batch.batch_id} begins at "
                 f"{start}: the batch before it is not fully written, or somebody has set the "
-                f"group's offsets. To continue without it, {self._set_offsets(batch.batch_id)}"
+                f"group's offsets. To continue without it, {self._write_anew(batch.batch_id)}"
+            )
+        staged = last is not None and last.batch == batch.batch_id
+        ahead = sorted(p for p in batch.ends if self._offsets.committed[p] > start)
+        if ahead and not staged:
+            # They would be taken for rows of the new copy.
+            topic, index = ahead[0]
+            raise OffsetsLostError(
+                f"group {self._group_id!r} has committed {topic}-{index} up to "
+                f"{self._offsets.committed[ahead[0]]}, but its ledger knows no copy of batch "
+                f"{batch.batch_id}, which begins at {start}: somebody has set some of the group's "
+                f"offsets. To continue knowingly, {self._write_anew(batch.batch_id)}"
             )
 
-    def _set_offsets(self, batch_id: int) -> str:
-        # kafka-consumer-groups.sh sets no offset past the end of a log, and these are empty.
+    def _write_anew(self, batch_id: int) -> str:
         return (
-            f"set the offsets of all partitions of {self._partitions.topic} to "
-            f"{first_position(batch_id)} while the query is stopped, by Kafka's admin API "
-            "(docs/staged.md has the lines; kafka-consumer-groups.sh can't): the query's batch "
-            f"{batch_id} is then written as it comes"
+            f"set the offsets of all partitions of {self._partitions.topic} to 0 while the query "
+            f"is stopped: the query's batch {batch_id} is then written as it comes "
+            f"(kafka-consumer-groups.sh --reset-offsets --group {self._group_id} --topic "
+            f"{self._partitions.topic} --to-earliest --execute)"
         )

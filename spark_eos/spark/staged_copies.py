@@ -7,9 +7,11 @@ bucket, and the row's number in it the row's position.
 import contextlib
 import logging
 import re
+import time
 import uuid
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -31,6 +33,9 @@ _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 # More bytes than any file has, so that none is split, and no task reads two.
 _WHOLE: Final = str(1 << 50)
 _ROWS: Final = "rows"
+_NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
+# Seconds; well below the hour after which Spark Connect ends a session that is not used.
+_SESSION_IDLE: Final = 600.0
 
 
 class StagedCopies:
@@ -58,6 +63,8 @@ class StagedCopies:
         self._progress_topic = progress_topic
         self._default_topic = default_topic
         self._reader: SparkSession | None = None
+        self._reader_used = 0.0
+        self._staged: tuple[str, T.StructType] | None = None
         self._frame: DataFrame | None = None
         self._rows: DataFrame | None = None
         self.number_of_rows = 0
@@ -81,7 +88,7 @@ class StagedCopies:
             CheckpointError: The copy does not have as many rows as the job wrote.
         """
         assert self._frame is not None  # noqa: S101 - of_batch comes first
-        rows = self._frame.select(*payload(self._frame.schema))
+        rows = self._payload(self._frame)
         name = f"{batch_id}-{uuid.uuid4().hex[:8]}"
         observation = Observation(f"spark-eos-{name}")
         # coalesce: a bucket for each task. Rows of one partition stay together, in their order.
@@ -102,26 +109,35 @@ class StagedCopies:
                     "be read there; nothing of the batch is written. Is checkpoint_location on a "
                     "file system that all executors share?"
                 )
+        self._staged = name, rows.schema
         return name, written
 
     def drain(self) -> None:
         """Runs the batch's frame without keeping its rows, so that its state advances."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
-        writer = self._frame.write.format("noop").mode("overwrite")
+        writer = self._payload(self._frame).write.format("noop").mode("overwrite")
         self._runtime.run_job(
             self._frame.sparkSession, writer.save, "spark-eos: a staged batch's state"
         )
 
+    def _payload(self, frame: DataFrame) -> DataFrame:
+        return frame.select(*payload(frame.schema))
+
     # Reading ----------------------------------------------------------------------------------
 
-    def open(self, copy: StagedBatch) -> None:
-        """Sets the copy that `rows` returns."""
-        assert self._frame is not None  # noqa: S101 - of_batch comes first
+    def open(self, copy: StagedBatch) -> bool:
+        """Sets the copy that `rows` returns.
+
+        Returns:
+            Whether there are files of it, or it needs none.
+        """
         self.number_of_rows = copy.rows
         if copy.copy is None:
-            return
-        columns = payload(self._frame.schema)
-        schema = T.StructType([self._frame.schema[name] for name in columns])
+            return True
+        schema = self._schema(copy.copy)
+        if schema is None:
+            return False
+        check_payload(schema, self._default_topic)
         number = F.regexp_extract(F.col("_metadata.file_name"), _FILE_NUMBER, 1).cast("int")
         position = F.lit(first_position(copy.batch)) + F.col("_metadata.row_index")
         source = F.struct(
@@ -129,7 +145,8 @@ class StagedCopies:
             (number + 1).alias("partition"),
             position.cast("long").alias("offset"),
         )
-        self._rows = self._read(copy.copy, schema).select(*columns, source.alias(SOURCE))
+        self._rows = self._read(copy.copy, schema).select(*payload(schema), source.alias(SOURCE))
+        return True
 
     @property
     def rows(self) -> DataFrame:
@@ -137,9 +154,22 @@ class StagedCopies:
         assert self._rows is not None  # noqa: S101 - open comes first
         return self._rows
 
-    def _read(self, name: str, schema: T.StructType) -> DataFrame:
+    def _schema(self, name: str) -> T.StructType | None:
+        """A copy's columns, which are not the frame's if the query was changed; None if no file."""
+        if self._staged is not None and self._staged[0] == name:
+            return self._staged[1]
+        try:
+            return self._read(name).schema
+        except AnalysisException as error:
+            if error.getCondition() in _NO_FILES:
+                return None
+            raise
+
+    def _read(self, name: str, schema: T.StructType | None = None) -> DataFrame:
         path = f"{self._location}/{_DIRECTORY}/{name}"
-        reader = self._session().read.schema(schema)
+        reader = self._session().read
+        if schema is not None:
+            reader = reader.schema(schema)
         # Rows that can't be read are an error, whatever the session's settings say.
         reader = reader.options(ignoreCorruptFiles="false", ignoreMissingFiles="false")
         return reader.parquet(_GLOB.sub(r"\\\g<0>", path))
@@ -151,11 +181,18 @@ class StagedCopies:
 
     def _session(self) -> SparkSession:
         """A session of its own, since how files are split is a session's setting."""
+        idle = time.monotonic() - self._reader_used
+        if idle > _SESSION_IDLE:
+            self.close()
         if self._reader is None:
             self._reader = session = self._runtime.another_session()
             session.conf.set("spark.sql.files.maxPartitionBytes", _WHOLE)
             session.conf.set("spark.sql.files.openCostInBytes", _WHOLE)
             session.conf.set("spark.sql.files.minPartitionNum", "1")
+            session.conf.unset("spark.sql.files.maxPartitionNum")
+            # Only these files have `_metadata.row_index`.
+            session.conf.set("spark.sql.sources.useV1SourceList", "parquet")
+        self._reader_used = time.monotonic()
         return self._reader
 
     # Sweeping ---------------------------------------------------------------------------------

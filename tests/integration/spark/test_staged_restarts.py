@@ -1,0 +1,178 @@
+"""Staged queries that go on after a failure, a change of their own, or an operator's."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.driver.rounds import BatchRounds
+from spark_eos.spark.staged_copies import StagedCopies
+from spark_eos.testing import process_available
+from support import groups, staging
+from support.flow import Flow
+from support.staging import Written, record, run_staged
+
+_BATCH = 30
+
+
+@pytest.fixture(scope="module")
+def spark(spark_eos_session: SparkSession) -> SparkSession:
+    """The shared session, with few shuffle partitions."""
+    spark_eos_session.conf.set("spark.sql.shuffle.partitions", "3")
+    return spark_eos_session
+
+
+def _produced(flow: Flow, batches: range) -> None:
+    flow.produce(map(record, range(batches.start * _BATCH, batches.stop * _BATCH)))
+
+
+def _options(flow: Flow) -> dict[str, Any]:
+    return {"progress_topic": f"progress-{flow.name}", "progress_partitions": 3}
+
+
+def _run(
+    spark: SparkSession,
+    flow: Flow,
+    transform: Callable[[DataFrame], DataFrame] = staging.repartitioned,
+) -> Written:
+    return run_staged(spark, flow, transform, max_offsets=_BATCH, **_options(flow))
+
+
+@contextmanager
+def _broken() -> Iterator[None]:
+    """Batches fail once the ledger names their copy."""
+
+    def run(*_: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchRounds, "run", run)
+        with pytest.raises(Exception, match="out of order"):
+            yield
+
+
+def _numbers(flow: Flow) -> Counter[int]:
+    return Counter(row["n"] for row in map(json.loads, flow.values()))
+
+
+def _set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
+    """As kafka-consumer-groups.sh does: without a text."""
+    topic = _options(flow)["progress_topic"]
+    wanted = {(topic, index): offset for index, offset in offsets.items()}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, wanted)
+
+
+def test_progress_partitions_that_are_added_in_a_batch_that_fails(
+    flow: Flow, spark: SparkSession
+) -> None:
+    _produced(flow, range(1))
+    _run(spark, flow)
+    flow.broker.add_partitions(_options(flow)["progress_topic"], 5)
+    _produced(flow, range(1, 3))
+    with _broken():
+        _run(spark, flow)
+    written = _run(spark, flow)
+    assert _numbers(flow) == Counter(range(3 * _BATCH))
+    assert [len(report.partitions) for report in written.reports] == [5, 5]
+
+
+def test_offsets_set_to_0_let_an_older_checkpoint_go_on(
+    flow: Flow, spark: SparkSession, tmp_path: Path
+) -> None:
+    _produced(flow, range(1))
+    _run(spark, flow)
+    shutil.copytree(flow.checkpoint, tmp_path / "older")
+    _produced(flow, range(1, 3))
+    _run(spark, flow)
+    shutil.rmtree(flow.checkpoint)
+    shutil.copytree(tmp_path / "older", flow.checkpoint)
+    with pytest.raises(Exception, match=r"query is at batch 1.*--to-earliest --execute"):
+        _run(spark, flow)
+    # Some of them only: the others are positions in a copy that nobody knows any more.
+    _set_offsets(flow, {0: 1 << 32})
+    with pytest.raises(Exception, match="knows no copy of batch 1"):
+        _run(spark, flow)
+    assert _numbers(flow) == Counter(range(3 * _BATCH))
+    _set_offsets(flow, dict.fromkeys(range(3), 0))
+    _run(spark, flow)
+    assert _numbers(flow) == Counter([*range(3 * _BATCH), *range(_BATCH, 3 * _BATCH)])
+
+
+def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Path) -> None:
+    _produced(flow, range(1))
+    with _broken():
+        _run(spark, flow)
+
+    def without_key(frame: DataFrame) -> DataFrame:
+        return staging.repartitioned(frame).select("value")
+
+    copies = Path(flow.checkpoint) / "spark-eos" / "staged"
+    shutil.move(copies, tmp_path / "elsewhere")
+    with pytest.raises(Exception, match="files of it were removed"):
+        _run(spark, flow, without_key)
+    shutil.move(tmp_path / "elsewhere", copies)
+    _run(spark, flow, without_key)
+    assert _numbers(flow) == Counter(range(_BATCH))
+    assert None not in {message.key() for message in flow.written()}
+
+
+def test_copies_are_read_with_the_querys_settings(
+    flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as credentials of the checkpoint's file system."""
+    seen: list[str | None] = []
+    session = StagedCopies._session
+
+    def noting(self: StagedCopies) -> SparkSession:
+        found = session(self)
+        seen.append(found.conf.get("fs.test.token", None))
+        return found
+
+    monkeypatch.setattr(StagedCopies, "_session", noting)
+    spark.conf.set("fs.test.token", "secret")
+    try:
+        _produced(flow, range(1))
+        _run(spark, flow)
+    finally:
+        spark.conf.unset("fs.test.token")
+    assert set(seen) == {"secret"}
+    assert _numbers(flow) == Counter(range(_BATCH))
+
+
+def test_a_function_that_leaves_the_position_out(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow, range(1))
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), **_options(flow), on_batch=reports.append)
+    frame = sink.read(spark, subscribe=flow.source).select("source", "key", "value")
+
+    def values(rows: DataFrame, batch_id: int) -> None:
+        sink(rows.select("value"), batch_id)
+
+    process_available(sink.write(frame).foreachBatch(values), timeout=240)
+    sink.close()
+    assert {report.delivery for report in reports} == {"staged"}
+    assert _numbers(flow) == Counter(range(_BATCH))
+
+
+def test_a_staged_batch_is_not_written_directly_without_its_note(
+    flow: Flow, spark: SparkSession
+) -> None:
+    _produced(flow, range(1))
+
+    def narrow(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "key", "value")
+
+    with _broken():
+        run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
+    shutil.rmtree(Path(flow.checkpoint) / "spark-eos" / "note")
+    with pytest.raises(Exception, match="has written with delivery='staged'"):
+        run_staged(spark, flow, narrow)
+    run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
+    assert _numbers(flow) == Counter(range(_BATCH))
