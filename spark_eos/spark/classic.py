@@ -264,11 +264,11 @@ class ClassicRuntime:
 
         return deadline.attempts("counting staged rows", pause=0.002)(attempt)
 
-    def another_session(self) -> SparkSession:
-        """A session with settings of its own, which are the query's at first."""
+    def another_session(self, session: SparkSession) -> SparkSession:
+        """A session with settings of its own, which are at first those of a given one."""
         # newSession would have none of them, neither credentials of the file system.
-        session: Any = self._session
-        return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+        jvm_session: Any = session._jsparkSession
+        return SparkSession(session.sparkContext, jvm_session.cloneSession())
 
     def end_session(self, session: SparkSession) -> None:
         """Does nothing: stopping a classic session stops Spark."""

@@ -170,13 +170,12 @@ class ConnectRuntime:
         """An observation's metrics, which came with the job's answer."""
         return observation.get
 
-    def another_session(self) -> SparkSession:
-        """A session with settings of its own, which are the query's at first.
+    def another_session(self, session: SparkSession) -> SparkSession:
+        """A session with settings of its own, which are at first those of a given one.
 
         Raises:
             UnsupportedPipelineError: This version of Spark Connect has none.
         """
-        session: Any = self._session
         # newSession would have none of them, neither the session's artifacts.
         if callable(clone := getattr(session, "cloneSession", None)):
             found: SparkSession = clone()

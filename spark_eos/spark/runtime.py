@@ -90,8 +90,8 @@ class QueryRuntime(Protocol):
             DeadlineExceededError: Spark does not report them.
         """
 
-    def another_session(self) -> SparkSession:
-        """A session with settings of its own, which are the query's at first.
+    def another_session(self, session: SparkSession) -> SparkSession:
+        """A session with settings of its own, which are at first those of a given one.
 
         Raises:
             UnsupportedPipelineError: This version of Spark Connect has none.

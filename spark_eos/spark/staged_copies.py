@@ -185,7 +185,9 @@ class StagedCopies:
         if idle > _SESSION_IDLE:
             self.close()
         if self._reader is None:
-            self._reader = session = self._runtime.another_session()
+            # Not of the session of the last job, which may be the one that has just ended.
+            assert self._frame is not None  # noqa: S101 - of_batch comes first
+            self._reader = session = self._runtime.another_session(self._frame.sparkSession)
             session.conf.set("spark.sql.files.maxPartitionBytes", _WHOLE)
             session.conf.set("spark.sql.files.openCostInBytes", _WHOLE)
             session.conf.set("spark.sql.files.minPartitionNum", "1")
