@@ -54,9 +54,10 @@ class Copies:
         """See `spark_eos.driver.staging.BatchCopies`."""
         self.drained += 1
 
-    def open(self, copy: StagedBatch) -> None:
+    def open(self, copy: StagedBatch) -> bool:
         """See `spark_eos.driver.staging.BatchCopies`."""
         self.opened = copy
+        return copy.copy is None or copy.copy in self.rows
 
     def sweep(self, batch_id: int) -> None:
         """See `spark_eos.driver.staging.BatchCopies`."""

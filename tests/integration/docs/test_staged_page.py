@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from support.flow import Flow
+from support.groups import set_offsets
 from support.pages import code_blocks, run_block
 from support.queries import QueryProcess
 from support.staging import record, run_staged, totals, totals_of
@@ -54,20 +55,13 @@ def _count(flow: Flow, spark: SparkSession) -> dict[str, Any]:
     return names
 
 
-def _set_progress(flow: Flow, batch: int, topic: str = "spark-eos-progress") -> None:
+def _set_progress(flow: Flow, topic: str = "spark-eos-progress") -> None:
     words = {
         "localhost:9092": flow.bootstrap_servers,
         "order-counts": flow.group_id,
         "spark-eos-progress": topic,
-        ", 7\n": f", {batch}\n",
     }
     run_block(SET_PROGRESS, words)
-
-
-def _next_batch(checkpoint: str) -> int:
-    """As the page says: one more than the greatest name in ``commits``."""
-    names = (path.name for path in (Path(checkpoint) / "commits").iterdir())
-    return 1 + max(int(name) for name in names if name.isdecimal())
 
 
 def _produce(flow: Flow, numbers: range) -> None:
@@ -94,14 +88,14 @@ def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
     _count(flow, spark)
     assert _counted(flow).total() == 60
 
-    following = _next_batch(flow.checkpoint)
-    _set_progress(flow, 0)
+    ledger = ("spark-eos-progress", 0)
+    set_offsets(flow.bootstrap_servers, flow.group_id, {ledger: 5})
     _produce(flow, range(60, 70))
     with pytest.raises(StreamingQueryException, match=r"the ledger of group .* was lost") as told:
         _count(flow, spark)
-    assert f"to {following << 32} while the query is stopped" in str(told.value)
+    assert "to 0 while the query is stopped" in str(told.value)
     assert _counted(flow).total() == 60
-    _set_progress(flow, following)
+    _set_progress(flow)
     _count(flow, spark)
     counted = _counted(flow)
     assert counted.total() == 70
@@ -117,9 +111,9 @@ def test_a_progress_topic_that_was_deleted(flow: Flow, spark: SparkSession) -> N
     with pytest.raises(StreamingQueryException, match="was deleted and recreated"):
         run_staged(spark, flow, totals, "update", progress_topic=first)
     assert len(flow.values()) == 5
-    # It can go on in another topic, with the batch that is next.
+    # It can go on in another topic.
     flow.broker.create_topic(second, 4)
-    _set_progress(flow, _next_batch(flow.checkpoint), second)
+    _set_progress(flow, second)
     run_staged(spark, flow, totals, "update", progress_topic=second)
     assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in (6, 12))
 
@@ -157,7 +151,7 @@ def test_a_query_with_state_moves_with_its_checkpoint(
     with pytest.raises(StreamingQueryException, match="OffsetsLostError"):
         run_staged(spark, flow, totals, "update")
     assert totals_of(flow) == Counter((f"c{c}", 6) for c in range(5))
-    _set_progress(flow, _next_batch(flow.checkpoint))
+    _set_progress(flow)
     run_staged(spark, flow, totals, "update")
     # The state has come along.
     assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in (6, 12))
@@ -179,8 +173,8 @@ def test_a_copy_that_is_lost_is_staged_again(flow: Flow, tmp_path: Path) -> None
                 path.unlink()
         elif number == 1:
             assert "files of it were removed or changed" in output, output[-4000:]
-            assert f"to {1 << 32} while the query is stopped" in output
-            _set_progress(flow, 1)
+            assert "to 0 while the query is stopped" in output
+            _set_progress(flow)
         else:
             assert status == 0, output
     counts = range(6, 19, 6)

@@ -138,7 +138,7 @@ def test_an_older_checkpoint_is_refused_until_the_operator_sets_the_offsets(
         with pytest.raises(errors.CheckpointError, match="an older checkpoint was put back"):
             runs.batch()
         written = len(staged.values())
-    _set_offsets(staged, dict.fromkeys(range(_BUCKETS + 1), first_position(1)))
+    _set_offsets(staged, dict.fromkeys(range(_BUCKETS + 1), 0))
     with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
         report = runs.batch()
         # Knowingly: the batch is written a second time, as it is now.
