@@ -36,7 +36,7 @@ def _produced(flow: Flow, numbers: Any = range(_RECORDS)) -> None:
     ("transform", "expected"),
     [
         (staging.repartitioned, Counter(range(_RECORDS))),
-        (staging.joined, Counter(range(_RECORDS))),
+        pytest.param(staging.joined, Counter(range(_RECORDS)), marks=pytest.mark.slow),
         (staging.both_branches, Counter([*range(_RECORDS), *(-n for n in range(_RECORDS))])),
     ],
 )
@@ -85,6 +85,7 @@ def test_all_totals_in_order(flow: Flow, spark: SparkSession) -> None:
     assert counts == {"c0": 22, "c1": 21, "c2": 20, "c3": 20, "c4": 20}
 
 
+@pytest.mark.slow
 def test_duplicates_are_dropped(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     written = run_staged(spark, flow, staging.deduplicated)
@@ -102,6 +103,7 @@ def test_a_limit(flow: Flow, spark: SparkSession) -> None:
     )
 
 
+@pytest.mark.slow
 def test_source_partitions_that_are_split(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     reports: list[BatchReport] = []
@@ -162,6 +164,7 @@ def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
     assert left.startswith(f"{reports[-1].batch_id}-")
 
 
+@pytest.mark.slow
 def test_a_narrow_pipeline_is_written_directly_unless_it_is_to_be_staged(
     flow: Flow, spark: SparkSession
 ) -> None:
@@ -180,6 +183,7 @@ def test_a_narrow_pipeline_is_written_directly_unless_it_is_to_be_staged(
     assert Counter(row["n"] for row in staged.rows) == Counter([*range(_RECORDS)] * 2)
 
 
+@pytest.mark.slow
 def test_a_road_is_not_changed_under_a_checkpoint(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
 

@@ -69,6 +69,7 @@ def _set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, wanted)
 
 
+@pytest.mark.slow
 def test_progress_partitions_that_are_added_in_a_batch_that_fails(
     flow: Flow, spark: SparkSession
 ) -> None:
@@ -83,6 +84,7 @@ def test_progress_partitions_that_are_added_in_a_batch_that_fails(
     assert [len(report.partitions) for report in written.reports] == [5, 5]
 
 
+@pytest.mark.slow
 def test_offsets_set_to_0_let_an_older_checkpoint_go_on(
     flow: Flow, spark: SparkSession, tmp_path: Path
 ) -> None:
