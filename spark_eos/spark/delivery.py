@@ -10,7 +10,7 @@ from spark_eos.driver.offset_log import DIRECT, STAGED
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.spark.columns import check_columns, check_payload
 from spark_eos.spark.connect import is_connect
-from spark_eos.spark.narrow_plan import check_stream
+from spark_eos.spark.narrow_plan import check_sources_seen, check_stream
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.spark.stream_sources import check_staged_sources, sources_of
 
@@ -65,7 +65,10 @@ def delivery_of_stream(
         raise UnsupportedPipelineError(
             "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read"
         )
-    check_staged_sources(sources_of(frame))
+    sources = sources_of(frame)
+    check_staged_sources(sources)
+    if is_connect(frame):
+        check_sources_seen(frame, sources)
     logger.info("group %s: delivery=staged, since %s", group_id, reason)
     return STAGED
 

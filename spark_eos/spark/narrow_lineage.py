@@ -38,7 +38,8 @@ _MEANINGS: Final = (
 )
 _NARROW_ONLY: Final = (
     "Exactly-once needs the rows of a source partition to stay in one task in offset order: "
-    "filter, select, explode, UDFs, mapInArrow and broadcast joins keep them so, coalesce too"
+    "filter, select, explode, UDFs, mapInArrow and broadcast joins keep them so, coalesce too. Or "
+    "begin with delivery='staged', another group_id and another checkpoint_location"
 )
 
 

@@ -3,14 +3,14 @@
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.spark.stream_sources import check_sources, messages, sources_of
+from spark_eos.spark.stream_sources import StreamSource, check_sources, messages, sources_of
 from spark_eos.spark.unlogged import unlogged
 
 # Lines without tree branches continue an operator's text.
@@ -110,6 +110,24 @@ def check_stream(frame: DataFrame, *, lineage_follows: bool) -> None:
         check_sources([])
     if not lineage_follows:
         _check_joins(plans["Optimized Logical"], _STREAM)
+
+
+def check_sources_seen(frame: DataFrame, sources: Sequence[StreamSource]) -> None:
+    """Refuses a stream with sources that a client of Spark Connect does not see.
+
+    A view or SQL hides what it reads from the client, but not from the plan.
+
+    Args:
+        frame: The DataFrame to write.
+        sources: The sources that are seen.
+
+    Raises:
+        UnsupportedPipelineError: There are more, so their options can't be checked.
+    """
+    # If all are hidden, the plan doesn't show that it streams either.
+    operators = _operators(explained(frame)["Physical"]) if sources else ()
+    if not sources or sum(_is_leaf(one, _STREAM) for one in operators) > len(sources):
+        check_sources([])
 
 
 def check_remote_batch(frame: DataFrame) -> None:

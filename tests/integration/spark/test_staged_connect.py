@@ -9,11 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.spark import staged_copies
 from support import staging
 from support.connect_server import ConnectStage
 from support.flow import Flow
-from support.fronts import ReportFile
+from support.fronts import ReportFile, started
 from support.staging import record
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ def _run(session: SparkSession, options: dict[str, Any], source: str, reports: P
     sink = ExactlyOnceSink(**options, on_batch=[ReportFile(reports), _let_sessions_idle])
     frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "30"})
     writer = sink.write(staging.totals(frame)).outputMode("update")
-    query = writer.trigger(availableNow=True).start()
+    query = started(writer.trigger(availableNow=True))
     assert query.awaitTermination(240)
 
 
@@ -46,3 +47,24 @@ def test_batches_are_staged_where_sessions_end(
     assert {report["delivery"] for report in ReportFile(reports).reports()} == {"staged"}
     left = (Path(flow.checkpoint) / "spark-eos" / "staged").iterdir()
     assert {path.name.partition("-")[0] for path in left} == {"5"}
+
+
+def _behind_a_view(session: SparkSession, options: dict[str, Any], source: str) -> str:
+    read = {
+        "kafka.bootstrap.servers": options["kafka"]["bootstrap.servers"],
+        "subscribe": source,
+    }
+    session.readStream.format("kafka").options(**read).load().createOrReplaceTempView("hidden")
+    sink = ExactlyOnceSink(**options)
+    hidden = session.table("hidden").select("value")
+    seen = sink.read(session, subscribe=source).select("value")
+    for frame in (hidden, session.sql("select value from hidden"), seen.union(hidden)):
+        with pytest.raises(UnsupportedPipelineError) as failure:
+            sink.write(frame.repartition(2))
+    return str(failure.value)
+
+
+def test_a_stream_that_the_client_does_not_see(connect_stage: ConnectStage, flow: Flow) -> None:
+    """It may read uncommitted records, which only the options of its source tell."""
+    error = connect_stage.queries.ask(_behind_a_view, flow.options(), flow.source)
+    assert "not through a view or SQL" in error
