@@ -10,10 +10,10 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos.kafka.connection import CoordinatorType, Wire
+from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.list_offsets import end_offsets
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.kafka.transactions import ProducerIdAndEpoch, producer_id_and_epoch
-from spark_eos.worker import transaction
 from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.transaction import Transactions
@@ -90,10 +90,16 @@ class Bench:
         return failure.value
 
     def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Until the test's end the worker tries for 0.1 s only."""
-        monkeypatch.setattr(transaction, "_LEAST_SECONDS", 0.1)
-        short = replace(self.writing._settings, max_transaction_ms=99, transaction_timeout_ms=100)
-        monkeypatch.setattr(self.writing, "_settings", short)
+        """Until the test's end the worker tries to commit offsets for 0.1 s only.
+
+        Its records may take longer to be acknowledged, as they do on a busy machine.
+        """
+        send = self.writing._send_offsets
+
+        def hurried(deadline: Deadline) -> None:
+            send(Deadline(0.1, deadline.setting))
+
+        monkeypatch.setattr(self.writing, "_send_offsets", hurried)
 
     def on_offsets(self, fault: Fault, times: int | None = 1) -> Rule:
         """Does ``fault`` to the worker's next TxnOffsetCommit requests."""
