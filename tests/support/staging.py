@@ -85,6 +85,35 @@ def joined(frame: DataFrame) -> DataFrame:
     return _json(rows.select("n", "customer", "id"))
 
 
+def joined_streams(one: DataFrame, other: DataFrame) -> DataFrame:
+    """Records of two streams with the same number, within a minute of each other."""
+    left = parsed(one).withWatermark("at", "1 hour").alias("l")
+    right = parsed(other).withWatermark("at", "1 hour").alias("r")
+    near = "l.n = r.n and r.at between l.at - interval 1 minute and l.at + interval 1 minute"
+    return _json(left.join(right, F.expr(near)).select("l.n", "l.customer"))
+
+
+def running_counts(frame: DataFrame) -> DataFrame:
+    """Each customer's number of records so far, from state that a function of the user's keeps."""
+
+    def count(key: Any, batches: Iterator[Any], state: Any) -> Iterator[Any]:
+        import pandas as pd  # type: ignore[import-untyped]
+
+        known = state.get[0] if state.exists else 0
+        known += sum(len(batch) for batch in batches)
+        state.update((known,))
+        yield pd.DataFrame({"customer": [key[0]], "count": [known]})
+
+    counted = (
+        parsed(frame)
+        .groupBy("customer")
+        .applyInPandasWithState(
+            count, "customer string, count long", "count long", "update", "NoTimeout"
+        )
+    )
+    return _json(counted)
+
+
 @dataclass(frozen=True)
 class Written:
     """What a query has written.

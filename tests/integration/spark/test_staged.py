@@ -15,6 +15,7 @@ from support import staging
 from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.fronts import started
+from support.queries import until
 from support.staging import record, run_staged, staged_files
 
 _RECORDS = 100
@@ -74,6 +75,45 @@ def test_totals_that_are_updated(flow: Flow, spark: SparkSession) -> None:
     assert set(each.values()) == {1}
     assert max(row["count"] for row in written.rows) == _RECORDS // 5
     assert len(each) == 5 * len(written.reports)
+
+
+@pytest.mark.slow
+def test_state_of_the_users_own(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow)
+    written = run_staged(spark, flow, staging.running_counts, "update", max_offsets=50)
+    each = Counter((row["customer"], row["count"]) for row in written.rows)
+    assert each == Counter({(f"c{c}", n): 1 for c in range(5) for n in (10, 20)})
+
+
+@pytest.mark.slow
+def test_streams_that_are_joined(
+    flow: Flow, spark: SparkSession, new_flow: Callable[..., Flow]
+) -> None:
+    other = new_flow()
+    for numbers in (range(60), range(60, _RECORDS)):
+        _produced(flow, numbers)
+        _produced(other, [*numbers, 1_000 + numbers[0]])
+        sink = ExactlyOnceSink(**flow.options())
+        frames = [sink.read(spark, subscribe=one.source) for one in (flow, other)]
+        process_available(sink.write(staging.joined_streams(*frames)), timeout=240)
+        sink.close()
+    rows = [json.loads(value) for value in flow.values()]
+    assert Counter(row["n"] for row in rows) == Counter(range(_RECORDS))
+
+
+@pytest.mark.slow
+def test_rows_that_are_made_up(flow: Flow, spark: SparkSession) -> None:
+    sink = ExactlyOnceSink(**flow.options())
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    rows = frame.select(F.col("value").cast("string").alias("value"))
+    query = sink.write(rows).start()
+    try:
+        until(lambda: len(flow.values()) >= 30, lambda: "three batches", 120)
+    finally:
+        query.stop()
+        sink.close()
+    found = sorted(map(int, flow.values()))
+    assert found == list(range(len(found)))
 
 
 def test_all_totals_in_order(flow: Flow, spark: SparkSession) -> None:
