@@ -15,6 +15,7 @@ from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import pytest
 import tenacity
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -94,7 +95,11 @@ class Queries:
 
     def ask(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         """What an importable function of the session, and of further arguments, returns."""
-        return function(self._session, *arguments)
+        try:
+            return function(self._session, *arguments)
+        except pytest.fail.Exception as failed:
+            # It is no Exception, and would end the client process for all other tests.
+            raise AssertionError(str(failed)) from failed
 
     def wait(self, number: int, timeout: int) -> str | None:
         """Waits until a query has ended; returns what it ended with, or None if it is at its end.

@@ -182,7 +182,7 @@ def _without_write(session: SparkSession, options: dict[str, Any], source: str) 
 def _wide_in_its_second_batch(
     session: SparkSession, options: dict[str, Any], source: str, what: str
 ) -> str:
-    sink = ExactlyOnceSink(**options)
+    sink = ExactlyOnceSink(**options, delivery="direct")
     frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "8"})
     frame = frame.select("source", "value")
 
@@ -200,7 +200,7 @@ def _wide_in_its_second_batch(
 
 
 def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], source: str) -> str:
-    sink = ExactlyOnceSink(**options)
+    sink = ExactlyOnceSink(**options, delivery="direct")
     frame = sink.read(session, subscribe=source)
     table = session.range(9).withColumnRenamed("id", "offset")
     with pytest.raises(UnsupportedPipelineError) as failure:
