@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
+from spark_eos.batch.progress import LEDGER, first_position
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions, StagedBatch
-
-_LEDGER: Final = 0
-_ROW_BITS: Final = 32
 
 Committed = Mapping[tuple[str, int], CommittedOffset]
 
@@ -72,9 +69,9 @@ def staged_status(committed: Committed) -> StagedStatus | None:
     if batch.copy is None:
         # No transaction moves the offsets of its buckets.
         return StagedStatus(topic, batch, batch.buckets)
-    end = (batch.batch + 1) << _ROW_BITS
+    end = first_position(batch.batch + 1)
     written = sum(
-        name == topic and _LEDGER < partition <= batch.buckets and one.offset >= end
+        name == topic and LEDGER < partition <= batch.buckets and one.offset >= end
         for (name, partition), one in committed.items()
     )
     return StagedStatus(topic, batch, written)
@@ -82,4 +79,4 @@ def staged_status(committed: Committed) -> StagedStatus | None:
 
 def _ledgers(committed: Committed) -> dict[tuple[str, int], StagedBatch]:
     staged = KnownPartitions.of(committed).staged
-    return {place: batch for place, batch in staged.items() if place[1] == _LEDGER}
+    return {place: batch for place, batch in staged.items() if place[1] == LEDGER}
