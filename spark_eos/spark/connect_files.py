@@ -16,6 +16,16 @@ from spark_eos.errors import CheckpointError
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 
+def literal_path(path: str) -> str:
+    r"""A path for Spark to read that stands for itself, whatever characters it has.
+
+    Example:
+        >>> print(literal_path("/checkpoints/a[1]"))
+        /checkpoints/a\[1\]
+    """
+    return _GLOB.sub(r"\\\g<0>", path)
+
+
 class SparkFiles:
     """Files on any file system that Spark knows; each read is a Spark job.
 
@@ -27,7 +37,7 @@ class SparkFiles:
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark = spark
         self._plain = location.rstrip("/")
-        self._base = _GLOB.sub(r"\\\g<0>", self._plain)
+        self._base = literal_path(self._plain)
 
     def read(self, path: str) -> str | None:
         """A file's text, or None if the file does not exist."""

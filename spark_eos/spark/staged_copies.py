@@ -20,6 +20,7 @@ from spark_eos.batch.progress import first_position
 from spark_eos.errors import CheckpointError
 from spark_eos.kafka.offset_metadata import StagedBatch
 from spark_eos.spark.columns import SOURCE, check_payload, payload
+from spark_eos.spark.connect_files import literal_path
 from spark_eos.spark.runtime import QueryRuntime
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,6 @@ _DIRECTORY: Final = "spark-eos/staged"
 _NAME: Final = re.compile(r"(\d+)-[0-9a-f]{8}")
 # Spark numbers a job's files by the partitions they are made of.
 _FILE_NUMBER: Final = r"^part-(\d+)-"
-_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 # More bytes than any file has, so that none is split, and no task reads two.
 _WHOLE: Final = str(1 << 50)
 _ROWS: Final = "rows"
@@ -172,7 +172,7 @@ class StagedCopies:
             reader = reader.schema(schema)
         # Rows that can't be read are an error, whatever the session's settings say.
         reader = reader.options(ignoreCorruptFiles="false", ignoreMissingFiles="false")
-        return reader.parquet(_GLOB.sub(r"\\\g<0>", path))
+        return reader.parquet(literal_path(path))
 
     def _count(self, name: str, schema: T.StructType, batch_id: int) -> int:
         counted = self._read(name, schema).agg(F.count(F.lit(1)).alias(_ROWS))
