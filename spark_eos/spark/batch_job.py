@@ -62,9 +62,10 @@ class BatchJobs:
                 missing or has the wrong type.
         """
         rows = self._selected(frame)
-        tasks = plan.task_count(batch, self._runtime.cores())
-        if only is None and tasks < len(batch.ends):
-            rows = rows.coalesce(tasks)
+        if only is None:
+            tasks = plan.task_count(batch, self._runtime.cores())
+            if tasks < len(batch.ends):
+                rows = rows.coalesce(tasks)
         written = self._written(rows, settings, batch_plan, only)
         self._runtime.check_batch(frame, written, batch)
         return self._outcome(written, settings, batch, only)
