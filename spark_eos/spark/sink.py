@@ -12,7 +12,7 @@ from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.checks import check_positive, check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import preflight
-from spark_eos.driver.offset_log import STAGED
+from spark_eos.driver.offset_log import DIRECT, STAGED
 from spark_eos.driver.offset_renewal import end_renewal, renew_hourly
 from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
 from spark_eos.driver.staging import ProgressPartitions
@@ -316,6 +316,9 @@ class ExactlyOnceSink:
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
         delivery = delivery_of_run(self._delivery, self._wanted_delivery, runtime, check_first)
+        if delivery == DIRECT:
+            # Before the run joins the group and notes anything.
+            check_columns(frame.schema, self._settings.topic)
         staging = StagingPlace(location, self._progress()) if delivery == STAGED else None
         if self._run is not None:
             self._run.abandon()
