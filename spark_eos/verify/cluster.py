@@ -22,7 +22,7 @@ from spark_eos.client.error_codes import Code, code_names
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
 from spark_eos.verify.connections import Connections
-from spark_eos.verify.places import Places
+from spark_eos.verify.places import Places, Position
 from spark_eos.verify.reading import refused
 
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -195,6 +195,31 @@ class Settled:
     ends: Mapping[int, int]
     short: Mapping[int, int]
     hanging: tuple[OpenTransaction, ...]
+
+    def still_open(
+        self, places: Places, group_id: str | None, unstable: Iterable[str]
+    ) -> list[tuple[tuple[Position, ...], str]]:
+        """What transactions that did not end hold up: output positions, and a text.
+
+        Args:
+            places: The partitions.
+            group_id: The group, if one was given.
+            unstable: ``topic:partition`` whose offset of the group is about to change.
+        """
+        found: list[tuple[tuple[Position, ...], str]] = [
+            (
+                (Position(*places.partition(place), stable),),
+                f"last stable offset {stable}, end {self.ends[place]}",
+            )
+            for place, stable in sorted(self.short.items())
+        ]
+        found += [
+            ((), f"{one.transactional_id}, producer id {one.producer_id}") for one in self.hanging
+        ]
+        found += [
+            ((), f"offset of group {group_id} in {name} is about to change") for name in unstable
+        ]
+        return found
 
 
 def settle(

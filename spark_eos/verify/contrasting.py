@@ -142,23 +142,12 @@ class _Contrast:
         )
 
     def _open(self) -> Differences:
-        settled = self._gathered.settled
+        gathered = self._gathered
         found = [
-            RowExample(
-                outputs=(Position(*self._places.partition(place), stable),),
-                detail=f"last stable offset {stable}, end {settled.ends[place]}",
+            RowExample(outputs=outputs, detail=detail)
+            for outputs, detail in gathered.settled.still_open(
+                self._places, gathered.group_id, gathered.unstable
             )
-            for place, stable in sorted(settled.short.items())
-        ]
-        found += [
-            RowExample(detail=f"{one.transactional_id}, producer id {one.producer_id}")
-            for one in settled.hanging
-        ]
-        found += [
-            RowExample(
-                detail=f"offset of group {self._gathered.group_id} in {name} is about to change"
-            )
-            for name in self._gathered.unstable
         ]
         return Differences(len(found), tuple(found[: self._most]))
 

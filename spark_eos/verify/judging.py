@@ -212,24 +212,13 @@ class _Judge:
         return Finding(len(found), tuple(found[: self._most]))
 
     def _open(self) -> Finding:
-        settled = self._evidence.settled
+        evidence = self._evidence
+        unstable = [self._places.name(place) for place in sorted(evidence.unstable)]
         found = [
-            Example(
-                outputs=(Position(*self._places.partition(place), stable),),
-                detail=f"last stable offset {stable}, end {settled.ends[place]}",
+            Example(outputs=outputs, detail=detail)
+            for outputs, detail in evidence.settled.still_open(
+                self._places, evidence.group_id, unstable
             )
-            for place, stable in sorted(settled.short.items())
-        ]
-        found += [
-            Example(detail=f"{one.transactional_id}, producer id {one.producer_id}")
-            for one in settled.hanging
-        ]
-        found += [
-            Example(
-                detail=f"offset of group {self._evidence.group_id} in {self._places.name(place)} "
-                "is about to change"
-            )
-            for place in sorted(self._evidence.unstable)
         ]
         return Finding(len(found), tuple(found[: self._most]))
 
