@@ -28,6 +28,7 @@ class Operation(enum.Enum):
     READ = "Read"
     WRITE = "Write"
     CREATE = "Create"
+    ALTER = "Alter"
     DESCRIBE = "Describe"
 
 

@@ -14,6 +14,7 @@ from support.bench import Bench, bench
 from support.collected import COLLECTED
 from support.connect_server import ConnectStage
 from support.flow import Flow
+from support.mirroring import MirroredFlow
 from support.proxy import KafkaProxy, clean
 from support.secured import Secured, secured_kafka
 
@@ -58,6 +59,32 @@ def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flo
 def flow(new_flow: Callable[..., Flow]) -> Flow:
     """Topics of two partitions, a group and a checkpoint of the test's own."""
     return new_flow()
+
+
+@pytest.fixture(scope="session")
+def other_kafka() -> Iterator[EmbeddedKafka]:
+    """A second cluster, for sources of other clusters."""
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+@pytest.fixture
+def new_mirrored_flow(
+    embedded_kafka: EmbeddedKafka, other_kafka: EmbeddedKafka, tmp_path: Path
+) -> Callable[..., MirroredFlow]:
+    """Makes a source in one cluster, and a target and a group in another one."""
+
+    def make(**options: Any) -> MirroredFlow:
+        places = (str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+        return MirroredFlow(embedded_kafka, *places, other=other_kafka, **options)
+
+    return make
+
+
+@pytest.fixture
+def mirrored_flow(new_mirrored_flow: Callable[..., MirroredFlow]) -> MirroredFlow:
+    """Topics of two partitions in two clusters, a group and a checkpoint of the test's own."""
+    return new_mirrored_flow()
 
 
 @pytest.fixture

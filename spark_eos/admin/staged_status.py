@@ -51,10 +51,10 @@ def staged_status(committed: Committed) -> StagedStatus | None:
 
     Example:
         >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 2, "00d1e4a77b3c9f52")
-        >>> ledger = KnownPartitions().metadata("progress", staged=batch)
+        >>> ledger = KnownPartitions(staged={("progress", 0): batch}).texts([("progress", 0)])
         >>> found = staged_status(
         ...     {
-        ...         ("progress", 0): CommittedOffset(7, ledger),
+        ...         ("progress", 0): CommittedOffset(7, ledger["progress", 0]),
         ...         ("progress", 1): CommittedOffset(8 << 32, ""),
         ...         ("progress", 2): CommittedOffset(7 << 32 | 250, ""),
         ...     }

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spark_eos.errors import OffsetGapError
 from spark_eos.kafka.offset_metadata import KnownPartitions
 from spark_eos.kafka.transactions import MemberIdentity
 
@@ -41,6 +40,8 @@ class PartitionPlan:
         committed: Rows below this offset are already written, and are skipped.
         member: The member that commits the partition's offsets.
         metadata: The text to commit with them.
+        progress: The (topic, partition) whose offset in the group is committed; None for the
+            source partition itself. ``topic_id`` is the id of its topic.
     """
 
     topic_id: uuid.UUID
@@ -49,6 +50,7 @@ class PartitionPlan:
     committed: int
     member: MemberIdentity
     metadata: str
+    progress: tuple[str, int] | None = None
 
 
 # Starting a task in a Python worker takes as long as writing a few thousand rows.
@@ -97,32 +99,6 @@ BatchPlan = Mapping[tuple[str, int], PartitionPlan]
 _NOTHING_KNOWN = KnownPartitions()
 
 
-def check_no_gap(group_id: str, batch: BatchRange, committed: Positions) -> None:
-    """Checks that the batch starts no later than what the group has committed.
-
-    Args:
-        group_id: The consumer group, for the text of an error.
-        batch: The batch's range.
-        committed: Next offset by (topic, partition).
-
-    Raises:
-        OffsetGapError: Writing the batch would skip records that nobody wrote.
-    """
-    for partition in sorted(batch.starts.keys() & batch.ends.keys()):
-        start = batch.starts[partition]
-        name = f"{partition[0]}-{partition[1]}"
-        offset = committed[partition]
-        if offset < start:
-            raise OffsetGapError(
-                f"group {group_id!r} has committed {name} up to {offset}, but batch "
-                f"{batch.batch_id} starts at {start}: offsets {offset} to {start - 1} would "
-                "never be written, so nothing is. Delete the checkpoint at checkpoint_location "
-                "to continue from the group's offsets (this loses and duplicates nothing), or, to "
-                f"skip these records, set the group's offset to {start} "
-                "(kafka-consumer-groups.sh --reset-offsets)"
-            )
-
-
 def batch_plan(
     batch: BatchRange,
     committed: Positions,
@@ -139,8 +115,7 @@ def batch_plan(
         topic_ids: Ids of the source topics.
         known: Partitions that the group has ever had offsets for; the metadata names them.
     """
-    # One string object per topic, which pickle then writes only once.
-    metadata = {topic: known.metadata(topic) for topic in {topic for topic, _ in batch.ends}}
+    texts = known.texts(batch.ends)
     return {
         partition: PartitionPlan(
             topic_id=topic_ids[partition[0]],
@@ -148,7 +123,7 @@ def batch_plan(
             end=end,
             committed=committed.get(partition, 0),
             member=members[partition],
-            metadata=metadata[partition[0]],
+            metadata=texts[partition],
         )
         for partition, end in batch.ends.items()
         if partition in members

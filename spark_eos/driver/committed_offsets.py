@@ -2,9 +2,11 @@
 
 import uuid
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 from spark_eos.batch.plan import BatchRange, Positions
+from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import Code
 from spark_eos.driver.group_deadline import group_deadline
@@ -44,6 +46,7 @@ class CommittedOffsets:
         known: Partitions that the group has ever had offsets for.
         commit_in_doubt: Whether the answer to a commit of the driver's was lost, so that the
             broker may still carry it out.
+        places: What the group's offsets stand for.
         by_hand: Partitions whose committed offset has no text at all, so that an operator has set
             it; as last read.
         ledgers: What the ledger may say, by (topic, partition), as long as no newer run has
@@ -68,6 +71,7 @@ class CommittedOffsets:
         )
         self.committed: Positions = {}
         self.known = KnownPartitions()
+        self.places = SourcePlaces()
         self.commit_in_doubt = False
         self.by_hand: set[tuple[str, int]] = set()
         self.ledgers: dict[tuple[str, int], Collection[StagedBatch | None]] = {}
@@ -148,27 +152,35 @@ class CommittedOffsets:
                 self._wire, self._settings.group_id, group_deadline(self._group_timeout_ms)
             )
             raise DeadlineExceededError(f"{error}. {held}") from error
-        self._check_ledger(answer)
+        self._check_alone(answer)
         found = {place: committed.offset for place, committed in answer.items()}
         for (topic, partition), before in self.committed.items():
             if (topic, partition) in batch.ends and found.get((topic, partition), -1) < before:
+                name = self.places.name((topic, partition))
                 raise OffsetsLostError(
-                    f"group {self._settings.group_id!r} had committed {topic}-{partition} up to "
-                    f"{before} and now has {found.get((topic, partition), 'no offset')}: somebody "
-                    "has set or deleted the group's offsets while the query was running"
+                    f"group {self._settings.group_id!r} had committed {name} up to {before} and "
+                    f"now has {found.get((topic, partition), 'no offset')}: somebody has set or "
+                    "deleted the group's offsets while the query was running"
                 )
         self.committed = found
         self.by_hand = {place for place, committed in answer.items() if not committed.metadata}
         self._batch_partitions = set(batch.ends)
 
-    def _check_ledger(self, answer: Mapping[tuple[str, int], CommittedOffset]) -> None:
-        """Refuses to go on if a newer run came and went, and staged a batch of its own.
+    def _check_alone(self, answer: Mapping[tuple[str, int], CommittedOffset]) -> None:
+        """Refuses to go on if a newer run came and went, and gave offsets another meaning.
 
-        The offsets are then positions in its copy, not in this run's.
+        They are then positions in a copy that it has staged, or in partitions that it has mirrored.
         """
-        found = KnownPartitions.of(answer).staged
+        found = KnownPartitions.of(answer)
+        for place, source in found.sources.items():
+            if self.known.sources.get(place, source) != source:
+                raise FencedByNewerRunError(
+                    f"group {self._settings.group_id!r} has another source for {place[0]}-"
+                    f"{place[1]}, {source}: a newer run has used it in the meantime. This run "
+                    "stops, and has left nothing half written"
+                )
         for place, expected in self.ledgers.items():
-            staged = found.get(place)
+            staged = found.staged.get(place)
             if staged not in expected:
                 what = "has no ledger any more" if staged is None else f"has staged {staged}"
                 raise FencedByNewerRunError(
@@ -196,7 +208,18 @@ class CommittedOffsets:
         found = all_group_offsets(
             self._wire, self._settings.group_id, group_deadline(self._group_timeout_ms)
         )
-        self.known = KnownPartitions.of(found)
+        known = KnownPartitions.of(found)
+        # Sources that no offset tells of yet stay known.
+        self.known = replace(known, sources={**self.known.sources, **known.sources})
+
+    def narrow(self, batch: BatchRange) -> None:
+        """Forgets the offsets of partitions that a batch does not have.
+
+        Args:
+            batch: The run's first batch, of which more offsets were read than it has partitions.
+        """
+        self.committed = {p: offset for p, offset in self.committed.items() if p in batch.ends}
+        self._batch_partitions = set(batch.ends)
 
     def check_doubts(self, batch: BatchRange) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written.
@@ -206,17 +229,19 @@ class CommittedOffsets:
         """
         for (topic, partition), doubt in sorted(self.known.doubts.items()):
             if (topic, partition) in batch.ends:
+                name = self.places.name((topic, partition))
                 raise OffsetsLostError(
-                    f"offsets {doubt.first} to {doubt.after - 1} of {topic}-{partition} may not "
-                    f"all be written: an earlier run of group {self._settings.group_id!r} got "
-                    "their rows out of order or in two tasks, after some of them had been "
-                    "committed. Find out which are missing (spark-eos verify). Then set the "
-                    f"group's offset while the query is stopped: to {doubt.first} to write them "
-                    f"all again, to {doubt.after} to continue after them "
-                    f"(kafka-consumer-groups.sh --reset-offsets --group "
-                    f"{self._settings.group_id} --topic {topic}:{partition} --to-offset N "
-                    "--execute), and start with an empty checkpoint_location"
+                    f"offsets {doubt.first} to {doubt.after - 1} of {name} may not all be "
+                    f"written: an earlier run of group {self._settings.group_id!r} got their rows "
+                    "out of order or in two tasks, after some of them had been committed. Find "
+                    "out which are missing (spark-eos verify). Then set the group's offset while "
+                    f"the query is stopped: to {doubt.first} to write them all again, to "
+                    f"{doubt.after} to continue after them ({self._command((topic, partition))}), "
+                    "and start with an empty checkpoint_location"
                 )
+
+    def _command(self, place: tuple[str, int]) -> str:
+        return self.places.how_to_set(self._settings.group_id, {place: "N"})
 
     # Taking over --------------------------------------------------------------------------------
 
@@ -257,11 +282,12 @@ class CommittedOffsets:
             found = self.committed.get((topic, partition), offset)
             # After a lost session a newer run may have written these; otherwise none has.
             if alone and found > offset:
+                name = self.places.name((topic, partition))
                 raise OffsetsLostError(
-                    f"group {self._settings.group_id!r} had committed {topic}-{partition} up to "
-                    f"{offset} and now has {found}: a consumer other than spark-eos has used the "
-                    f"group while the query was running, and offsets {offset} to {found - 1} are "
-                    f"not written. To write them, set the group's offset back to {offset} while "
-                    "the query is stopped (kafka-consumer-groups.sh --reset-offsets); otherwise "
-                    "the next start continues after them"
+                    f"group {self._settings.group_id!r} had committed {name} up to {offset} and "
+                    f"now has {found}: a consumer other than spark-eos has used the group while "
+                    f"the query was running, and offsets {offset} to {found - 1} are not written. "
+                    f"To write them, set the group's offset back to {offset} while the query is "
+                    f"stopped ({self._command((topic, partition))}); otherwise the next start "
+                    "continues after them"
                 )

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from spark_eos.batch.data_loss import LostRecords, lost_records
 from spark_eos.batch.plan import BatchRange, Positions
+from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.group_deadline import group_deadline
 from spark_eos.errors import RecordsLostError
@@ -18,7 +19,7 @@ class DataLossCheck:
     """Compares a batch's range with the first offsets that its source topics still have.
 
     Args:
-        wire: Connections.
+        wire: Connections to the cluster that is read.
         settings: Writer settings; ``fail_on_data_loss`` makes a loss an error.
         group_timeout_ms: Time limit of each call, in milliseconds.
     """
@@ -29,16 +30,20 @@ class DataLossCheck:
         self._group_timeout_ms = group_timeout_ms
         self._leaders: dict[tuple[str, int], int] = {}
 
-    def lost(self, batch: BatchRange, committed: Positions) -> tuple[LostRecords, ...]:
+    def lost(
+        self, batch: BatchRange, committed: Positions, places: SourcePlaces
+    ) -> tuple[LostRecords, ...]:
         """The batch's records that are deleted and not written.
 
         Args:
             batch: The batch's range.
             committed: Next offset by (topic, partition), from before the batch.
+            places: What the group's offsets stand for.
 
         Raises:
             RecordsLostError: There are some, and ``fail_on_data_loss`` is set.
         """
+        batch, committed = places.in_source(batch), places.by_source(committed)
         topics = {
             topic for (topic, index), end in batch.ends.items() if end > committed[topic, index]
         }
@@ -49,18 +54,15 @@ class DataLossCheck:
         firsts = start_offsets(self._wire, topics, deadline, self._leaders)
         lost = lost_records(batch, committed, firsts)
         if lost and self._settings.fail_on_data_loss:
-            commands = "; ".join(
-                f"--topic {one.topic}:{one.partition} --to-offset {one.after}" for one in lost
-            )
+            wanted = {places.progress((one.topic, one.partition)): one.after for one in lost}
             raise RecordsLostError(
                 f"batch {batch.batch_id} of group {self._settings.group_id!r}: records were "
                 "deleted (retention, or delete_records) before they were read, and can't be "
                 f"written any more: {', '.join(map(str, lost))}. To continue without them, start "
                 "with fail_on_data_loss=False, which reports every such gap; or set the group's "
-                "offsets while the query is stopped, partition by partition "
-                "(kafka-consumer-groups.sh --reset-offsets "
-                f"--group {self._settings.group_id} --execute with {commands}), "
-                "and start with an empty checkpoint_location"
+                "offsets while the query is stopped "
+                f"({places.how_to_set(self._settings.group_id, wanted)}), and start with an "
+                "empty checkpoint_location"
             )
         return lost
 

@@ -6,10 +6,11 @@ offset is restored if the checkpoint proves what it was, and refused otherwise.
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_eos.batch.plan import BatchRange, Positions
-from spark_eos.driver.offset_log import Note
+from spark_eos.batch.source_places import SourcePlaces
+from spark_eos.driver.checkpoint_note import Note
 from spark_eos.errors import OffsetsLostError
 from spark_eos.kafka.offset_metadata import KnownPartitions
 
@@ -25,6 +26,7 @@ class Evidence:
         note: Which group last wrote from the checkpoint, and its topics.
         begun_now: Whether this run is the first to write the batch, so that none of its rows can
             have been written yet.
+        places: What the group's offsets stand for.
     """
 
     group_id: str
@@ -32,6 +34,7 @@ class Evidence:
     topic_ids: Mapping[str, uuid.UUID | None]
     note: Note
     begun_now: bool
+    places: SourcePlaces = field(default_factory=SourcePlaces)
 
 
 def initial_offsets(
@@ -89,16 +92,15 @@ def initial_offsets(
 def _lost(
     place: tuple[str, int], batch: BatchRange, evidence: Evidence, because: str
 ) -> OffsetsLostError:
-    name = f"{place[0]}-{place[1]}"
+    name = evidence.places.name(place)
     start = batch.starts.get(place)
     ours = evidence.note.group_id == evidence.group_id and batch.batch_id > 0
     below = f" By this checkpoint's batches, everything below {start} is written." if ours else ""
     return OffsetsLostError(
         f"group {evidence.group_id!r} has no committed offset for {name}, although {because}: its "
         "offset has expired (offsets.retention.minutes) or was deleted. Records may already be "
-        f"written, so nothing is written now.{below} Find out up to where {name} was written "
+        f"written, so nothing is written now.{below} Find out up to where it was written "
         "(spark-eos verify) and set the group's offset there while the query is stopped "
-        f"(kafka-consumer-groups.sh --reset-offsets --group {evidence.group_id} --topic "
-        f"{place[0]}:{place[1]} --to-offset N --execute), or start over with another group_id and "
-        "another checkpoint_location"
+        f"({evidence.places.how_to_set(evidence.group_id, {place: 'N'})}), or start over with "
+        "another group_id and another checkpoint_location"
     )

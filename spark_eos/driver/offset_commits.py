@@ -1,7 +1,7 @@
 """Offsets that the driver commits itself, outside of transactions."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from spark_eos.acls import query_acls
@@ -9,11 +9,11 @@ from spark_eos.batch.plan import BatchRange, Positions
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import Code, Verdict, code_names, refusal, verdict
 from spark_eos.driver.assigned_partitions import by_member
+from spark_eos.driver.checkpoint_note import Note
 from spark_eos.driver.committed_offsets import CommittedOffsets
 from spark_eos.driver.group_deadline import group_deadline
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.driver.missing_offsets import Evidence, initial_offsets
-from spark_eos.driver.offset_log import Note
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
@@ -34,6 +34,8 @@ class OffsetCommits:
         membership: The group's members.
         offsets: The group's committed offsets.
         group_timeout_ms: Time limit of each call to the group, in milliseconds.
+        first_offsets: Finds the first offsets of partitions that are new; by default in the logs
+            of these partitions themselves.
 
     Attributes:
         by_name: Whether brokers may accept offsets by topic name instead of topic id, so that a
@@ -47,7 +49,9 @@ class OffsetCommits:
         membership: GroupMembership,
         offsets: CommittedOffsets,
         group_timeout_ms: int,
+        first_offsets: Callable[[Collection[tuple[str, int]]], Positions] | None = None,
     ) -> None:
+        self._firsts = first_offsets or self._first_offsets
         self._wire = wire
         self._settings = settings
         self._membership = membership
@@ -73,20 +77,21 @@ class OffsetCommits:
         """
         committed = self._offsets.committed
         missing = batch.ends.keys() - committed.keys()
-        added = {topic for topic, partition in missing if (topic, partition) not in batch.starts}
-        firsts = start_offsets(self._wire, added, group_deadline(self._group_timeout_ms))
+        firsts = self._firsts(missing - batch.starts.keys())
         ids = self._membership.topic_ids
-        evidence = Evidence(self._settings.group_id, self._offsets.known, ids, note, begun_now)
+        places = self._offsets.places
+        evidence = Evidence(
+            self._settings.group_id, self._offsets.known, ids, note, begun_now, places
+        )
         initial = initial_offsets(batch, committed, firsts, evidence)
         for (topic, partition), offset in initial.items():
             if batch.batch_id > 0 and (topic, partition) in batch.starts:
                 logger.warning(
-                    "group %s: the offset of %s-%d was lost (expired or deleted) and is restored "
+                    "group %s: the offset of %s was lost (expired or deleted) and is restored "
                     "from the checkpoint: %d. If the query may be stopped for this long, raise "
                     "the brokers' offsets.retention.minutes",
                     self._settings.group_id,
-                    topic,
-                    partition,
+                    places.name((topic, partition)),
                     offset,
                 )
         # Commit these before any metadata names their partitions as known: if the run dies in
@@ -95,6 +100,10 @@ class OffsetCommits:
         self._offsets.known = self._offsets.known.including(batch.ends, ids)
         self.renew_with_next_commit(batch)
         self._commit(batch, {place: self._offsets.committed[place] for place in batch.ends})
+
+    def _first_offsets(self, places: Collection[tuple[str, int]]) -> Positions:
+        topics = {topic for topic, _partition in places}
+        return start_offsets(self._wire, topics, group_deadline(self._group_timeout_ms))
 
     def renew_with_next_commit(self, batch: BatchRange) -> None:
         """Makes the driver's next commit include offsets of the batch that have not moved."""
@@ -147,7 +156,7 @@ class OffsetCommits:
             places: (topic, partition) pairs with such rows.
 
         Returns:
-            The offsets in doubt, by ``topic-partition``. Partitions of which this batch committed
+            The offsets in doubt, by the partition's name. Partitions of which this batch committed
             nothing are left out.
         """
         # With two tasks, the later commit may have moved the offset back behind the earlier one.
@@ -163,7 +172,7 @@ class OffsetCommits:
         self._offsets.known = replace(known, doubts={**known.doubts, **doubts})
         self._to_renew |= doubts.keys()
         self._commit(batch, {place: committed[place] for place in doubts})
-        return {f"{topic}-{index}": doubts[topic, index] for topic, index in sorted(doubts)}
+        return {self._offsets.places.name(place): doubts[place] for place in sorted(doubts)}
 
     def commit_ledger(
         self, batch: BatchRange, ledger: tuple[str, int], staged: StagedBatch
@@ -232,8 +241,6 @@ class OffsetCommits:
         self, member: MemberIdentity, offsets: Positions, deadline: Deadline
     ) -> set[int]:
         """Commits offsets as one member; returns the error codes of those refused."""
-        known = self._offsets.known
-        texts = {topic: known.metadata(topic) for topic, _ in offsets}
         codes = commit_offsets(
             self._wire,
             self._settings.group_id,
@@ -241,12 +248,7 @@ class OffsetCommits:
             offsets,
             self._membership.topic_ids,
             deadline,
-            metadata={
-                place: known.metadata(place[0], known.doubts.get(place), known.staged.get(place))
-                if place in known.doubts or place in known.staged
-                else texts[place[0]]
-                for place in offsets
-            },
+            metadata=self._offsets.known.texts(offsets),
             on_lost=self._on_lost_answer,
         )
         accepted = {place: offsets[place] for place, code in codes.items() if code == Code.NONE}

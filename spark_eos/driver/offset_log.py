@@ -8,18 +8,13 @@ start offsets in ``offsets/<batch - 1>``; those of batch 0 are in ``sources/<sou
 import hashlib
 import json
 import re
-import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 from spark_eos.batch.plan import BatchRange, Positions
+from spark_eos.driver.checkpoint_note import Note
 from spark_eos.errors import CheckpointError
-
-DIRECT: Final = "direct"
-"""The road on which a source partition's own offset is the progress."""
-STAGED: Final = "staged"
-"""The road on which batches are staged in files, and progress partitions hold the progress."""
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
@@ -143,47 +138,6 @@ class FinishedBatches:
     last: int | None
     unfinished: int | None
     ends: Positions
-
-
-@dataclass(frozen=True)
-class Note:
-    """What a checkpoint's offsets belong to.
-
-    Attributes:
-        group_id: The group whose query last wrote from the checkpoint; None if none has.
-        topic_ids: Ids of the topics that it has read, or of its progress topic.
-        delivery: The road that the query takes, "direct" or "staged".
-        progress_partitions: Number of progress partitions it has used.
-    """
-
-    group_id: str | None = None
-    topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
-    delivery: str = DIRECT
-    progress_partitions: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> "Note":
-        """Reads a note; an empty one if the text isn't a note."""
-        try:
-            fields = json.loads(text)
-            ids = {topic: uuid.UUID(text) for topic, text in fields["topic_ids"].items()}
-            return cls(
-                str(fields["group_id"]),
-                ids,
-                str(fields.get("delivery", DIRECT)),
-                int(fields.get("progress_partitions", 0)),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return cls()
-
-    def text(self) -> str:
-        """The note as a line of JSON."""
-        ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
-        fields: dict[str, Any] = {"group_id": self.group_id, "topic_ids": ids}
-        if self.delivery != DIRECT:
-            fields["delivery"] = self.delivery
-            fields["progress_partitions"] = self.progress_partitions
-        return json.dumps(fields)
 
 
 def _greatest(names: list[str]) -> int | None:
@@ -335,7 +289,12 @@ class OffsetLog:
         Raises:
             CheckpointError: The note can't be written.
         """
-        wanted = replace(note, topic_ids={**self.note().topic_ids, **note.topic_ids})
+        before = self.note()
+        wanted = replace(
+            note,
+            topic_ids={**before.topic_ids, **note.topic_ids},
+            sources={**before.sources, **note.sources},
+        )
         if wanted != self._note:
             self._files.write(_NOTE, wanted.text())
             self._note = wanted

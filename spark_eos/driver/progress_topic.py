@@ -1,13 +1,13 @@
-"""The progress topic: its partitions' group offsets are the progress of staged queries.
+"""The progress topic: its partitions' group offsets are a query's progress.
 
-The topic holds no records. Partition 0 is the ledger of a query's staged batches, each other
-partition the progress of one bucket of rows. Offsets belong to a group, so that one topic serves
-all queries of a cluster.
+The topic holds no records. Of a staged query, partition 0 is the ledger of its batches, and each
+other partition the progress of one bucket of rows. Of a mirrored query, each partition stands for a
+source partition. Offsets belong to a group, so that one topic serves all queries of a cluster.
 """
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_eos.acls import Operation
@@ -17,7 +17,7 @@ from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.topic_creation import await_topic, create_topic
+from spark_eos.kafka.topic_creation import add_partitions, await_topic, create_topic
 
 # The ledger, and a bucket.
 _LEAST_PARTITIONS: Final = 2
@@ -33,8 +33,9 @@ class ProgressTopic:
 
     Attributes:
         name: Name of the topic (option ``progress_topic``).
-        partitions: Number of partitions to create it with, one more than the most buckets that a
-            batch can have (option ``progress_partitions``).
+        partitions: Number of partitions to create it with (option ``progress_partitions``): one
+            more than the most buckets that a staged batch can have. A mirrored query adds what it
+            needs for its source partitions.
         replicas: Number of replicas to create it with; None for the brokers' default (option
             ``progress_replicas``).
 
@@ -74,24 +75,28 @@ def _check_number(name: str, value: object, least: int, most: int) -> None:
         raise ConfigurationError(f"{name} must be at most {most}, not {value}")
 
 
-def ensure_progress_topic(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> TopicInfo:
+def ensure_progress_topic(
+    wire: Wire, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
+) -> TopicInfo:
     """Looks the progress topic up, and creates it if it does not exist.
 
-    A topic that exists is used as it is, with the partitions it has. Several drivers may do this
-    at the same time.
+    A topic that exists is used with the partitions it has, unless it needs more. Several drivers
+    may do this at the same time.
 
     Args:
         wire: The connections.
         topic: The topic.
         deadline: Limits all requests together.
+        partitions: Number of partitions that it needs; some are added if it has fewer.
 
     Returns:
         The topic; all partitions of a new one have leaders.
 
     Raises:
-        AuthorizationError: The topic may not be read; or it does not exist and may not be created.
+        AuthorizationError: The topic may not be read; or it has to be created or altered, and may
+            not be.
         ConfigurationError: The topic has a single partition.
-        KafkaResponseError: The cluster refuses to create the topic.
+        KafkaResponseError: The cluster refuses to create or alter the topic.
         DeadlineExceededError: There was no topic in time.
 
     Example::
@@ -100,10 +105,15 @@ def ensure_progress_topic(wire: Wire, topic: ProgressTopic, deadline: Deadline) 
         # TopicInfo(name='spark-eos-progress', topic_id=UUID('...'), partitions=33)
     """
     found = cluster.topics(wire, [topic.name], deadline, Operation.READ).get(topic.name)
+    wanted = replace(topic, partitions=max(topic.partitions, partitions))
     if found is None:
-        _create(wire, topic, deadline)
+        _create(wire, wanted, deadline)
         # Whether it may be read is not known before it exists.
         found = await_topic(wire, topic.name, deadline, Operation.READ)
+    if found.partitions < partitions:
+        wanted = replace(topic, partitions=partitions)
+        _grow(wire, wanted, deadline)
+        found = await_topic(wire, topic.name, deadline, Operation.READ, partitions=partitions)
     if found.partitions < _LEAST_PARTITIONS:
         raise ConfigurationError(
             f"progress_topic={topic.name!r} has {found.partitions} partition, and needs at least "
@@ -111,6 +121,14 @@ def ensure_progress_topic(wire: Wire, topic: ProgressTopic, deadline: Deadline) 
             f"rows. Add some: {_command(wire, '--alter', topic)}"
         )
     return found
+
+
+def _grow(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> None:
+    try:
+        add_partitions(wire, topic.name, topic.partitions, deadline)
+    except AuthorizationError as error:
+        text = f"{error}. Or add the partitions: {_command(wire, '--alter', topic)}"
+        raise AuthorizationError(text, error.code, error.missing) from error
 
 
 def _create(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> None:

@@ -2,37 +2,37 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from spark_eos.batch.batch_report import BatchReport, batch_report
 from spark_eos.batch.data_loss import LostRecords, deleted_meanwhile
-from spark_eos.batch.plan import BatchRange, check_no_gap
+from spark_eos.batch.offset_gap import check_no_gap
+from spark_eos.batch.plan import BatchRange
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver import offset_renewal, preflight
+from spark_eos.driver import preflight
+from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
 from spark_eos.driver.committed_offsets import CommittedOffsets
 from spark_eos.driver.data_loss_check import DataLossCheck
 from spark_eos.driver.group_deadline import group_deadline
+from spark_eos.driver.idle_renewal import IdleRenewal
 from spark_eos.driver.leftover_transactions import LeftoverTransactions
 from spark_eos.driver.membership import GroupMembership
+from spark_eos.driver.mirroring import MirroredSource, Mirroring
 from spark_eos.driver.offset_commits import OffsetCommits
-from spark_eos.driver.offset_log import DIRECT, STAGED, Note, OffsetLog
+from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.replication import warn_of_single_replicas
+from spark_eos.driver.road import check_note, check_offsets
 from spark_eos.driver.rounds import BatchRounds, Job
 from spark_eos.driver.staging import BatchCopies, ProgressPartitions, Staging
 from spark_eos.driver.step_clock import StepClock
-from spark_eos.errors import CheckpointError, OffsetsLostError
+from spark_eos.errors import OffsetsLostError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.transactions import BY_ID, MemberIdentity
 
 logger = logging.getLogger(__name__)
 
 Members = Mapping[tuple[str, int], MemberIdentity]
-
-# Seconds for work between two heartbeats, well below a member's session timeout.
-_BETWEEN_BEATS: Final = 5.0
 
 
 class QueryRun:
@@ -51,6 +51,7 @@ class QueryRun:
             since 1970 by the clock of Spark's driver: a batch begun later was begun by this run.
             None if that is not known.
         progress: The progress partitions, for a run on the staged road.
+        source: The source cluster, for a run on the mirrored road.
 
     Attributes:
         run_id: Spark's id of the run, or "".
@@ -70,6 +71,7 @@ class QueryRun:
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
         progress: ProgressPartitions | None = None,
+        source: MirroredSource | None = None,
     ) -> None:
         self.run_id = run_id
         self.leaving = False
@@ -91,10 +93,28 @@ class QueryRun:
         self._offsets = CommittedOffsets(
             wire, settings, self._membership, self._leftovers, group_timeout_ms
         )
+        self._mirroring: Mirroring | None = None
+        source_wire = wire
+        if source is not None:
+            source_wire = Wire(source.client)
+            self._mirroring = Mirroring(
+                wire,
+                source_wire,
+                settings,
+                source.progress_topic,
+                offset_log,
+                self._offsets,
+                group_timeout_ms,
+            )
         self._commits = OffsetCommits(
-            wire, settings, self._membership, self._offsets, group_timeout_ms
+            wire,
+            settings,
+            self._membership,
+            self._offsets,
+            group_timeout_ms,
+            self._mirroring.first_offsets if self._mirroring else None,
         )
-        self._data_loss = DataLossCheck(wire, settings, group_timeout_ms)
+        self._data_loss = DataLossCheck(source_wire, settings, group_timeout_ms)
         self._staging = (
             None
             if progress is None
@@ -103,10 +123,10 @@ class QueryRun:
         self._rounds = BatchRounds(
             settings, self._membership, self._offsets, self._commits, self._data_loss, max_rounds
         )
-        # Held during a batch: its tasks commit offsets, so the driver must not renew them.
-        self._busy = threading.Lock()
-        self._finished: BatchRange | None = None
-        self._renewed = 0.0
+        self._renewal = IdleRenewal(
+            settings.group_id, self._membership, self._commits, group_timeout_ms
+        )
+        self._delivery = STAGED if self._staging else MIRRORED if self._mirroring else DIRECT
         self._started = False
         self._cluster_version = 0
         self._ending = threading.Lock()
@@ -125,7 +145,7 @@ class QueryRun:
         self.leaving = True
         try:
             # Does nothing after a batch that failed, whose tasks may still be committing.
-            self._renew_between_batches()
+            self._renewal.renew()
             self._membership.leave()
             with self._ending:
                 sweeps = bool(tasks_outlive_stop) and not self._sweeping
@@ -140,19 +160,24 @@ class QueryRun:
                     thread.join()
         finally:
             if not self._sweeping:
-                self._wire.close()
+                self._close()
             self.leaving = False
 
     def _sweep(self, seconds: float) -> None:
         try:
             self._leftovers.end_after_stop(seconds)
         finally:
-            self._wire.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._wire.close()
+        if self._mirroring:
+            self._mirroring.close()
 
     def abandon(self) -> None:
         """Ends the run without leaving the group, so that a newer run takes its members over."""
         self._membership.abandon()
-        self._wire.close()
+        self._close()
 
     def writes(self) -> bool:
         """Whether a transaction of the query is open now.
@@ -164,10 +189,12 @@ class QueryRun:
 
     # The start --------------------------------------------------------------------------------
 
-    def _start(self, batch: BatchRange) -> None:
+    def _start(self, batch_id: int) -> BatchRange:
         # 1. Check that the cluster supports what is needed, and allows the settings.
         note = self._offset_log.note()
-        self._check_road(note)
+        check_note(note, self._delivery)
+        mirroring = self._mirroring
+        batch = mirroring.everything(batch_id) if mirroring else self._range(batch_id)
         topics = self._offsets.source_topics(batch.ends, note.topic_ids)
         deadline = group_deadline(self._group_timeout_ms)
         version = preflight.check_cluster(self._wire, self._settings, topics, deadline)
@@ -180,8 +207,12 @@ class QueryRun:
         self._offsets.end_and_read(batch)
         # 4. Tell lost offsets from those of new partitions. From here on none is missing.
         self._offsets.read_known()
+        check_offsets(self._offsets.known, self._offset_log.query_id(), self._delivery)
+        if mirroring:
+            mirroring.learn(note)
+            batch = mirroring.batch_range(batch_id)
+            self._offsets.narrow(batch)
         self._offsets.check_doubts(batch)
-        self._check_ledger()
         if self._staging:
             self._staging.watch_ledger()
             self._staging.accept_reset(batch)
@@ -195,7 +226,7 @@ class QueryRun:
             if self._staging is None or batch.ends.keys() <= self._offsets.committed.keys():
                 raise
             raise self._staging.lost(batch, error) from error
-        self._renewed = time.monotonic()
+        self._renewal.renewed()
         self._started = True
         logger.info(
             "group %s: %d source partitions are assigned to this run; TxnOffsetCommit up to v%d",
@@ -203,19 +234,10 @@ class QueryRun:
             len(batch.ends),
             version,
         )
+        return batch
 
-    def _check_road(self, note: Note) -> None:
-        delivery = STAGED if self._staging else DIRECT
-        if note.group_id is not None and note.delivery != delivery:
-            raise _other_road(note.delivery, delivery)
-
-    def _check_ledger(self) -> None:
-        """Refuses to write a staged query directly, whatever became of its checkpoint's note."""
-        query = self._offset_log.query_id()
-        if self._staging is None and any(
-            staged.query == query for staged in self._offsets.known.staged.values()
-        ):
-            raise _other_road(STAGED, DIRECT)
+    def _range(self, batch_id: int) -> BatchRange:
+        return (self._staging or self._mirroring or self._offset_log).batch_range(batch_id)
 
     # One batch --------------------------------------------------------------------------------
 
@@ -232,15 +254,15 @@ class QueryRun:
                 committed, and is skipped when the batch is repeated.
         """
         clock = StepClock()
-        with self._busy, clock.step("total"):
-            self._finished = None
-            # 1. Read the batch's range from the checkpoint.
-            with clock.step("range"):
-                ranges = self._staging or self._offset_log
-                batch = ranges.batch_range(batch_id)
+        with self._renewal.busy, clock.step("total"):
+            self._renewal.finished = None
             if not self._started:
                 with clock.step("start"):
-                    self._start(batch)
+                    batch = self._start(batch_id)
+            else:
+                # 1. Read the batch's range from the checkpoint.
+                with clock.step("range"):
+                    batch = self._range(batch_id)
             self._membership.check()
             # 2. Compare it with what the group has committed, and with what still exists.
             self._offsets.take_over_if_changed(batch)
@@ -253,36 +275,42 @@ class QueryRun:
                 outcomes, members = written
             else:
                 outcomes, members, lost = self._write_direct(batch, note, job, clock)
-            self._finished = batch
+            self._renewal.finished = batch
         # Last, report.
+        places = self._offsets.places
         return batch_report(
             self._settings,
             self._offset_log.query_id(),
             self.run_id,
             self._cluster_version,
-            batch,
-            outcomes,
-            members,
+            places.in_source(batch),
+            [places.source_outcome(outcome) for outcome in outcomes],
+            places.by_source(members),
             clock.milliseconds,
             lost,
-            STAGED if self._staging else DIRECT,
+            self._delivery,
         )
 
     def _write_direct(
         self, batch: BatchRange, note: Note, job: Job, clock: StepClock
     ) -> tuple[list[JobOutcome], Members, tuple[LostRecords, ...]]:
-        check_no_gap(self._settings.group_id, batch, self._offsets.committed)
+        mirroring, places = self._mirroring, self._offsets.places
+        check_no_gap(self._settings.group_id, batch, self._offsets.committed, places)
+        if mirroring:
+            note, job = mirroring.note(note), mirroring.job(job)
         self._offset_log.set_note(note)
         with clock.step("range"):
             before = dict(self._offsets.committed)
-            lost = self._data_loss.lost(batch, before)
+            lost = self._data_loss.lost(batch, before, places)
             self._data_loss.warn(batch.batch_id, lost)
         # 3. Plan, run, and for what was not written fence and run again.
         outcomes, members = self._rounds.run(batch, job, clock)
         # 4. Commit the ends of ranges whose last records produced no output.
         with clock.step("settle"):
+            if mirroring:
+                mirroring.check_source()
             if not self._settings.fail_on_data_loss:
-                more = deleted_meanwhile(lost, self._data_loss.lost(batch, before))
+                more = deleted_meanwhile(lost, self._data_loss.lost(batch, before, places))
                 self._data_loss.warn(batch.batch_id, more)
                 lost += more
             self._settle(batch)
@@ -312,38 +340,11 @@ class QueryRun:
             staging.note_partitions()
         return outcomes, members
 
-    def _settle(self, batch: BatchRange) -> None:
-        if time.monotonic() - self._renewed >= offset_renewal.SECONDS:
-            self._commits.renew_with_next_commit(batch)
-            self._renewed = time.monotonic()
-        self._commits.settle(batch)
-
-    # Renewal ----------------------------------------------------------------------------------
-
     def _renew_if_due(self) -> None:
-        if self._started and time.monotonic() - self._renewed >= offset_renewal.SECONDS:
-            self._renew_between_batches()
+        self._renewal.renew_if_due()
 
-    def _renew_between_batches(self) -> None:
-        """Commits the last batch's offsets again, since each expires by its own age."""
-        if not self._busy.acquire(blocking=False):
-            return
-        try:
-            batch = self._finished
-            if batch is None or self._membership.ended:
-                return
-            deadline = group_deadline(self._group_timeout_ms, at_most=_BETWEEN_BEATS)
-            self._commits.renew(batch, deadline)
-            self._renewed = time.monotonic()
-        except Exception as error:  # noqa: BLE001 - heartbeats must go on
-            logger.info("group %s: offsets are not renewed: %s", self._settings.group_id, error)
-        finally:
-            self._busy.release()
-
-
-def _other_road(noted: str, wanted: str) -> CheckpointError:
-    return CheckpointError(
-        f"the query of this checkpoint has written with delivery={noted!r}, and would now write "
-        f"with delivery={wanted!r}, whose offsets mean something else: set delivery={noted!r}, or "
-        "begin with another checkpoint_location and another group_id"
-    )
+    def _settle(self, batch: BatchRange) -> None:
+        if self._renewal.due:
+            self._commits.renew_with_next_commit(batch)
+            self._renewal.renewed()
+        self._commits.settle(batch)

@@ -128,7 +128,8 @@ class BatchRounds:
             # Spark reports deleted records in thousands of words, and advises to ignore them.
             if self._settings.fail_on_data_loss and "failOnDataLoss" in str(error):
                 logger.debug("batch %d", batch.batch_id, exc_info=error)
-                self._data_loss.lost(batch, self._offsets.committed)
+                offsets = self._offsets
+                self._data_loss.lost(batch, offsets.committed, offsets.places)
             raise
 
     def _check_outcome(
@@ -142,12 +143,12 @@ class BatchRounds:
                 f"{outcome.reason}{self._mark(batch, outcome)}"
             )
         if gone := sorted({*(only or ())} - outcome.partitions.keys()):
-            topic, partition = gone[0]
+            name = self._offsets.places.name(gone[0])
             raise WriteError(
-                f"batch {batch.batch_id} of group {self._settings.group_id!r}: source "
-                f"{topic}-{partition} had rows in round {len(outcomes) - 1} and has none in "
-                f"round {len(outcomes)}, so they are not written: the query must produce the same "
-                "rows from the same records every time"
+                f"batch {batch.batch_id} of group {self._settings.group_id!r}: source {name} had "
+                f"rows in round {len(outcomes) - 1} and has none in round {len(outcomes)}, so they "
+                "are not written: the query must produce the same rows from the same records "
+                "every time"
             )
 
     def _prepare_next_round(self, batch: BatchRange, outcomes: Sequence[JobOutcome]) -> None:
@@ -156,11 +157,11 @@ class BatchRounds:
         if outcome.too_slow:
             self._shrink_transactions()
         if len(outcomes) >= self._max_rounds:
-            topic, partition = unwritten[0]
             raise WriteError(
                 f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
                 f"{len(unwritten)} source partitions are not written after {len(outcomes)} rounds "
-                f"(max_rounds), the first is {topic}-{partition}: {outcome.reason}"
+                f"(max_rounds), the first is {self._offsets.places.name(unwritten[0])}: "
+                f"{outcome.reason}"
             )
         logger.info(
             "batch %d of group %s: round %d for %d source partitions: %s",
@@ -195,18 +196,22 @@ class BatchRounds:
         try:
             doubts = self._commits.mark(batch, outcome.misplaced)
         except SparkEosError as error:
-            places = ", ".join(f"{topic}-{index}" for topic, index in sorted(outcome.misplaced))
+            named = ", ".join(map(self._offsets.places.name, sorted(outcome.misplaced)))
             return (
-                f". Rows of {places} from this batch may not be written although later ones are, "
+                f". Rows of {named} from this batch may not be written although later ones are, "
                 f"and this could not be noted in the group's offsets: {error}. Set those offsets "
-                "yourself before the next start (kafka-consumer-groups.sh --reset-offsets)"
+                f"yourself before the next start ({self._command(outcome.misplaced)})"
             )
-        named = "; ".join(
+        marked = "; ".join(
             f"{place} offsets {d.first} to {d.after - 1}" for place, d in doubts.items()
         )
-        return named and (
-            f". Some of these may not be written although later ones are: {named}. This is noted "
+        return marked and (
+            f". Some of these may not be written although later ones are: {marked}. This is noted "
             "in the group's offsets, and no query of the group starts until they are set "
-            "(kafka-consumer-groups.sh --reset-offsets): to the first one, to write all of them "
+            f"({self._command(outcome.misplaced)}): to the first one, to write all of them "
             "again, or past the last one, to continue without them"
         )
+
+    def _command(self, places: Partitions) -> str:
+        wanted = dict.fromkeys(sorted(places), "N")
+        return self._offsets.places.how_to_set(self._settings.group_id, wanted)

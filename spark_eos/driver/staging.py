@@ -13,9 +13,10 @@ from typing import Protocol
 from spark_eos.batch.plan import BatchRange
 from spark_eos.batch.progress import LEDGER, first_position, progress_range, rows_relayed
 from spark_eos.batch.task_report import JobOutcome
+from spark_eos.driver.checkpoint_note import STAGED, Note
 from spark_eos.driver.committed_offsets import CommittedOffsets
 from spark_eos.driver.offset_commits import OffsetCommits
-from spark_eos.driver.offset_log import STAGED, Note, OffsetLog
+from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.errors import CheckpointError, OffsetsLostError
 from spark_eos.kafka.offset_metadata import StagedBatch
 

@@ -23,6 +23,7 @@ _OPERATIONS: Final = {
     3: Operation.READ,
     4: Operation.WRITE,
     5: Operation.CREATE,
+    7: Operation.ALTER,
     8: Operation.DESCRIBE,
 }
 
@@ -84,6 +85,19 @@ def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) 
         )
 
     return wire.ask(request, deadline, interpret=interpret, node=node)
+
+
+def cluster_id(wire: Wire, deadline: Deadline) -> str:
+    """Asks for the cluster's id.
+
+    Args:
+        wire: The connections.
+        deadline: Limits all attempts together.
+
+    Raises:
+        DeadlineExceededError: No answer in time.
+    """
+    return wire.ask(metadata_request([]), deadline, interpret=lambda r: str(r.cluster_id or ""))
 
 
 def topics(

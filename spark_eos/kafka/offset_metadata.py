@@ -4,8 +4,9 @@ Kafka stores a client-defined text with each committed offset. A KIP-848 group e
 by its own age, so a partition whose offset has expired looks like a new partition. Therefore every
 offset's text lists the partitions the group has known, and the records that may not have been
 written. Of a query that stages its batches, the offset of progress partition 0 tells of the last
-staged one. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset that an operator
-sets is taken as it is.
+staged one; of a mirrored query, each offset tells which source partition it stands for.
+``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset that an operator sets is
+taken as it is.
 """
 
 import json
@@ -65,8 +66,8 @@ class StagedBatch(NamedTuple):
 
     Example:
         >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
-        >>> text = KnownPartitions().metadata("spark-eos-progress", staged=batch)
         >>> place = ("spark-eos-progress", 0)
+        >>> text = KnownPartitions(staged={place: batch}).texts([place])[place]
         >>> KnownPartitions.of({place: CommittedOffset(7, text)}).staged[place] == batch
         True
     """
@@ -79,12 +80,50 @@ class StagedBatch(NamedTuple):
     range: str
 
 
+class SourcePartition(NamedTuple):
+    """The source partition, in another cluster, that a progress partition stands for.
+
+    Attributes:
+        cluster: Id of the source cluster.
+        topic: Name of the topic.
+        topic_id: Id of the topic; `NO_ID` of a cluster that has none (KIP-516).
+        partition: Number of the partition.
+
+    Example:
+        >>> source = SourcePartition("9dZ-cluster", "orders", uuid.UUID(int=7), 3)
+        >>> place = ("spark-eos-progress", 0)
+        >>> text = KnownPartitions(sources={place: source}).texts([place])[place]
+        >>> KnownPartitions.of({place: CommittedOffset(120, text)}).sources[place] == source
+        True
+    """
+
+    cluster: str
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+
+    @classmethod
+    def parse(cls, fields: Any) -> "SourcePartition":
+        """Reads what `as_json` has made.
+
+        Raises:
+            ValueError: It is something else; also TypeError.
+        """
+        cluster, topic, topic_id, partition = fields
+        return cls(str(cluster), str(topic), uuid.UUID(topic_id), int(partition))
+
+    def as_json(self) -> list[str | int]:
+        """The partition as a value of JSON."""
+        return [self.cluster, self.topic, self.topic_id.hex, self.partition]
+
+
 @dataclass(frozen=True)
 class _Metadata:
     partitions: frozenset[int]
     topics: frozenset[str]
     doubt: Doubt | None
     staged: StagedBatch | None
+    source: SourcePartition | None
 
 
 def _parse(text: str) -> _Metadata | None:
@@ -93,12 +132,13 @@ def _parse(text: str) -> _Metadata | None:
         fields: dict[str, Any] = json.loads(text)
         if fields.pop(_FORMAT) != 1:
             return None
-        doubt, staged = fields.get("doubt"), fields.get("staged")
+        doubt, staged, source = map(fields.get, ("doubt", "staged", "source"))
         return _Metadata(
             frozenset(_numbers(fields["partitions"])),
             frozenset(fields["topics"].split()),
             None if doubt is None else Doubt(*map(int, doubt)),
             None if staged is None else _staged(staged),
+            None if source is None else SourcePartition.parse(source),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -144,6 +184,8 @@ class KnownPartitions:
         topics: Short ids of their topics, the latest first; a recreated topic gets a new id.
         doubts: Offset ranges that may not have been written, by (topic, partition).
         staged: Staged batches, by the (topic, partition) whose offset tells of them.
+        sources: The source partitions of a mirrored query, by the (topic, partition) of the
+            progress partition that stands for each.
 
     Example:
         >>> known = KnownPartitions().including([("orders", 0), ("orders", 1)], {})
@@ -158,6 +200,7 @@ class KnownPartitions:
     topics: tuple[str, ...] = ()
     doubts: Mapping[tuple[str, int], Doubt] = field(default_factory=dict)
     staged: Mapping[tuple[str, int], StagedBatch] = field(default_factory=dict)
+    sources: Mapping[tuple[str, int], SourcePartition] = field(default_factory=dict)
 
     @classmethod
     def of(cls, committed: Mapping[tuple[str, int], CommittedOffset]) -> "KnownPartitions":
@@ -166,6 +209,7 @@ class KnownPartitions:
         topics: set[str] = set()
         doubts: dict[tuple[str, int], Doubt] = {}
         staged: dict[tuple[str, int], StagedBatch] = {}
+        sources: dict[tuple[str, int], SourcePartition] = {}
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
         for (topic, index), (_, text) in committed.items():
@@ -180,7 +224,9 @@ class KnownPartitions:
                 doubts[topic, index] = found.doubt
             if found.staged is not None:
                 staged[topic, index] = found.staged
-        return cls(frozenset(partitions), tuple(sorted(topics)), doubts, staged)
+            if found.source is not None:
+                sources[topic, index] = found.source
+        return cls(frozenset(partitions), tuple(sorted(topics)), doubts, staged, sources)
 
     def including(
         self,
@@ -201,23 +247,40 @@ class KnownPartitions:
         alone = not any(known == topic for known, _ in self.partitions)
         return alone and _short(topic_id) in self.topics
 
-    def metadata(
-        self, topic: str, doubt: Doubt | None = None, staged: StagedBatch | None = None
-    ) -> str:
-        """Formats the metadata to commit with the offset of one of the topic's partitions.
+    def texts(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+        """Formats the metadata to commit with each of some partitions' offsets.
 
         Args:
-            topic: The topic.
-            doubt: Range of offsets that may not have been written, if any.
-            staged: The staged batch, for partition 0 of a progress topic.
+            places: (topic, partition) pairs.
         """
-        fields: dict[str, Any] = {
-            _FORMAT: 1,
-            "partitions": _ranges(index for known, index in self.partitions if known == topic),
-            "topics": " ".join(self.topics[:_MAX_TOPICS]),
-        }
-        if doubt is not None:
-            fields["doubt"] = doubt
-        if staged is not None:
-            fields["staged"] = staged._asdict()
-        return json.dumps(fields, separators=(",", ":"))
+        # One string object per topic, which pickle then writes only once.
+        shared: dict[str, str] = {}
+        found = {}
+        for place in places:
+            topic = place[0]
+            if topic not in shared:
+                shared[topic] = self.metadata(topic)
+            own = {
+                "doubt": self.doubts.get(place),
+                "staged": self.staged[place]._asdict() if place in self.staged else None,
+                "source": self.sources[place].as_json() if place in self.sources else None,
+            }
+            given = {name: value for name, value in own.items() if value is not None}
+            found[place] = shared[topic]
+            if given:
+                found[place] = f"{shared[topic][:-1]},{_json(given)[1:]}"
+        return found
+
+    def metadata(self, topic: str) -> str:
+        """Formats what the metadata of all of a topic's partitions have in common."""
+        return _json(
+            {
+                _FORMAT: 1,
+                "partitions": _ranges(index for known, index in self.partitions if known == topic),
+                "topics": " ".join(self.topics[:_MAX_TOPICS]),
+            }
+        )
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, separators=(",", ":"))

@@ -1,11 +1,11 @@
-"""Typed requests that create a topic and wait until it can be used."""
+"""Typed requests that create or grow a topic and wait until it can be used."""
 
 from typing import Any, Final
 
-from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest
 
 from spark_eos import acls
-from spark_eos.acls import Operation
+from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.client.error_codes import is_final, refusal
 from spark_eos.client.printable import printable
 from spark_eos.errors import AuthorizationError, KafkaResponseError
@@ -14,6 +14,7 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
 
 _TOPIC_ALREADY_EXISTS: Final = 36
+_INVALID_PARTITIONS: Final = 37
 # The first version in which -1 stands for the brokers' default replication factor (KIP-464).
 _DEFAULT_REPLICAS: Final = 4
 
@@ -62,19 +63,51 @@ def create_topic(
         if topic.error_code == _TOPIC_ALREADY_EXISTS:
             return False
         if topic.error_code:
-            raise _refused(wire, topic)
+            acl = acls.create_topic(topic.name)
+            raise _refused(wire, f"creating topic {topic.name!r}", topic, acl)
         return True
 
     return wire.ask(request, deadline, interpret=interpret)
 
 
-def _refused(wire: Wire, topic: Any) -> Exception:
-    error = refusal(
-        f"creating topic {topic.name!r}",
-        topic.error_code,
-        [acls.create_topic(topic.name)],
-        wire.grantee,
+def add_partitions(wire: Wire, name: str, total: int, deadline: Deadline) -> None:
+    """Adds partitions to a topic; does nothing if somebody else has added as many.
+
+    Args:
+        wire: The connections.
+        name: Name of the topic.
+        total: Number of partitions that the topic shall have.
+        deadline: Limits all attempts together.
+
+    Raises:
+        AuthorizationError: The topic may not be altered.
+        KafkaResponseError: The controller refuses; the text has its reason.
+        DeadlineExceededError: No final answer came in time.
+
+    Example::
+
+        add_partitions(wire, "spark-eos-progress", 65, Deadline(30, "connect_timeout_ms"))
+    """
+    request = CreatePartitionsRequest(
+        topics=[
+            CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)
+        ],
+        timeout_ms=int(deadline.remaining() * 1000),
+        validate_only=False,
     )
+
+    def interpret(response: Any) -> None:
+        (topic,) = response.results
+        # The topic has them already, or another controller has added them before its answer.
+        if topic.error_code not in (0, _INVALID_PARTITIONS):
+            acl = Acl(ResourceType.TOPIC, name, Operation.ALTER)
+            raise _refused(wire, f"adding partitions to topic {name!r}", topic, acl)
+
+    wire.ask(request, deadline, interpret=interpret)
+
+
+def _refused(wire: Wire, what: str, topic: Any, acl: Acl) -> Exception:
+    error = refusal(what, topic.error_code, [acl], wire.grantee)
     if not is_final(error):
         return RetriableError(str(error))
     if isinstance(error, AuthorizationError) or not topic.error_message:
@@ -82,7 +115,9 @@ def _refused(wire: Wire, topic: Any) -> Exception:
     return KafkaResponseError(f"{error}: {printable(topic.error_message)}", error.code)
 
 
-def await_topic(wire: Wire, name: str, deadline: Deadline, operation: Operation) -> TopicInfo:
+def await_topic(
+    wire: Wire, name: str, deadline: Deadline, operation: Operation, *, partitions: int = 1
+) -> TopicInfo:
     """Waits until the metadata has a topic, and a leader for each of its partitions.
 
     Args:
@@ -90,6 +125,7 @@ def await_topic(wire: Wire, name: str, deadline: Deadline, operation: Operation)
         name: Name of the topic.
         deadline: Limits the wait.
         operation: The operation that must be allowed on the topic.
+        partitions: Number of partitions that it must have at least.
 
     Raises:
         AuthorizationError: The operation is not allowed.
@@ -104,6 +140,8 @@ def await_topic(wire: Wire, name: str, deadline: Deadline, operation: Operation)
         found = topics(wire, [name], deadline, operation, leaders=True).get(name)
         if found is None:
             raise RetriableError(f"topic {name!r} is not in the metadata")
+        if found.partitions < partitions:
+            raise RetriableError(f"topic {name!r} has {found.partitions} partitions")
         return found
 
     return deadline.attempts(f"waiting for topic {name!r}")(attempt)

@@ -1,4 +1,4 @@
-"""Chooses the road that a query's rows take to Kafka: direct, or staged in files first."""
+"""Chooses a query's road to Kafka: direct, mirrored from another cluster, or staged in files."""
 
 import logging
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos.driver.offset_log import DIRECT, STAGED
+from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.spark.columns import check_columns, check_payload
 from spark_eos.spark.connect import is_connect
@@ -17,23 +17,42 @@ from spark_eos.spark.stream_sources import check_staged_sources, sources_of
 logger = logging.getLogger(__name__)
 
 AUTO: Final = "auto"
-_CHOICES: Final = (AUTO, DIRECT, STAGED)
+_CHOICES: Final = (AUTO, DIRECT, MIRRORED, STAGED)
 
 
-def check_delivery(delivery: str) -> None:
-    """Refuses a value of ``delivery`` that is none.
+def check_delivery(delivery: str, *, other_cluster: bool) -> None:
+    """Refuses a value of ``delivery`` that is none, or is not for this source.
+
+    Args:
+        delivery: What the user wants.
+        other_cluster: Whether the source is in another cluster (``source_kafka``).
 
     Raises:
-        ConfigurationError: It isn't one of ``auto``, ``direct`` and ``staged``.
+        ConfigurationError: It can't be used.
     """
     if delivery not in _CHOICES:
         raise ConfigurationError(
-            f"delivery is {delivery!r}; it must be 'auto', 'direct' or 'staged'"
+            f"delivery is {delivery!r}; it must be 'auto', 'direct', 'mirrored' or 'staged'"
+        )
+    if delivery == MIRRORED and not other_cluster:
+        raise ConfigurationError(
+            "delivery='mirrored' is for a source in another cluster: give its client settings as "
+            "source_kafka, or leave delivery out"
+        )
+    if delivery == DIRECT and other_cluster:
+        raise ConfigurationError(
+            "delivery='direct' commits offsets in the cluster that is read, and source_kafka is "
+            "another one: use delivery='mirrored', which refuses what is not narrow just the same"
         )
 
 
 def delivery_of_stream(
-    frame: DataFrame, delivery: str, default_topic: str | None, group_id: str
+    frame: DataFrame,
+    delivery: str,
+    default_topic: str | None,
+    group_id: str,
+    *,
+    other_cluster: bool = False,
 ) -> str:
     """Checks a streaming DataFrame, and chooses its road.
 
@@ -42,9 +61,10 @@ def delivery_of_stream(
         delivery: What the user wants.
         default_topic: The sink's default topic, if it has one.
         group_id: The consumer group, for the log.
+        other_cluster: Whether the source is in another cluster.
 
     Returns:
-        ``direct`` or ``staged``.
+        ``direct``, ``mirrored`` or ``staged``.
 
     Raises:
         UnsupportedPipelineError: The DataFrame can't be written, or not on the road wanted.
@@ -55,11 +75,11 @@ def delivery_of_stream(
             check_columns(frame.schema, default_topic)
             check_stream(frame, lineage_follows=not is_connect(frame))
         except UnsupportedPipelineError as error:
-            if delivery == DIRECT or not frame.isStreaming:
+            if delivery in (DIRECT, MIRRORED) or not frame.isStreaming:
                 raise
             reason = str(error)
         else:
-            return DIRECT
+            return MIRRORED if other_cluster else DIRECT
     check_payload(frame.schema, default_topic)
     if not frame.isStreaming:
         raise UnsupportedPipelineError(
@@ -86,9 +106,9 @@ def delivery_of_run(
             raises UnsupportedPipelineError if it can't be written directly.
 
     Returns:
-        ``direct`` or ``staged``.
+        ``direct``, ``mirrored`` or ``staged``.
     """
-    if wanted != AUTO or delivery != DIRECT:
+    if wanted != AUTO or delivery == STAGED:
         return delivery
     note = runtime.offset_log.note()
     if note.group_id is not None:
@@ -98,4 +118,4 @@ def delivery_of_run(
     except UnsupportedPipelineError as error:
         logger.info("delivery=staged, since %s", error)
         return STAGED
-    return DIRECT
+    return delivery

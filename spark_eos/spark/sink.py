@@ -12,7 +12,8 @@ from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.checks import check_positive, check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import preflight
-from spark_eos.driver.offset_log import DIRECT, STAGED
+from spark_eos.driver.checkpoint_note import MIRRORED, STAGED
+from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.offset_renewal import end_renewal, renew_hourly
 from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
 from spark_eos.driver.staging import ProgressPartitions
@@ -38,6 +39,9 @@ class ExactlyOnceSink:
     (KIP-848, KAFKA-20191). Consumers of the output see each record once if they read with
     ``isolation.level=read_committed``.
 
+    Three roads lead to the topic. A narrow pipeline is written *direct*, or, from another cluster
+    (``source_kafka``), *mirrored*; any other one is *staged* in files first.
+
     Example:
         A query from topic to topic::
 
@@ -57,6 +61,8 @@ class ExactlyOnceSink:
             consumer may use it.
         topic: Default target topic; a ``topic`` column overrides it row by row. With None, every
             row must name its topic.
+        source_kafka: Client settings of the cluster that `read` reads, if it is another one. The
+            group is in the cluster of ``kafka``, whose progress topic holds the query's progress.
         checkpoint_location: The streaming query's checkpoint, on any file system Spark knows.
         max_members: Maximum number of static group members (default 1), which share the source
             partitions. One is enough for the guarantee and fastest: a transaction commits offsets
@@ -80,13 +86,15 @@ class ExactlyOnceSink:
             were read, for example by retention. If False, each such gap is logged and reported
             (`BatchReport.lost`).
         delivery: ``direct`` writes rows from the source to the topic at once; it needs a pipeline
-            that keeps rows in their source partitions. ``staged`` writes each batch to files below
-            the checkpoint first, and takes any pipeline and any source. ``auto`` (default) is
-            ``direct`` where possible. A query keeps the road that its checkpoint was begun on.
-        progress_topic: Topic, for staged queries, whose partitions' group offsets are the query's
-            progress. It holds no records, serves all queries, and is created if it is missing.
+            that keeps rows in their source partitions. ``mirrored`` is the same with
+            ``source_kafka``. ``staged`` writes each batch to files below the checkpoint first, and
+            takes any pipeline and any source. ``auto`` (default) is ``staged`` only where it has
+            to be. A query keeps the road that its checkpoint was begun on.
+        progress_topic: Topic, for mirrored and staged queries, whose partitions' group offsets are
+            the query's progress. It holds no records, serves all queries of the cluster, and is
+            created if it is missing.
         progress_partitions: Number of partitions to create it with: one more than the most tasks
-            that write a staged batch.
+            that write a staged batch. Mirrored queries add what they need.
         progress_replicas: Number of replicas to create it with; None for the brokers' default.
         worker_directory: Directory, on each host, for the host's id and the locks of transactional
             ids; by default one below the temporary directory.
@@ -105,6 +113,7 @@ class ExactlyOnceSink:
         group_id: str,
         checkpoint_location: str,
         topic: str | None = None,
+        source_kafka: Mapping[str, Any] | None = None,
         max_members: int = 1,
         transactional_id_prefix: str = "spark-eos",
         max_transaction_records: int = 100_000,
@@ -125,7 +134,7 @@ class ExactlyOnceSink:
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
         check_text("checkpoint_location", checkpoint_location)
-        check_delivery(delivery)
+        check_delivery(delivery, other_cluster=source_kafka is not None)
         check_positive(
             max_members=max_members, group_timeout_ms=group_timeout_ms, max_rounds=max_rounds
         )
@@ -144,6 +153,7 @@ class ExactlyOnceSink:
             worker_directory=worker_directory,
             fail_on_data_loss=fail_on_data_loss,
         )
+        self._source_client = None if source_kafka is None else ClientSettings(source_kafka)
         self._checkpoint_location = checkpoint_location
         self._limits = RunLimits(max_members, max_rounds, group_timeout_ms)
         self._wanted_delivery = delivery
@@ -205,13 +215,12 @@ class ExactlyOnceSink:
         """
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
+        own = named_topics(selection) if self._source_client is None else set()
 
         def check(wire: Wire) -> None:
             preflight.check_brokers(wire, self._settings, self._deadline())
             # Before any lookup, so that the error names every missing ACL.
-            preflight.check_authorization(
-                wire, self._settings, named_topics(selection), self._deadline()
-            )
+            preflight.check_authorization(wire, self._settings, own, self._deadline())
 
         frame = read_from_offsets(
             spark,
@@ -223,6 +232,7 @@ class ExactlyOnceSink:
             include_headers=include_headers,
             options=options,
             fail_on_data_loss=self._settings.fail_on_data_loss,
+            source_client=self._source_client,
             check=check,
         )
         self._selections.append(selection)
@@ -256,7 +266,11 @@ class ExactlyOnceSink:
         """
         settings = self._settings
         self._delivery = delivery_of_stream(
-            frame, self._wanted_delivery, settings.topic, settings.group_id
+            frame,
+            self._wanted_delivery,
+            settings.topic,
+            settings.group_id,
+            other_cluster=self._source_client is not None,
         )
         self._spark = frame.sparkSession
         self._check_cluster()
@@ -270,14 +284,19 @@ class ExactlyOnceSink:
     def _check_cluster(self) -> None:
         settings = self._settings
         with contextlib.closing(Wire(settings.client)) as wire:
-            sources: set[str] = set()
-            for selection in self._selections:
-                sources |= source_partitions(wire, selection, self._deadline())[0].keys()
-            if self._delivery == STAGED:
+            sources = set[str]() if self._source_client else self._source_topics(wire)
+            if self._delivery in (MIRRORED, STAGED):
                 sources.add(self._progress_topic.name)
                 ensure_progress_topic(wire, self._progress_topic, self._deadline())
             preflight.check_cluster(wire, settings, sources, self._deadline())
             own_group(wire, settings.group_id, self._deadline())
+
+    def _source_topics(self, wire: Wire) -> set[str]:
+        """The topics that the query reads now."""
+        found: set[str] = set()
+        for selection in self._selections:
+            found |= source_partitions(wire, selection, self._deadline())[0].keys()
+        return found
 
     def _deadline(self) -> Deadline:
         return Deadline(self._settings.connect_timeout_ms / 1000, "connect_timeout_ms")
@@ -316,14 +335,19 @@ class ExactlyOnceSink:
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
         delivery = delivery_of_run(self._delivery, self._wanted_delivery, runtime, check_first)
-        if delivery == DIRECT:
+        if delivery != STAGED:
             # Before the run joins the group and notes anything.
             check_columns(frame.schema, self._settings.topic)
         staging = StagingPlace(location, self._progress()) if delivery == STAGED else None
+        source = None
+        if delivery == MIRRORED and self._source_client is not None:
+            source = MirroredSource(self._source_client, self._progress_topic)
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        self._run = SinkRun(self._settings, runtime, self._limits, self._prepared_ms, staging)
+        self._run = SinkRun(
+            self._settings, runtime, self._limits, self._prepared_ms, staging, source
+        )
         return self._run
 
     def _progress(self) -> ProgressPartitions:

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.driver.staging import ProgressPartitions
 from spark_eos.errors import UnsupportedPipelineError
@@ -58,7 +59,8 @@ class SinkRun:
         limits: The run's limits.
         prepared_ms: When the query was last known to have no batch in progress, in milliseconds
             since the epoch.
-        staging: Where the run's batches are staged; None if they are written directly.
+        staging: Where the run's batches are staged; None if they are not.
+        source: The cluster that the run mirrors, if it does.
 
     Attributes:
         ended: Whether the run has left the group or was abandoned.
@@ -71,6 +73,7 @@ class SinkRun:
         limits: RunLimits,
         prepared_ms: int,
         staging: StagingPlace | None = None,
+        source: MirroredSource | None = None,
     ) -> None:
         self._runtime = runtime
         self._copies = (
@@ -90,6 +93,7 @@ class SinkRun:
             watch=runtime.active,
             prepared_ms=prepared_ms,
             progress=None if staging is None else staging.progress,
+            source=source,
         )
         runtime.end_with(self._query_run)
         self._last_batch = -1

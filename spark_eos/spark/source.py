@@ -16,7 +16,8 @@ from spark_eos.errors import ConfigurationError, TopicNotFoundError, Unsupported
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.offsets import committed_offsets
+from spark_eos.kafka.offset_metadata import KnownPartitions
+from spark_eos.kafka.offsets import all_group_offsets, committed_offsets
 from spark_eos.spark.stream_sources import READ_BY_US
 from spark_eos.spark.unlogged import unlogged
 
@@ -159,18 +160,41 @@ def starting_positions(
     selection: Mapping[str, str],
     starting_offsets: str,
     deadline: Deadline,
+    target: Wire | None = None,
 ) -> str:
-    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` where none exist."""
+    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` where none exist.
+
+    Args:
+        wire: Connections to the source's cluster.
+        group_id: The consumer group.
+        selection: One of Spark's options ``subscribe``, ``subscribePattern`` or ``assign``.
+        starting_offsets: ``earliest`` or ``latest``.
+        deadline: Time limit of all calls.
+        target: Connections to the group's cluster, if that is another one.
+    """
     topics, partitions = source_partitions(wire, selection, deadline)
     ids = {name: topic.topic_id for name, topic in topics.items()}
     # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
     # worst Spark reads from further back, and the sink skips what was written.
-    committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
+    if target is None:
+        committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
+    else:
+        committed = _mirrored(target, group_id, deadline)
     positions: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(partitions):
         offset = committed.get((topic, partition), _SPECIAL[starting_offsets])
         positions.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(positions)
+
+
+def _mirrored(target: Wire, group_id: str, deadline: Deadline) -> dict[tuple[str, int], int]:
+    """A group's offsets by source partition, as its progress partitions tell."""
+    found = all_group_offsets(target, group_id, deadline)
+    # Whether they belong to this cluster, the run's start checks.
+    sources = KnownPartitions.of(found).sources
+    return {
+        (source.topic, source.partition): found[place].offset for place, source in sources.items()
+    }
 
 
 def read_from_offsets(
@@ -184,6 +208,7 @@ def read_from_offsets(
     include_headers: bool,
     options: Mapping[str, str] | None,
     fail_on_data_loss: bool,
+    source_client: ClientSettings | None = None,
     check: Callable[[Wire], None] | None = None,
 ) -> DataFrame:
     """`read_from_group`, with checked settings and a selection under Spark's option names.
@@ -198,21 +223,29 @@ def read_from_offsets(
         include_headers: As in `read_from_group`.
         options: As in `read_from_group`.
         fail_on_data_loss: As in `read_from_group`.
+        source_client: Client settings of the cluster that is read, if it is not the group's.
         check: Called before anything is looked up.
     """
     options = dict(options or {})
-    check_source_options(starting_offsets, options, client)
-    with contextlib.closing(Wire(client)) as wire:
+    read = source_client or client
+    check_source_options(starting_offsets, options, read)
+    with contextlib.ExitStack() as stack:
+        wire = stack.enter_context(contextlib.closing(Wire(client)))
         if check is not None:
             check(wire)
-        starting = starting_positions(wire, group_id, selection, starting_offsets, deadline)
+        place = (group_id, selection, starting_offsets, deadline)
+        if source_client is None:
+            starting = starting_positions(wire, *place)
+        else:
+            source = stack.enter_context(contextlib.closing(Wire(source_client)))
+            starting = starting_positions(source, *place, target=wire)
         # Without records Spark runs no batch, and nothing else would renew the offsets.
         renew_unattended(wire, group_id, deadline)
     renew_hourly(client, group_id, deadline.seconds)
     with unlogged():
         reader = spark.readStream.format("kafka").options(
             **{
-                **client.for_spark_source(),
+                **read.for_spark_source(),
                 **options,
                 **selection,
                 "startingOffsets": starting,

@@ -7,6 +7,7 @@ commit the transaction only if every answer accepts every partition.
 import contextlib
 import enum
 import time
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
@@ -79,7 +80,9 @@ class Transactions:
         self._rows = 0
         self._bytes = 0
         self._began = 0.0
-        self._targets = TargetTopics(producer.topics, {topic for topic, _partition in plan})
+        # Topics that may not be written: where the source is another cluster's, its topics may.
+        read = {topic for topic, _ in map(self._progress, plan)}
+        self._targets = TargetTopics(producer.topics, read)
         self.counters = Counters()
 
     def _become(self, state: State) -> None:
@@ -137,14 +140,21 @@ class Transactions:
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
+    def _progress(self, partition: tuple[str, int]) -> tuple[str, int]:
+        """The partition whose offset in the group is the progress of a source partition."""
+        return self._plan[partition].progress or partition
+
+    def _topic_ids(self) -> dict[str, uuid.UUID]:
+        return {self._progress(place)[0]: part.topic_id for place, part in self._plan.items()}
+
     def _check_sources(self, names: Collection[str]) -> None:
-        """Checks that the source topics are still those whose offsets the plan commits.
+        """Checks that topics are still those whose offsets the plan commits.
 
         Raises:
             OffsetsLostError: One was recreated.
             TopicNotFoundError: One does not exist.
         """
-        known = {topic: plan.topic_id for (topic, _), plan in self._plan.items() if topic in names}
+        known = {topic: id_ for topic, id_ in self._topic_ids().items() if topic in names}
         source_topics(self._producer.topics, known, known, self._settings.group_id)
 
     def commit(self) -> None:
@@ -187,10 +197,13 @@ class Transactions:
 
     def _send_offsets(self, deadline: Deadline) -> None:
         by_member: dict[MemberIdentity, Offsets] = {}
+        texts: dict[tuple[str, int], str] = {}
         for partition, offset in self._offsets.items():
-            by_member.setdefault(self._plan[partition].member, {})[partition] = offset
+            part, place = self._plan[partition], self._progress(partition)
+            by_member.setdefault(part.member, {})[place] = offset
+            texts[place] = part.metadata
         what = f"committing offsets of group {self._settings.group_id!r}"
-        topic_ids = {topic: plan.topic_id for (topic, _), plan in self._plan.items()}
+        topic_ids = self._topic_ids()
         by_name = False
         try:
             for member, offsets in by_member.items():
@@ -204,7 +217,7 @@ class Transactions:
                     self._before_the_broker_aborts(deadline),
                     lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
                     self._check_sources,
-                    {place: self._plan[place].metadata for place in offsets},
+                    texts,
                 )
                 self.counters.count_offset_commit(answer.version)
                 if answer.verdict is not Verdict.ACCEPTED:
@@ -213,7 +226,7 @@ class Transactions:
             if by_name:
                 # Sent by name, the offsets may have reached a recreated topic. If a topic is
                 # deleted after this check, the broker deletes its offsets too.
-                self._check_sources({topic for topic, _partition in self._offsets})
+                self._check_sources({topic for topic, _ in map(self._progress, self._offsets)})
         except SparkEosError as error:
             raise cluster_failure(what, error) from error
 

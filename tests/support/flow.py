@@ -55,6 +55,11 @@ class Flow:
     def bootstrap_servers(self) -> str:
         return self.through or self.broker.bootstrap_servers
 
+    @property
+    def source_servers(self) -> str:
+        """The cluster that has the source topic."""
+        return self.bootstrap_servers
+
     def options(self) -> dict[str, Any]:
         """Arguments for ExactlyOnceSink."""
         return {
@@ -74,7 +79,7 @@ class Flow:
         **more: Any,
     ) -> None:
         """Appends values to the source topic, spread over its partitions unless one is given."""
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        producer = Producer({"bootstrap.servers": self.source_servers})
         for number, value in enumerate(values):
             encoded = value if isinstance(value, bytes | None) else str(value).encode()
             chosen = number % self.partitions if partition < 0 else partition

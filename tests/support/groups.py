@@ -11,11 +11,14 @@ from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 
 
 def set_offsets(
-    bootstrap_servers: str, group_id: str, offsets: Mapping[tuple[str, int], int]
+    bootstrap_servers: str,
+    group_id: str,
+    offsets: Mapping[tuple[str, int], int],
+    texts: Mapping[tuple[str, int], str] | None = None,
 ) -> None:
-    """Sets offsets of a group without members, by topic and partition."""
+    """Sets offsets of a group without members, by topic and partition; with a text, if given."""
     wanted = {
-        TopicPartition(*place): OffsetAndMetadata(offset, "", -1)
+        TopicPartition(*place): OffsetAndMetadata(offset, (texts or {}).get(place, ""), -1)
         for place, offset in offsets.items()
     }
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:

@@ -13,6 +13,7 @@ from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import OffsetsLostError
@@ -187,6 +188,7 @@ def running(
     *,
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 20_000,
+    source: MirroredSource | None = None,
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block.
@@ -196,6 +198,7 @@ def running(
         max_members: maximum number of group members.
         checkpoint: what an earlier run has left; None for an empty one.
         group_timeout_ms: milliseconds that calls to the group may take.
+        source: the cluster that is read, if it is another one.
         options: replace fields of the writer's settings.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
@@ -210,6 +213,7 @@ def running(
             group_timeout_ms=group_timeout_ms,
             watch=lambda: True,
             prepared_ms=_now_ms(),
+            source=source,
         )
         try:
             yield Runs(flow, run, files)

@@ -37,8 +37,7 @@ def _commit(
     with flow.wire() as wire:
         topics = cluster.topics(wire, {topic for topic, _ in offsets}, deadline())
         ids = {name: topic.topic_id for name, topic in topics.items()}
-        known = KnownPartitions().including(offsets, ids)
-        texts = {place: known.metadata(place[0], staged=staged.get(place)) for place in offsets}
+        texts = KnownPartitions(staged=staged).including(offsets, ids).texts(offsets)
         codes = commit_offsets(
             wire, flow.group_id, nobody, offsets, ids, deadline(), metadata=texts
         )

@@ -6,7 +6,9 @@ import pytest
 
 from spark_eos import errors
 from spark_eos.batch import plan
+from spark_eos.batch.offset_gap import check_no_gap
 from spark_eos.batch.plan import BatchRange, task_count
+from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.kafka.offset_metadata import KnownPartitions
 from spark_eos.kafka.transactions import MemberIdentity
 
@@ -39,7 +41,7 @@ _MEMBER = MemberIdentity("m", 1, "spark-eos-0")
 
 def test_progress_at_and_beyond_the_range_is_fine() -> None:
     batch = BatchRange(1, {("a", 0): 5, ("a", 1): 5}, {("a", 0): 8, ("a", 1): 8, ("a", 2): 3})
-    plan.check_no_gap("g", batch, {("a", 0): 5, ("a", 1): 9})
+    check_no_gap("g", batch, {("a", 0): 5, ("a", 1): 9}, SourcePlaces())
     known = KnownPartitions().including([("a", 0), ("a", 1)], {})
     planned = plan.batch_plan(batch, {("a", 0): 6}, {("a", 0): _MEMBER}, {"a": _TOPIC}, known)
     expected = plan.PartitionPlan(_TOPIC, 5, 8, 6, _MEMBER, known.metadata("a"))
@@ -47,10 +49,11 @@ def test_progress_at_and_beyond_the_range_is_fine() -> None:
 
 
 def test_a_dropped_partition_needs_no_check() -> None:
-    plan.check_no_gap("g", BatchRange(3, {("gone", 0): 5}, {("a", 0): 8}), {("a", 0): 1})
+    batch = BatchRange(3, {("gone", 0): 5}, {("a", 0): 8})
+    check_no_gap("g", batch, {("a", 0): 1}, SourcePlaces())
 
 
 def test_a_gap_is_refused() -> None:
     batch = BatchRange(2, {("a", 0): 5}, {("a", 0): 8})
     with pytest.raises(errors.OffsetGapError, match="offsets 3 to 4 would never be written"):
-        plan.check_no_gap("g", batch, {("a", 0): 3})
+        check_no_gap("g", batch, {("a", 0): 3}, SourcePlaces())

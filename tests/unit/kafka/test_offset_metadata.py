@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from spark_eos.kafka.offset_metadata import (
     CommittedOffset,
     Doubt,
     KnownPartitions,
+    SourcePartition,
     StagedBatch,
 )
 
@@ -36,9 +38,9 @@ def test_each_offset_tells_of_all_partitions_of_its_topic(
 
 
 def test_a_doubt_is_told_of_its_partition_only() -> None:
-    known = KnownPartitions().including([("a", 0), ("a", 1)], {})
-    text = known.metadata("a", Doubt(3, 9))
-    found = {("a", 0): CommittedOffset(9, text), ("a", 1): CommittedOffset(9, known.metadata("a"))}
+    known = KnownPartitions(doubts={("a", 0): Doubt(3, 9)}).including([("a", 0), ("a", 1)], {})
+    texts = known.texts([("a", 0), ("a", 1)])
+    found = {place: CommittedOffset(9, text) for place, text in texts.items()}
     assert KnownPartitions.of(found).doubts == {("a", 0): Doubt(3, 9)}
 
 
@@ -47,20 +49,39 @@ _STAGED = StagedBatch(str(uuid.UUID(int=1)), 7, "7-ab12cd34", 1_000, 32, "00d1e4
 
 @pytest.mark.parametrize("staged", [_STAGED, _STAGED._replace(copy=None, rows=0)])
 def test_a_staged_batch_is_told_by_the_offset_that_has_it(staged: StagedBatch) -> None:
-    known = KnownPartitions().including([("a", 0), ("a", 1)], {})
-    ledger, bucket = known.metadata("a", staged=staged), known.metadata("a")
+    known = KnownPartitions(staged={("a", 0): staged}).including([("a", 0), ("a", 1)], {})
+    texts = known.texts([("a", 0), ("a", 1)])
     found = KnownPartitions.of(
-        {("a", 0): CommittedOffset(7, ledger), ("a", 1): CommittedOffset(7 << 32, bucket)}
+        {
+            ("a", 0): CommittedOffset(7, texts["a", 0]),
+            ("a", 1): CommittedOffset(7 << 32, texts["a", 1]),
+        }
     )
     assert found == KnownPartitions(known.partitions, staged={("a", 0): staged})
     more = found.including([("b", 0)], {"b": uuid.uuid4()})
     assert more.staged == found.staged
-    # Each batch has to be named for itself: no text takes over an older one.
-    assert more.metadata("b") == KnownPartitions(more.partitions, more.topics).metadata("b")
+    assert more.texts([("b", 0)]) == {("b", 0): more.metadata("b")}
+
+
+def _with(
+    topic: str,
+    staged: StagedBatch | None,
+    source: SourcePartition | None,
+    doubt: Doubt,
+    known: KnownPartitions | None = None,
+) -> str:
+    place = (topic, 0)
+    full = replace(
+        known or KnownPartitions(),
+        doubts={place: doubt},
+        staged={} if staged is None else {place: staged},
+        sources={} if source is None else {place: source},
+    )
+    return full.texts([place])[place]
 
 
 def test_a_staged_batch_is_written_by_its_fields_names() -> None:
-    text = KnownPartitions().metadata("a", Doubt(3, 9), _STAGED)
+    text = _with("a", _STAGED, None, Doubt(3, 9))
     assert json.loads(text) == {
         "spark-eos": 1,
         "partitions": "",
@@ -93,6 +114,8 @@ def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
 
 
 _LARGEST = _STAGED._replace(batch=2**31, copy=f"{2**31}-ab12cd34", rows=2**62, buckets=2**31)
+# Names of topics have at most 249 characters, ids of clusters 22.
+_LONGEST = SourcePartition("c" * 22, "t" * 249, uuid.uuid4(), 2**31)
 
 
 def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
@@ -100,13 +123,14 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
     ids = {topic: uuid.uuid4() for topic, _ in partitions}
     known = KnownPartitions().including(partitions, ids)
     # offset.metadata.max.bytes, unless set.
-    assert len(known.metadata("topic-1", Doubt(2**62, 2**62), _LARGEST)) < 4_096
+    for staged, source in ((_LARGEST, None), (None, _LONGEST)):
+        assert len(_with("topic-1", staged, source, Doubt(2**62, 2**62), known)) < 4_096
 
 
 def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
     known = KnownPartitions().including([("a", index) for index in range(0, 9_000, 2)], {})
-    text = known.metadata("a", Doubt(2**62, 2**62), _LARGEST)
-    assert len(text) < 4_096
+    text = _with("a", _LARGEST, None, Doubt(2**62, 2**62), known)
+    assert max(len(text), len(_with("a", None, _LONGEST, Doubt(2**62, 2**62), known))) < 4_096
     # Rather too many are taken for known than too few.
     assert KnownPartitions.of({("a", 0): CommittedOffset(1, text)}).partitions >= known.partitions
 

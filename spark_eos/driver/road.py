@@ -1,0 +1,48 @@
+"""A query keeps the road on which it was begun: on another one its offsets mean something else."""
+
+from spark_eos.driver.checkpoint_note import MIRRORED, STAGED, Note
+from spark_eos.errors import CheckpointError
+from spark_eos.kafka.offset_metadata import KnownPartitions
+
+
+def check_note(note: Note, delivery: str) -> None:
+    """Refuses to go on with a checkpoint on another road.
+
+    Args:
+        note: The checkpoint's note.
+        delivery: The road of the run.
+
+    Raises:
+        CheckpointError: The query has written on another road.
+    """
+    if note.group_id is not None and note.delivery != delivery:
+        raise _other_road(note.delivery, delivery)
+
+
+def check_offsets(known: KnownPartitions, query_id: str, delivery: str) -> None:
+    """Refuses to go on with a group on another road, whatever became of the checkpoint's note.
+
+    Args:
+        known: What the texts of the group's offsets tell.
+        query_id: Spark's id of the query.
+        delivery: The road of the run.
+
+    Raises:
+        CheckpointError: The group's offsets are those of another road.
+    """
+    if known.sources and delivery != MIRRORED:
+        raise _other_road(MIRRORED, delivery)
+    own = any(batch.query == query_id for batch in known.staged.values())
+    if (own and delivery != STAGED) or (known.staged and delivery == MIRRORED):
+        raise _other_road(STAGED, delivery)
+
+
+def _other_road(noted: str, wanted: str) -> CheckpointError:
+    cure = f"set delivery={noted!r}"
+    if MIRRORED in (noted, wanted):
+        cure += f", {'with' if noted == MIRRORED else 'without'} source_kafka"
+    return CheckpointError(
+        f"the query of this checkpoint or group has written with delivery={noted!r}, and would "
+        f"now write with delivery={wanted!r}, whose offsets mean something else: {cure}; or begin "
+        "with another checkpoint_location and another group_id"
+    )

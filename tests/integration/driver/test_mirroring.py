@@ -1,0 +1,237 @@
+"""The mirrored road's driver and tasks, with the source in another cluster: no Spark here."""
+
+import contextlib
+
+import pytest
+
+from spark_eos.errors import (
+    CheckpointError,
+    ConfigurationError,
+    FencedByNewerRunError,
+    OffsetGapError,
+    OffsetsLostError,
+)
+from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos.testing import EmbeddedKafka
+from support.groups import delete_offsets, set_offsets
+from support.mirroring import MirroredFlow, mirrored_run
+from support.runs import Checkpoint, running
+
+
+def test_batches_and_restarts(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        report = runs.batch(10, 20)
+        assert report.delivery == "mirrored"
+        assert [(p.topic, p.partition, p.end) for p in report.partitions] == [
+            (flow.source, 0, 10),
+            (flow.source, 1, 20),
+        ]
+        runs.batch(10, 30, without_output=4)
+        checkpoint = runs.checkpoint
+    assert flow.committed() == {0: 10, 1: 30}
+    with mirrored_run(flow, checkpoint=checkpoint) as runs:
+        runs.batch(15, 30)
+    assert flow.committed() == {0: 15, 1: 30}
+    expected = [*(f"0/{n}" for n in range(15)), *(f"1/{n}" for n in range(26))]
+    assert sorted(flow.values()) == sorted(expected)
+    assert flow.open_transactions() == []
+
+
+def test_a_lost_checkpoint_is_survived(mirrored_flow: MirroredFlow) -> None:
+    with mirrored_run(mirrored_flow) as runs:
+        runs.batch(10, 20)
+    with mirrored_run(mirrored_flow) as runs:
+        # From the start of the topic: what is written already is skipped.
+        report = runs.batch(12, 20)
+    assert (report.rows_written, report.rows_skipped) == (2, 30)
+    _written_once(mirrored_flow, 12, 20)
+
+
+def _written_once(flow: MirroredFlow, *ends: int) -> None:
+    """Checks that each row up to the ends is in the output once, and committed."""
+    expected = sorted(f"{p}/{offset}" for p, end in enumerate(ends) for offset in range(end))
+    assert sorted(flow.values()) == expected
+    assert flow.committed() == dict(enumerate(ends))
+    assert flow.open_transactions() == []
+
+
+def test_a_second_run_that_comes_and_goes(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as first:
+        first.batch(5, 5)
+
+        def overtake() -> None:
+            with mirrored_run(flow, checkpoint=first.checkpoint) as second:
+                second.batch(10, 10)
+
+        report = first.batch(10, 10, while_planned=overtake)
+    assert (report.rounds, report.rows_written, report.rows_skipped) == (2, 0, 10)
+    _written_once(flow, 10, 10)
+
+
+def test_a_second_run_that_stays_fences_the_first(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as first, contextlib.ExitStack() as stack:
+        first.batch(5, 5)
+
+        def overtake() -> None:
+            second = stack.enter_context(mirrored_run(flow, checkpoint=first.checkpoint))
+            second.batch(12, 12)
+
+        with pytest.raises(FencedByNewerRunError):
+            first.batch(12, 12, while_planned=overtake)
+    _written_once(flow, 12, 12)
+
+
+def test_partitions_are_added_and_so_are_progress_partitions(
+    mirrored_flow: MirroredFlow,
+) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(5, 5)
+        flow.other.add_partitions(flow.source, 5)
+        runs.batch(5, 6, 7, 8, 9)
+        assert sorted(flow.progress_offsets()) == [0, 1, 2, 3, 4]
+        runs.batch(6, 6, 8, 8, 9)
+    _written_once(flow, 6, 6, 8, 8, 9)
+
+
+def test_a_topic_of_the_same_name_may_be_the_target(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    flow.broker.create_topic(flow.source, flow.partitions)
+    with mirrored_run(flow, topic=flow.source) as runs:
+        runs.batch(3, 3)
+    assert len(flow.values(flow.source)) == 6
+
+
+# Lost, moved, of something else --------------------------------------------------------------
+
+
+def _delete(flow: MirroredFlow, *numbers: int) -> None:
+    delete_offsets(flow.bootstrap_servers, flow.group_id, [(flow.progress, n) for n in numbers])
+
+
+def test_a_lost_offset_is_restored_from_the_checkpoint(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    _delete(flow, 1)
+    with mirrored_run(flow, checkpoint=runs.checkpoint) as again:
+        again.batch(11, 21)
+    _written_once(flow, 11, 21)
+
+
+def test_a_lost_offset_is_refused_without_the_checkpoint(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    _delete(flow, 1)
+    with (
+        mirrored_run(flow) as again,
+        pytest.raises(OffsetsLostError, match=rf"whether {flow.source}-1 is new is not known"),
+    ):
+        again.batch(11, 21)
+    assert len(flow.values()) == 30
+
+
+def test_a_recreated_source_is_refused(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+        flow.recreate(flow.source)
+        with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"):
+            runs.batch(11, 21)
+    # Also without the checkpoint, which knows its id: the offsets' texts do.
+    with (
+        mirrored_run(flow) as runs,
+        pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"),
+    ):
+        runs.batch(11, 21)
+    assert len(flow.values()) == 30
+
+
+def test_a_source_recreated_while_tasks_write_is_told(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with (
+        mirrored_run(flow) as runs,
+        pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"),
+    ):
+        runs.batch(10, 20, while_planned=lambda: flow.recreate(flow.source))
+
+
+def test_a_recreated_progress_topic_is_refused(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    flow.recreate(flow.progress)
+    with (
+        mirrored_run(flow, checkpoint=runs.checkpoint) as again,
+        pytest.raises(OffsetsLostError, match=f"'{flow.progress}' was deleted and recreated"),
+    ):
+        again.batch(11, 21)
+    assert len(flow.values()) == 30
+
+
+def test_a_gap_is_refused(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    _set(flow, 0, 4)
+    command = f"spark-eos progress --group-id {flow.group_id} --set {flow.source}:0=10"
+    with (
+        mirrored_run(flow, checkpoint=runs.checkpoint) as again,
+        pytest.raises(OffsetGapError, match=f"{flow.source}-0 .*offsets 4 to 9.*{command}"),
+    ):
+        again.batch(11, 21)
+
+
+def _set(flow: MirroredFlow, number: int, offset: int, text: str | None = None) -> None:
+    place = (flow.progress, number)
+    texts = {place: flow.progress_offsets()[number].metadata if text is None else text}
+    set_offsets(flow.bootstrap_servers, flow.group_id, {place: offset}, texts)
+
+
+def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    text = flow.progress_offsets()[0].metadata
+    place = (flow.progress, 0)
+    source = KnownPartitions.of({place: CommittedOffset(10, text)}).sources[place]
+    _set(flow, 0, 10, text.replace(source.cluster, "elsewhere"))
+    for checkpoint in (runs.checkpoint, None):
+        with (
+            mirrored_run(flow, checkpoint=checkpoint) as again,
+            pytest.raises(ConfigurationError, match="of cluster 'elsewhere', and source_kafka"),
+        ):
+            again.batch(11, 21)
+
+
+def test_another_progress_topic_is_refused(
+    mirrored_flow: MirroredFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    before = flow.progress
+    monkeypatch.setattr(MirroredFlow, "progress", f"{before}-2")
+    with (
+        mirrored_run(flow) as again,
+        pytest.raises(ConfigurationError, match=f"set progress_topic='{before}'"),
+    ):
+        again.batch(11, 21)
+
+
+def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    embedded_kafka.create_topic(flow.source, flow.partitions)
+    for checkpoint in (runs.checkpoint, Checkpoint(flow)):
+        with (
+            running(flow, checkpoint=checkpoint) as direct,
+            pytest.raises(CheckpointError, match="delivery='mirrored', with source_kafka"),
+        ):
+            direct.batch(11, 21)
+    assert len(flow.values()) == 30

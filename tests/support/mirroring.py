@@ -1,0 +1,86 @@
+"""A flow whose source is in another cluster than its target and its group."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver.mirroring import MirroredSource
+from spark_eos.driver.progress_topic import ProgressTopic
+from spark_eos.kafka import offsets
+from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos.testing import EmbeddedKafka
+from support.flow import Flow
+from support.members import deadline
+from support.runs import Checkpoint, Runs, running
+
+
+@dataclass
+class MirroredFlow(Flow):
+    """As `Flow`; ``broker`` has the target and the group, ``other`` the source."""
+
+    other: EmbeddedKafka = field(kw_only=True)
+    source_through: str | None = None  # a proxy's address
+
+    def __post_init__(self) -> None:
+        self.broker.create_topic(self.target, self.partitions)
+        self.other.create_topic(self.source, self.partitions)
+
+    @property
+    def source_servers(self) -> str:
+        """Where the source is produced to and read."""
+        return self.source_through or self.other.bootstrap_servers
+
+    @property
+    def source_kafka(self) -> dict[str, Any]:
+        """Client settings of the source's cluster."""
+        return {"bootstrap.servers": self.source_servers}
+
+    @property
+    def progress(self) -> str:
+        """The progress topic."""
+        return f"progress-{self.name}"
+
+    def options(self) -> dict[str, Any]:
+        """See `Flow`."""
+        more = {"source_kafka": self.source_kafka, "progress_topic": self.progress}
+        return {**super().options(), **more}
+
+    def recreate(self, topic: str, partitions: int | None = None) -> None:
+        """See `Flow`; the source is in its own cluster."""
+        broker = self.other if topic == self.source else self.broker
+        broker.delete_topic(topic)
+        broker.create_topic(topic, partitions or self.partitions)
+
+    def progress_offsets(self) -> dict[int, CommittedOffset]:
+        """The group's offsets of the progress topic, by partition."""
+        with self.wire() as wire:
+            found = offsets.all_group_offsets(wire, self.group_id, deadline())
+        return {index: one for (topic, index), one in found.items() if topic == self.progress}
+
+    def committed(self, *, stable: bool = True) -> dict[int, int]:
+        """The group's progress in the source topic, by source partition."""
+        del stable
+        found = {(self.progress, index): one for index, one in self.progress_offsets().items()}
+        sources = KnownPartitions.of(found).sources
+        return {
+            source.partition: found[place].offset
+            for place, source in sources.items()
+            if source.topic == self.source
+        }
+
+
+@contextmanager
+def mirrored_run(
+    flow: MirroredFlow,
+    *,
+    checkpoint: Checkpoint | None = None,
+    partitions: int = 2,
+    **options: Any,
+) -> Iterator[Runs]:
+    """A run that ends with the block; ``partitions`` of the progress topic, if it is missing."""
+    topic = ProgressTopic(flow.progress, partitions)
+    source = MirroredSource(ClientSettings(flow.source_kafka), topic)
+    with running(flow, checkpoint=checkpoint, source=source, **options) as runs:
+        yield runs
