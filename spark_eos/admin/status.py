@@ -1,9 +1,10 @@
 """A query's state as its cluster reports it: group, offsets, open transactions. Read-only."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from spark_eos.admin.mirrored_progress import MirroredPartition, mirrored_partitions
 from spark_eos.admin.staged_status import StagedStatus, progress_topics, staged_status
 from spark_eos.driver.preflight import offset_commit_version
 from spark_eos.errors import SparkEosError, UnsupportedBrokerError
@@ -95,7 +96,9 @@ class Status:
         taken_at: Time of the request, in seconds since 1970.
         group: State, epochs and members.
         partitions: All partitions of topics in which the group has offsets or assignments, except
-            progress topics: their offsets are no positions in a log.
+            progress topics: their offsets are no positions in their log. Of a mirrored query, the
+            source partitions that they stand for.
+        mirrored: The source partitions of a mirrored query; empty for any other one.
         staged: The last staged batch; None if the query does not stage its batches.
         transactions: Open transactions, oldest first.
         cluster: The brokers' versions.
@@ -106,9 +109,17 @@ class Status:
     taken_at: float
     group: groups.DescribedGroup
     partitions: tuple[PartitionStatus, ...]
+    mirrored: tuple[MirroredPartition, ...]
     staged: StagedStatus | None
     transactions: tuple[OpenTransaction, ...]
     cluster: ClusterStatus
+
+    @property
+    def delivery(self) -> str | None:
+        """The query's road, "mirrored" or "staged"; None if the group's offsets don't tell."""
+        if self.mirrored:
+            return "mirrored"
+        return None if self.staged is None else "staged"
 
     @property
     def lag(self) -> int:
@@ -117,7 +128,13 @@ class Status:
 
 
 def query_status(
-    wire: Wire, bootstrap_servers: str, group_id: str, prefix: str, deadline: Deadline
+    wire: Wire,
+    bootstrap_servers: str,
+    group_id: str,
+    prefix: str,
+    deadline: Deadline,
+    *,
+    source_wire: Wire | None = None,
 ) -> Status:
     """Asks the cluster about a query, without joining, fencing or creating anything.
 
@@ -129,6 +146,7 @@ def query_status(
         group_id: The query's group.
         prefix: The query's ``transactional_id_prefix``.
         deadline: For all calls together.
+        source_wire: Connections to the cluster that a mirrored query reads, for its lag.
 
     Raises:
         UnknownGroupError: There is no such group; the text counts its open transactions, if any.
@@ -155,12 +173,17 @@ def query_status(
         )
     # Committed offsets first, so that none is newer than its partition's end.
     committed = all_group_offsets(wire, group_id, deadline)
+    mirrored = mirrored_partitions(committed)
     return Status(
         group_id=group_id,
         prefix=prefix,
         taken_at=time.time(),
         group=group,
-        partitions=_partitions(wire, committed, group, deadline),
+        partitions=(
+            *_partitions(wire, committed, group, deadline),
+            *_mirrored(source_wire, mirrored, group, deadline),
+        ),
+        mirrored=mirrored,
         staged=staged_status(committed),
         transactions=transactions,
         cluster=cluster_status(wire, bootstrap_servers, deadline),
@@ -173,7 +196,8 @@ def _partitions(
     group: groups.DescribedGroup,
     deadline: Deadline,
 ) -> tuple[PartitionStatus, ...]:
-    left_out = progress_topics(committed)
+    mirrored = {one.place[0] for one in mirrored_partitions(committed)}
+    left_out = progress_topics(committed) | mirrored
     offsets = {place: one.offset for place, one in committed.items() if place[0] not in left_out}
     members = {
         partition: member.member_id
@@ -198,6 +222,30 @@ def _partitions(
             )
         )
     return tuple(found)
+
+
+def _mirrored(
+    wire: Wire | None,
+    mirrored: tuple[MirroredPartition, ...],
+    group: groups.DescribedGroup,
+    deadline: Deadline,
+) -> Iterator[PartitionStatus]:
+    members = {place: m.member_id for m in group.members for place in m.assigned or ()}
+    topics = {one.source.topic for one in mirrored}
+    ends: Mapping[tuple[str, int], EndOffsets | None] = {}
+    if wire is not None:
+        ends = end_offsets(wire, topics, deadline)
+    for one in mirrored:
+        source = one.source
+        end = ends.get((source.topic, source.partition))
+        yield PartitionStatus(
+            topic=source.topic,
+            partition=source.partition,
+            committed=one.offset,
+            last_stable=end.last_stable if end else None,
+            high_watermark=end.high_watermark if end else None,
+            member=members.get(one.place),
+        )
 
 
 def cluster_status(wire: Wire, bootstrap_servers: str, deadline: Deadline) -> ClusterStatus:

@@ -12,6 +12,7 @@ COMMANDS = {
     "broker": "spark_eos.cli.broker:broker",
     "demo": "spark_eos.cli.demo:demo",
     "jars": "spark_eos.cli.jars:jars",
+    "progress": "spark_eos.cli.progress:progress",
     "status": "spark_eos.cli.status:status",
     "verify": "spark_eos.cli.verify:verify_command",
 }

@@ -24,8 +24,8 @@ def as_json(status: Status) -> str:
         "members": [_member(member) for member in status.group.members],
         "partitions": [_partition(partition) for partition in status.partitions],
         "lag": status.lag,
-        # Only staging shows in the group's offsets.
-        "delivery": None if status.staged is None else "staged",
+        # Null if nothing in the group's offsets tells, as on the direct road.
+        "delivery": status.delivery,
         "staged": None if status.staged is None else _staged(status.staged),
         "transactional_id_prefix": status.prefix,
         "open_transactions": [_transaction(t, status.taken_at) for t in status.transactions],

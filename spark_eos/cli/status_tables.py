@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spark_eos.admin.mirrored_progress import MirroredPartition
 from spark_eos.admin.staged_status import StagedStatus
 from spark_eos.admin.status import ClusterStatus, PartitionStatus, Status
 from spark_eos.client.printable import printable
@@ -109,9 +110,11 @@ def _headline(status: Status) -> Text:
         line.append(", classic protocol: no spark-eos query uses this group")
     else:
         line.append(f", group epoch {group.epoch}, assignment epoch {group.assignment_epoch}")
-    if status.staged is not None:
-        line.append(", delivery staged")
+    if status.delivery is not None:
+        line.append(f", delivery {status.delivery}")
     line.append(f", {count(len(group.members), 'member')}, lag {status.lag:,}")
+    if status.mirrored and all(partition.lag is None for partition in status.partitions):
+        line.append(" (of the source only with --source-bootstrap-servers)")
     return line
 
 
@@ -152,6 +155,15 @@ def _partitions(found: Iterable[PartitionStatus], names: dict[str, str]) -> Tabl
             None if one.member is None else names[one.member],
             one.assignment_epoch,
         )
+    return table
+
+
+def progress_table(found: Iterable[MirroredPartition]) -> Table:
+    """Returns a table of a mirrored query's source partitions."""
+    table = _table("topic", "partition>", "next offset>", "progress topic", "progress>", "cluster")
+    for one in found:
+        source = one.source
+        _row(table, source.topic, source.partition, one.offset, *one.place, source.cluster)
     return table
 
 

@@ -121,6 +121,7 @@ def run_job(
     try:
         sink = _JobSink(
             kafka=options.kafka,
+            source_kafka=options.source_kafka,
             group_id=options.group_id,
             topic=options.target,
             checkpoint_location=options.checkpoint_location,

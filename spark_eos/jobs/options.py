@@ -28,6 +28,8 @@ class JobOptions:
         log_format: ``text`` or ``json``.
         metrics_port: Port of the Prometheus metrics; None to serve none.
         metrics_address: Interface to serve the metrics on.
+        source_kafka: Client settings of the cluster that has the source topics; None if it is the
+            target's.
 
     Example:
         >>> JobOptions(
@@ -54,6 +56,7 @@ class JobOptions:
     log_format: str = "text"
     metrics_port: int | None = None
     metrics_address: str = "127.0.0.1"
+    source_kafka: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 def _settings(
@@ -147,6 +150,66 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
         command(kafka={**kafka_config, "bootstrap.servers": bootstrap_servers, **kafka}, **rest)
 
     return decorated(with_options, _CLIENT)
+
+
+_SOURCE_CLIENT: Final = (
+    click.option(
+        "--source-bootstrap-servers",
+        metavar="HOST:PORT,...",
+        help="The Kafka cluster that has the source topics, if it is another one.",
+    ),
+    click.option(
+        "--source-kafka",
+        "source_settings",
+        multiple=True,
+        callback=_settings,
+        metavar="KEY=VALUE",
+        help="Client setting for that cluster; repeatable.",
+    ),
+    click.option(
+        "--source-kafka-config",
+        type=click.Path(path_type=Path),
+        callback=_file_settings,
+        metavar="FILE",
+        help="File of client settings for that cluster, one KEY=VALUE per line.",
+    ),
+)
+
+
+def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds options for a client of the source's cluster, received as ``source_kafka``.
+
+    The command gets None if the source is in the cluster of `client_options`.
+
+    Example:
+        >>> @click.command()
+        ... @source_client_options
+        ... def show(source_kafka):
+        ...     print(source_kafka)
+        >>> show(["--source-bootstrap-servers", "a:9092"], standalone_mode=False)
+        {'bootstrap.servers': 'a:9092'}
+    """
+
+    @functools.wraps(command)
+    def with_options(
+        *,
+        source_bootstrap_servers: str | None,
+        source_settings: Mapping[str, str],
+        source_kafka_config: Mapping[str, str],
+        **rest: Any,
+    ) -> None:
+        source = None
+        if source_bootstrap_servers is not None:
+            servers = {"bootstrap.servers": source_bootstrap_servers}
+            source = {**source_kafka_config, **servers, **source_settings}
+        elif source_settings or source_kafka_config:
+            raise click.UsageError(
+                "--source-kafka and --source-kafka-config are for the cluster that "
+                "--source-bootstrap-servers names: give it too."
+            )
+        command(source_kafka=source, **rest)
+
+    return decorated(with_options, _SOURCE_CLIENT)
 
 
 def decorated(
@@ -259,6 +322,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         metrics_port: int | None,
         metrics_address: str,
         kafka: Mapping[str, str],
+        source_kafka: Mapping[str, str] | None,
         **rest: Any,
     ) -> None:
         if available_now and trigger is not None:
@@ -280,7 +344,8 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             log_format=log_format,
             metrics_port=metrics_port,
             metrics_address=metrics_address,
+            source_kafka=source_kafka,
         )
         command(options=options, **rest)
 
-    return client_options(decorated(with_options, _OPTIONS))
+    return client_options(source_client_options(decorated(with_options, _OPTIONS)))

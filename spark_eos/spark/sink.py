@@ -26,7 +26,12 @@ from spark_eos.spark.columns import check_columns
 from spark_eos.spark.connect import ConnectRuntime
 from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
 from spark_eos.spark.sink_run import RunLimits, SinkRun, StagingPlace, runtime_of
-from spark_eos.spark.source import named_topics, read_from_offsets, source_partitions
+from spark_eos.spark.source import (
+    named_topics,
+    read_from_offsets,
+    source_partitions,
+    source_settings,
+)
 from spark_eos.spark.stream_writer import StreamWriters
 
 
@@ -153,7 +158,7 @@ class ExactlyOnceSink:
             worker_directory=worker_directory,
             fail_on_data_loss=fail_on_data_loss,
         )
-        self._source_client = None if source_kafka is None else ClientSettings(source_kafka)
+        self._source_client = None if source_kafka is None else source_settings(source_kafka)
         self._checkpoint_location = checkpoint_location
         self._limits = RunLimits(max_members, max_rounds, group_timeout_ms)
         self._wanted_delivery = delivery

@@ -38,6 +38,18 @@ _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
 
 
+def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
+    """Client settings of the cluster that is read.
+
+    Raises:
+        ConfigurationError: A setting can't be used; the text names ``source_kafka``.
+    """
+    try:
+        return ClientSettings(source_kafka)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"source_kafka: {error}") from error
+
+
 def check_source_options(
     starting_offsets: str, options: Mapping[str, str], client: ClientSettings
 ) -> None:

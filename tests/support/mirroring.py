@@ -55,18 +55,19 @@ class MirroredFlow(Flow):
 
     def progress_offsets(self) -> dict[int, CommittedOffset]:
         """The group's offsets of the progress topic, by partition."""
+        return {n: one for (topic, n), one in self._offsets().items() if topic == self.progress}
+
+    def _offsets(self) -> dict[tuple[str, int], CommittedOffset]:
         with self.wire() as wire:
-            found = offsets.all_group_offsets(wire, self.group_id, deadline())
-        return {index: one for (topic, index), one in found.items() if topic == self.progress}
+            return offsets.all_group_offsets(wire, self.group_id, deadline())
 
     def committed(self, *, stable: bool = True) -> dict[int, int]:
-        """The group's progress in the source topic, by source partition."""
+        """The group's progress in the source topic, by source partition, in any progress topic."""
         del stable
-        found = {(self.progress, index): one for index, one in self.progress_offsets().items()}
-        sources = KnownPartitions.of(found).sources
+        found = self._offsets()
         return {
             source.partition: found[place].offset
-            for place, source in sources.items()
+            for place, source in KnownPartitions.of(found).sources.items()
             if source.topic == self.source
         }
 
@@ -84,3 +85,11 @@ def mirrored_run(
     source = MirroredSource(ClientSettings(flow.source_kafka), topic)
     with running(flow, checkpoint=checkpoint, source=source, **options) as runs:
         yield runs
+
+
+def written_once(flow: MirroredFlow, *ends: int) -> None:
+    """Checks that each row up to the ends is in the output once, and committed."""
+    expected = sorted(f"{p}/{offset}" for p, end in enumerate(ends) for offset in range(end))
+    assert sorted(flow.values()) == expected
+    assert flow.committed() == dict(enumerate(ends))
+    assert flow.open_transactions() == []

@@ -24,9 +24,9 @@ def run(command: str, flow: Flow, *more: str, answer: str | None = None) -> Resu
     return result
 
 
-def document(flow: Flow) -> dict[str, Any]:
+def document(flow: Flow, *more: str) -> dict[str, Any]:
     """What ``spark-eos status --json`` prints."""
-    result = run("status", flow, "--json")
+    result = run("status", flow, "--json", *more)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert isinstance(found, dict)

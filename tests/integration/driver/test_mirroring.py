@@ -14,7 +14,7 @@ from spark_eos.errors import (
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.testing import EmbeddedKafka
 from support.groups import delete_offsets, set_offsets
-from support.mirroring import MirroredFlow, mirrored_run
+from support.mirroring import MirroredFlow, mirrored_run, written_once
 from support.runs import Checkpoint, running
 
 
@@ -45,15 +45,7 @@ def test_a_lost_checkpoint_is_survived(mirrored_flow: MirroredFlow) -> None:
         # From the start of the topic: what is written already is skipped.
         report = runs.batch(12, 20)
     assert (report.rows_written, report.rows_skipped) == (2, 30)
-    _written_once(mirrored_flow, 12, 20)
-
-
-def _written_once(flow: MirroredFlow, *ends: int) -> None:
-    """Checks that each row up to the ends is in the output once, and committed."""
-    expected = sorted(f"{p}/{offset}" for p, end in enumerate(ends) for offset in range(end))
-    assert sorted(flow.values()) == expected
-    assert flow.committed() == dict(enumerate(ends))
-    assert flow.open_transactions() == []
+    written_once(mirrored_flow, 12, 20)
 
 
 def test_a_second_run_that_comes_and_goes(mirrored_flow: MirroredFlow) -> None:
@@ -67,7 +59,7 @@ def test_a_second_run_that_comes_and_goes(mirrored_flow: MirroredFlow) -> None:
 
         report = first.batch(10, 10, while_planned=overtake)
     assert (report.rounds, report.rows_written, report.rows_skipped) == (2, 0, 10)
-    _written_once(flow, 10, 10)
+    written_once(flow, 10, 10)
 
 
 def test_a_second_run_that_stays_fences_the_first(mirrored_flow: MirroredFlow) -> None:
@@ -81,7 +73,7 @@ def test_a_second_run_that_stays_fences_the_first(mirrored_flow: MirroredFlow) -
 
         with pytest.raises(FencedByNewerRunError):
             first.batch(12, 12, while_planned=overtake)
-    _written_once(flow, 12, 12)
+    written_once(flow, 12, 12)
 
 
 def test_partitions_are_added_and_so_are_progress_partitions(
@@ -94,7 +86,7 @@ def test_partitions_are_added_and_so_are_progress_partitions(
         runs.batch(5, 6, 7, 8, 9)
         assert sorted(flow.progress_offsets()) == [0, 1, 2, 3, 4]
         runs.batch(6, 6, 8, 8, 9)
-    _written_once(flow, 6, 6, 8, 8, 9)
+    written_once(flow, 6, 6, 8, 8, 9)
 
 
 def test_a_topic_of_the_same_name_may_be_the_target(mirrored_flow: MirroredFlow) -> None:
@@ -119,7 +111,7 @@ def test_a_lost_offset_is_restored_from_the_checkpoint(mirrored_flow: MirroredFl
     _delete(flow, 1)
     with mirrored_run(flow, checkpoint=runs.checkpoint) as again:
         again.batch(11, 21)
-    _written_once(flow, 11, 21)
+    written_once(flow, 11, 21)
 
 
 def test_a_lost_offset_is_refused_without_the_checkpoint(mirrored_flow: MirroredFlow) -> None:

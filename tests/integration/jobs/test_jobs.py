@@ -25,6 +25,7 @@ from spark_eos.jobs.options import JobOptions
 from spark_eos.testing.broker_properties import free_ports
 from support.flow import Flow
 from support.jobs import ROOT
+from support.mirroring import MirroredFlow
 from support.queries import relay, until
 
 # Through spark-submit -----------------------------------------------------------------------------
@@ -131,6 +132,36 @@ def test_relay_job_copies_all_of_a_record_until_sigterm(flow: Flow) -> None:
         assert message.timestamp() == (TIMESTAMP_CREATE_TIME, timestamp)
     # Sooner than any session timeout: they have left.
     until(lambda: not flow.members(), lambda: "members leave", 5)
+
+
+@pytest.mark.slow
+def test_relay_job_copies_from_cluster_to_cluster(
+    new_mirrored_flow: Callable[..., MirroredFlow],
+) -> None:
+    flow = new_mirrored_flow(partitions=3)
+    # The same name in both clusters, and no key: each record stays in its partition all the same.
+    flow.broker.create_topic(flow.source, 3)
+    flow.produce(range(30_000))
+    given = [
+        *("--source-bootstrap-servers", flow.source_servers),
+        *("--bootstrap-servers", flow.bootstrap_servers),
+        *("--group-id", flow.group_id),
+        *("--source", flow.source, "--target", flow.source, "--keep-partitions"),
+        *("--checkpoint-location", flow.checkpoint),
+        *("--max-offsets-per-trigger", "3000", "--trigger", "100 milliseconds"),
+    ]
+    with submit("relay", *given) as process:
+        until(lambda: sum(flow.committed().values()) > 6_000, lambda: "some records", 120)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    with submit("relay", *given[:-2], "--available-now") as process:
+        out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    copied = flow.written(flow.source)
+    assert [(m.partition(), int(m.value() or b"")) for m in copied] == [
+        (partition, number) for partition in range(3) for number in range(partition, 30_000, 3)
+    ]
+    assert flow.open_transactions() == []
 
 
 def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:

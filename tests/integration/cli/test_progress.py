@@ -1,0 +1,124 @@
+"""``spark-eos progress`` and ``spark-eos status`` of a mirrored query."""
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_eos.cli import main
+from spark_eos.errors import OffsetsLostError, WriteError
+from support.groups import delete_offsets
+from support.mirroring import MirroredFlow, mirrored_run, written_once
+from support.operating import document, run
+from support.runs import Checkpoint
+
+
+def _source(flow: MirroredFlow) -> list[str]:
+    return ["--source-bootstrap-servers", flow.source_servers]
+
+
+def _set(flow: MirroredFlow, *arguments: str) -> Result:
+    return run("progress", flow, *arguments)
+
+
+@pytest.fixture
+def written(mirrored_flow: MirroredFlow) -> MirroredFlow:
+    """A mirrored query that was stopped at offsets 10 and 20."""
+    with mirrored_run(mirrored_flow) as runs:
+        runs.batch(10, 20)
+    return mirrored_flow
+
+
+def test_status_and_progress_name_the_source(written: MirroredFlow) -> None:
+    flow = written
+    flow.produce(range(15), partition=0)
+    flow.produce(range(20), partition=1)
+    found = document(flow)
+    assert found["delivery"] == "mirrored"
+    assert [
+        (p["topic"], p["partition"], p["committed_offset"], p["lag"]) for p in found["partitions"]
+    ] == [
+        (flow.source, 0, 10, None),
+        (flow.source, 1, 20, None),
+    ]
+    assert [p["lag"] for p in document(flow, *_source(flow))["partitions"]] == [5, 0]
+    shown = " ".join(run("status", flow, *_source(flow)).stdout.split())
+    assert ", delivery mirrored, 0 members, lag 5" in shown
+    shown = " ".join(run("status", flow).stdout.split())
+    assert "lag 0 (of the source only with --source-bootstrap-servers)" in shown
+    rows = [line.split() for line in run("progress", flow).stdout.splitlines()]
+    assert [row[:5] for row in rows if row[0] == flow.source] == [
+        [flow.source, "0", "10", flow.progress, "0"],
+        [flow.source, "1", "20", flow.progress, "1"],
+    ]
+
+
+def test_progress_is_set(written: MirroredFlow) -> None:
+    flow = written
+    place = f"{flow.source}:1"
+    assert "was 20, would be 15" in _set(flow, "--set", f"{place}=15", "--dry-run").stdout
+    assert flow.committed() == {0: 10, 1: 20}
+    assert _set(flow, "--set", f"{place}=15").stdout == f"{flow.source}-1: was 20, is 15\n"
+    # The operator's word: written again from there on.
+    with mirrored_run(flow) as runs:
+        report = runs.batch(10, 21)
+    assert (report.rows_written, report.rows_skipped) == (6, 25)
+
+
+def test_a_lost_progress_is_set(written: MirroredFlow) -> None:
+    flow = written
+    delete_offsets(flow.bootstrap_servers, flow.group_id, [(flow.progress, 1)])
+    result = _set(flow, "--set", f"{flow.source}:1=20")
+    assert result.exit_code == 1
+    assert "give --source-bootstrap-servers" in result.output
+    result = _set(flow, "--set", f"{flow.source}:1=20", *_source(flow))
+    assert result.stdout == f"{flow.source}-1: was unset, is 20\n"
+    with mirrored_run(flow) as runs:
+        runs.batch(12, 22)
+    written_once(flow, 12, 22)
+
+
+def test_a_mark_is_taken_off(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs, pytest.raises(WriteError, match="spark-eos progress"):
+        runs.batch(10, 0, tasks=[[(0, range(4))], [(0, range(4, 10))]])
+    with (
+        mirrored_run(flow) as runs,
+        pytest.raises(OffsetsLostError, match="may not all be written"),
+    ):
+        runs.batch(10, 0)
+    assert _set(flow, "--set", f"{flow.source}:0=10").exit_code == 0
+    with mirrored_run(flow) as runs:
+        runs.batch(12, 0)
+    assert flow.committed() == {0: 12, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "orders"], "'orders' is not of the form topic:partition=offset"),
+        (["--set", "a:0=1", "--set", "a:0=2"], "a:0 is given twice"),
+        (["--source-kafka", "acks=all"], "--source-bootstrap-servers names: give it too"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], message: str) -> None:
+    given = ["progress", "--bootstrap-servers", "localhost:1", "--group-id", "g"]
+    result = CliRunner().invoke(main, [*given, *arguments])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_what_can_not_be_set(written: MirroredFlow) -> None:
+    flow = written
+    result = _set(flow, "--set", f"{flow.source}:7=1", *_source(flow))
+    assert f"{flow.source}-7 does not exist in the source cluster" in result.output
+    with mirrored_run(flow, checkpoint=Checkpoint(flow)) as runs:
+        runs.batch(11, 20)
+        result = _set(flow, "--set", f"{flow.source}:0=0")
+    assert result.exit_code == 1
+    assert "stop the query first" in result.output
+    assert flow.committed() == {0: 11, 1: 20}
+
+
+def test_a_group_that_mirrors_nothing(mirrored_flow: MirroredFlow) -> None:
+    result = run("progress", mirrored_flow)
+    assert result.exit_code == 1
+    assert "has no offset of a mirrored query" in result.output
