@@ -70,9 +70,18 @@ class Acl:
         return f"{self.operation.value} on {what} {self.name!r}"
 
     @property
-    def only_to_create(self) -> bool:
-        """Whether it is needed only until the resource exists."""
-        return self.operation is Operation.CREATE
+    def only_until(self) -> str | None:
+        """Until when it is needed; None if always.
+
+        Example:
+            >>> Acl(ResourceType.TOPIC, "progress", Operation.CREATE).only_until
+            'the topic exists'
+        """
+        if self.operation is Operation.CREATE:
+            return f"the {self.resource.value} exists"
+        if self.operation is Operation.ALTER:
+            return f"the {self.resource.value} has a partition for each source partition"
+        return None
 
     @property
     def pattern_type(self) -> str:
@@ -198,8 +207,10 @@ def acls_for(
     sources: Collection[str],
     targets: Collection[str],
     progress_topic: str | None = None,
+    *,
+    mirrored: bool = False,
 ) -> list[Acl]:
-    """Lists the ACLs that a purpose needs.
+    """Lists the ACLs that a purpose needs in the cluster of the target.
 
     Args:
         purpose: What the ACLs are needed for.
@@ -207,18 +218,22 @@ def acls_for(
         id_prefix: Prefix of the query's transactional ids.
         sources: Names of the source topics.
         targets: Names of the target topics.
-        progress_topic: Name of the progress topic of a query that stages its batches.
+        progress_topic: Name of the progress topic of a staged or mirrored query.
+        mirrored: Whether the sources are in another cluster: see `source_acls`.
 
     Example:
         >>> needed = acls_for(Purpose.QUERY, "g", "spark-eos/g/", ["in"], ["out"], "progress")
-        >>> [str(acl) for acl in needed if acl.only_to_create]
+        >>> [str(acl) for acl in needed if acl.only_until]
         ["Create on topic 'progress'"]
     """
     group = describe(ResourceType.GROUP, group_id)
+    sources = () if mirrored else sources
     # The group subscribes to it, as to the sources.
     subscribed = {*sources, *([] if progress_topic is None else [progress_topic])}
     if purpose is Purpose.QUERY:
         create = [] if progress_topic is None else [create_topic(progress_topic)]
+        if mirrored and progress_topic is not None:
+            create.append(Acl(ResourceType.TOPIC, progress_topic, Operation.ALTER))
         return [*query_acls(group_id, id_prefix, subscribed, targets), *create]
     if purpose in (Purpose.STATUS, Purpose.ABORT):
         # To describe a group, one must be allowed to describe its members' topics too.
@@ -230,6 +245,25 @@ def acls_for(
         return [*read, group, transactional_ids(id_prefix, Operation.DESCRIBE)]
     # Spark's consumers then join groups of their own, whose names end at random.
     return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]
+
+
+def source_acls(purpose: Purpose, sources: Iterable[str]) -> list[Acl]:
+    """Lists the ACLs that a purpose needs in the source cluster of a mirrored query.
+
+    Args:
+        purpose: What the ACLs are needed for.
+        sources: Names of the source topics.
+
+    Example:
+        >>> [str(acl) for acl in source_acls(Purpose.QUERY, ["in"])]
+        ["Read on topic 'in'"]
+    """
+    topics = sorted(set(sources))
+    if purpose in (Purpose.QUERY, Purpose.VERIFY):
+        return [read_topic(topic) for topic in topics]
+    if purpose is Purpose.STATUS:
+        return [describe(ResourceType.TOPIC, topic) for topic in topics]
+    return []
 
 
 def without_implied(acls: Iterable[Acl]) -> list[Acl]:

@@ -1,11 +1,11 @@
 """``spark-eos acls``."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
-from spark_eos.acls import Acl, Grantee, Purpose, acls_for, without_implied
+from spark_eos.acls import Acl, Grantee, Purpose, acls_for, source_acls, without_implied
 from spark_eos.cli.query import prefix_option
 from spark_eos.client.checks import check_text
 from spark_eos.errors import SparkEosError
@@ -41,7 +41,17 @@ from spark_eos.kafka.transactional_ids import id_prefix
 @click.option(
     "--progress-topic",
     metavar="TOPIC",
-    help="The query's progress_topic, if it stages its batches.",
+    help="The query's progress_topic, if it mirrors a cluster or stages its batches.",
+)
+@click.option(
+    "--source-bootstrap-servers",
+    metavar="HOST:PORT,...",
+    help="The cluster that a mirrored query reads. Needs --progress-topic.",
+)
+@click.option(
+    "--source-principal",
+    metavar="TYPE:NAME",
+    help="The client's principal there.  [default: --principal]",
 )
 @prefix_option
 @click.option(
@@ -67,6 +77,8 @@ def acls(
     sources: tuple[str, ...],
     targets: tuple[str, ...],
     progress_topic: str | None,
+    source_bootstrap_servers: str | None,
+    source_principal: str | None,
     prefix: str,
     purposes: tuple[str, ...],
     command_config: str | None,
@@ -86,34 +98,53 @@ def acls(
             check_text("--progress-topic", progress_topic)
     except SparkEosError as error:
         raise click.ClickException(str(error)) from error
-    if ":" not in principal:
-        raise click.BadParameter(
-            f"{principal!r} has no type; write it as User:{principal}", param_hint="--principal"
+    source_principal = source_principal or principal
+    _check_principal("--principal", principal)
+    _check_principal("--source-principal", source_principal)
+    mirrored = source_bootstrap_servers is not None
+    if mirrored and progress_topic is None:
+        raise click.UsageError(
+            "A query that reads another cluster keeps its progress in a progress topic: give "
+            "--progress-topic too."
         )
     ids = id_prefix(prefix, group_id)
-    found = without_implied(
-        acl
-        for purpose in purposes
-        for acl in acls_for(Purpose(purpose), group_id, ids, sources, targets, progress_topic)
-    )
-    if json_:
-        click.echo(json.dumps(_document(principal, found), indent=2))
-        return
+    wanted = [Purpose(purpose) for purpose in purposes]
+    given = (group_id, ids, sources, targets, progress_topic)
     grantee = Grantee(principal, bootstrap_servers, command_config)
-    for acl in found:
-        if acl.only_to_create:
-            click.echo(f"# Needed only until the {acl.resource.value} exists:")
-        click.echo(grantee.command(acl))
+    found = without_implied(
+        acl for purpose in wanted for acl in acls_for(purpose, *given, mirrored=mirrored)
+    )
+    granted = [(grantee, found)]
+    if source_bootstrap_servers is not None:
+        there = Grantee(source_principal, source_bootstrap_servers, command_config)
+        read = (acl for purpose in wanted for acl in source_acls(purpose, sources))
+        granted.append((there, without_implied(read)))
+    if json_:
+        click.echo(json.dumps([_document(*one) for one in _each(granted)], indent=2))
+        return
+    for to, acl in _each(granted):
+        if acl.only_until is not None:
+            click.echo(f"# Needed only until {acl.only_until}:")
+        click.echo(to.command(acl))
 
 
-def _document(principal: str, found: Sequence[Acl]) -> list[dict[str, str]]:
-    return [
-        {
-            "principal": principal,
-            "operation": acl.operation.value,
-            "resource_type": acl.resource.value,
-            "pattern_type": acl.pattern_type,
-            "name": acl.name,
-        }
-        for acl in found
-    ]
+def _check_principal(option: str, principal: str) -> None:
+    if ":" not in principal:
+        raise click.BadParameter(
+            f"{principal!r} has no type; write it as User:{principal}", param_hint=option
+        )
+
+
+def _each(granted: Sequence[tuple[Grantee, Sequence[Acl]]]) -> Iterator[tuple[Grantee, Acl]]:
+    return ((grantee, acl) for grantee, acls in granted for acl in acls)
+
+
+def _document(grantee: Grantee, acl: Acl) -> dict[str, str]:
+    return {
+        "bootstrap_servers": grantee.bootstrap_servers,
+        "principal": str(grantee.principal),
+        "operation": acl.operation.value,
+        "resource_type": acl.resource.value,
+        "pattern_type": acl.pattern_type,
+        "name": acl.name,
+    }

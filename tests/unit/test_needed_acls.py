@@ -80,6 +80,27 @@ def test_what_is_needed_only_for_a_while_is_marked() -> None:
     assert "#" not in told
 
 
+def test_a_mirrored_query_needs_other_acls_in_each_cluster() -> None:
+    source = ["--source-bootstrap-servers", "east:9092", "--source-principal", "User:reader"]
+    lines = _printed("--progress-topic", "progress", *source).splitlines()
+    there = [line for line in lines if " east:9092 " in line]
+    assert [line.partition("User:reader ")[2] for line in there] == [
+        f"--operation Read --topic {topic}" for topic in ("in", "other")
+    ]
+    here = " ".join(line for line in lines if line not in there)
+    assert "--topic in " not in here
+    assert " --operation Alter --topic progress" in here
+    assert "# Needed only until the topic has a partition for each source partition:" in lines
+    # Without another principal, it is the same one.
+    assert "User:reader" not in _printed("--progress-topic", "progress", *source[:2])
+
+
+def test_a_mirrored_query_needs_a_progress_topic() -> None:
+    result = CliRunner().invoke(main, [*_ARGUMENTS, "--source-bootstrap-servers", "east:9092"])
+    assert result.exit_code == 2
+    assert "give --progress-topic too" in result.stderr
+
+
 def test_the_progress_topic_is_one_name() -> None:
     result = CliRunner().invoke(main, [*_ARGUMENTS, "--progress-topic", "progress-*"])
     assert result.exit_code == 1
@@ -90,6 +111,7 @@ def test_acls_as_json() -> None:
     found = json.loads(_printed("--json", "--for", "deprecated-offset-fetching"))
     assert found == [
         {
+            "bootstrap_servers": "kafka:9092",
             "principal": "User:it's",
             "operation": "Read",
             "resource_type": "group",

@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from kafka import KafkaAdminClient, TopicPartition
 
 from spark_eos.errors import (
     CheckpointError,
@@ -10,6 +11,7 @@ from spark_eos.errors import (
     FencedByNewerRunError,
     OffsetGapError,
     OffsetsLostError,
+    RecordsLostError,
 )
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.testing import EmbeddedKafka
@@ -227,3 +229,54 @@ def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: Emb
         ):
             direct.batch(11, 21)
     assert len(flow.values()) == 30
+
+
+def test_offsets_without_a_text_are_refused_without_the_checkpoint(
+    mirrored_flow: MirroredFlow,
+) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    for number, offset in ((0, 10), (1, 20)):
+        _set(flow, number, offset, text="")
+    with (
+        mirrored_run(flow) as again,
+        pytest.raises(OffsetsLostError, match="2 progress partitions of which nothing tells"),
+    ):
+        again.batch(11, 21)
+    with mirrored_run(flow, checkpoint=runs.checkpoint) as again:
+        again.batch(11, 21)
+    written_once(flow, 11, 21)
+
+
+def test_deleted_records_are_told(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    flow.produce(range(12), partition=0)
+    with mirrored_run(flow) as runs:
+        runs.batch(4, 0)
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=flow.source_servers)) as admin:
+            admin.delete_records({TopicPartition(flow.source, 0): 7})
+        lost = rf"{flow.source}-0 offsets 4 to 6.*--set {flow.source}:0=7"
+        with pytest.raises(RecordsLostError, match=lost):
+            runs.batch(12, 0)
+    checkpoint = runs.checkpoint
+    with mirrored_run(flow, checkpoint=checkpoint, fail_on_data_loss=False) as runs:
+        report = runs.batch(12, 0, rows=lambda _, offsets: [o for o in offsets if o >= 7])
+    assert [str(lost) for lost in report.lost] == [f"{flow.source}-0 offsets 4 to 6"]
+    assert flow.committed() == {0: 12, 1: 0}
+
+
+def test_a_topic_that_comes_back_goes_on_where_it_was(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    other = f"{flow.source}-2"
+    flow.other.create_topic(other, 1)
+    with mirrored_run(flow) as runs:
+        runs.batch(3, 3, also={other: (5,)})
+    # Without it, and without the checkpoint; its progress stays.
+    with mirrored_run(flow) as runs:
+        runs.batch(4, 4)
+        offsets = {n: one.offset for n, one in flow.progress_offsets().items()}
+        assert sorted(offsets.values()) == [4, 4, 5]
+    with mirrored_run(flow) as runs:
+        report = runs.batch(5, 5, also={other: (7,)})
+    assert (report.rows_written, report.rows_skipped) == (4, 13)
