@@ -4,6 +4,7 @@ import shutil
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -55,7 +56,7 @@ def test_what_is_not_narrow_is_staged(spark_eos_session: SparkSession, mirrored_
     assert len(flow.values()) == 60
     # Its offsets mean something else: not to be mirrored from now on.
     flow.produce([staging.record(60)])
-    with pytest.raises(errors.CheckpointError, match="delivery='staged'"):
+    with pytest.raises(StreamingQueryException, match="set delivery='staged'"):
         _run(spark_eos_session, flow, delivery="mirrored")
 
 
@@ -70,7 +71,7 @@ def test_a_row_to_blame_is_named_by_its_source(
         long = F.when(text == "c", F.expr("repeat('x', 2000000)")).otherwise(text)
         return frame.select("source", long.alias("value"))
 
-    with pytest.raises(Exception, match=f"source {flow.source}-1 offset 2"):
+    with pytest.raises(StreamingQueryException, match=f"source {flow.source}-1 offset 2"):
         _run(spark_eos_session, flow, inflated)
     assert flow.values() == []
 
