@@ -53,10 +53,13 @@ class Cluster:
     Args:
         settings: The client settings.
         timeout: Seconds to wait for each answer.
+
+    Attributes:
+        settings: The client settings.
     """
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
-        self._settings = settings
+        self.settings = settings
         self._timeout = timeout
         self._admin = AdminClient(dict(settings.for_consumer()))
 
@@ -68,6 +71,18 @@ class Cluster:
             DeadlineExceededError: No broker answers in time.
         """
         return {topic: len(found.partitions) for topic, found in self._described(topics).items()}
+
+    def all_topics(self) -> dict[str, int]:
+        """Returns the number of partitions of each topic that the client may describe.
+
+        Raises:
+            DeadlineExceededError: No broker answers in time.
+        """
+        try:
+            listed = self._admin.list_topics(timeout=self._timeout)
+        except KafkaException as error:
+            raise self._failed("all topics", error) from error
+        return {name: len(topic.partitions) for name, topic in listed.topics.items()}
 
     def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], int]:
         """Returns the id of the leading broker of each partition of the topics."""
@@ -110,13 +125,14 @@ class Cluster:
     def _offsets(
         self, places: Places, numbers: Iterable[int], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[int, int]:
+        at_places = places.numbers(numbers)
         asked = self._admin.list_offsets(
-            {TopicPartition(*places.partition(place)): spec for place in numbers},
+            {TopicPartition(*partition): spec for partition in at_places},
             isolation_level=isolation,
             request_timeout=self._timeout,
         )
         return {
-            places.numbers[at.topic, at.partition]: self._result(
+            at_places[at.topic, at.partition]: self._result(
                 f"offsets of {at.topic}:{at.partition}", future
             ).offset
             for at, future in asked.items()
@@ -134,7 +150,7 @@ class Cluster:
             return TopicNotFoundError(f"{what} does not exist")
         if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
             return DeadlineExceededError(
-                f"{what}: no answer of bootstrap.servers={self._settings.bootstrap_servers!r} "
+                f"{what}: no answer of bootstrap.servers={self.settings.bootstrap_servers!r} "
                 f"within {self._timeout:g} s (--timeout)"
             )
         return VerificationError(f"{what}: {refused(error)}")

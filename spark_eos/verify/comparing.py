@@ -191,7 +191,7 @@ class _Comparing:
     def _unstable(self, group_id: str | None) -> list[str]:
         if group_id is None:
             return []
-        offsets = GroupOffsets(self._connections, self._places, group_id, self._timeout)
+        offsets = GroupOffsets(self._connections, group_id, self._timeout)
         count, unstable = offsets.pending()
         if not count:
             raise VerificationError(

@@ -6,7 +6,7 @@ is lost at the wrong moment (librdkafka issue 4605).
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
@@ -14,7 +14,7 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from spark_eos.client.error_codes import Code, code_names
 from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify.connections import Connections
-from spark_eos.verify.places import Places, by_topic
+from spark_eos.verify.places import by_topic
 
 _PAUSE: Final = 0.02
 # Seconds to wait for one broker, before asking another which one is the coordinator.
@@ -27,54 +27,71 @@ _MOVING: Final = (
 )
 
 
+Partition = tuple[str, int]
+"""Topic and number of a partition in the group's cluster."""
+
+
+class Stored(NamedTuple):
+    """A committed offset, and the text that the client has stored with it.
+
+    Example:
+        >>> Stored(120, "").offset
+        120
+    """
+
+    offset: int
+    text: str
+
+
 class GroupOffsets:
     """The committed offsets of one group.
 
     Args:
         connections: Connections to the cluster.
-        places: The partitions.
         group_id: The group.
         timeout: Seconds to wait for an answer.
+
+    Attributes:
+        group_id: The group.
     """
 
-    def __init__(
-        self, connections: Connections, places: Places, group_id: str, timeout: float
-    ) -> None:
+    def __init__(self, connections: Connections, group_id: str, timeout: float) -> None:
         self._connections = connections
-        self._places = places
-        self._group_id = group_id
+        self.group_id = group_id
         self._timeout = timeout
         self._asked = 0
 
-    def committed(self, numbers: Iterable[int], *, stable: bool) -> tuple[dict[int, int], set[int]]:
+    def committed(
+        self, partitions: Iterable[Partition], *, stable: bool
+    ) -> tuple[dict[Partition, Stored], set[Partition]]:
         """Reads the group's committed offsets.
 
         Args:
-            numbers: The places to read.
+            partitions: The partitions to read.
             stable: Whether to wait until no open transaction is about to change an offset. Each
                 partition is waited for by itself, because a running query always has some
                 pending, and for no longer than the timeout.
 
         Returns:
-            Offsets by place, without places that have none; and the places whose offset did not
-            become stable.
+            Offsets by partition, without partitions that have none; and the partitions whose
+            offset did not become stable.
 
         Raises:
             DeadlineExceededError: The coordinator does not answer in time.
             VerificationError: The offsets can't be read.
         """
-        missing = set(numbers)
-        found: dict[int, int] = {}
+        missing = set(partitions)
+        found: dict[Partition, Stored] = {}
         until = time.monotonic() + self._timeout
         while missing:
             unstable = set()
-            for place, offset, code in self._fetch(missing, until, stable=stable):
+            for partition, stored, code in self._fetch(missing, until, stable=stable):
                 if code == Code.UNSTABLE_OFFSET_COMMIT:
-                    unstable.add(place)
+                    unstable.add(partition)
                 elif code:
                     raise self._refused(code)
-                elif offset >= 0:
-                    found[place] = offset
+                elif stored.offset >= 0:
+                    found[partition] = stored
             missing = unstable
             if missing and time.monotonic() > until:
                 old, _ = self.committed(missing, stable=False)
@@ -82,6 +99,23 @@ class GroupOffsets:
             if missing:
                 time.sleep(_PAUSE)
         return found, set()
+
+    def all(self) -> dict[Partition, Stored]:
+        """Reads the committed offsets of all topics that the client may describe.
+
+        What open transactions are about to change is as it was before.
+
+        Raises:
+            DeadlineExceededError: The coordinator does not answer in time.
+            VerificationError: The offsets can't be read.
+        """
+        found: dict[Partition, Stored] = {}
+        until = time.monotonic() + self._timeout
+        for partition, stored, code in self._fetch(None, until, stable=False):
+            if code:
+                raise self._refused(code)
+            found[partition] = stored
+        return found
 
     def pending(self) -> tuple[int, list[str]]:
         """Finds what open transactions are about to change, in whatever topics the group has.
@@ -116,15 +150,15 @@ class GroupOffsets:
             time.sleep(_PAUSE)
 
     def _fetch(
-        self, numbers: Iterable[int], until: float, *, stable: bool
-    ) -> list[tuple[int, int, int]]:
-        """Returns place, offset and error code of each partition."""
-        asked = by_topic(self._places.partition(place) for place in numbers)
+        self, partitions: Iterable[Partition] | None, until: float, *, stable: bool
+    ) -> list[tuple[Partition, Stored, int]]:
+        """Returns partition, offset and error code of each partition; None for all there are."""
+        asked = None if partitions is None else by_topic(partitions)
         answer = self._exchange(self._request(asked, stable=stable), until)
         return [
             (
-                self._places.numbers[topic.name, one.partition_index],
-                one.committed_offset,
+                (topic.name, one.partition_index),
+                Stored(one.committed_offset, one.metadata or ""),
                 one.error_code,
             )
             for topic in answer.topics
@@ -145,7 +179,7 @@ class GroupOffsets:
         return OffsetFetchRequest(
             groups=[
                 group_class(
-                    group_id=self._group_id,
+                    group_id=self.group_id,
                     member_id=None,
                     member_epoch=-1,
                     topics=topics,
@@ -175,7 +209,7 @@ class GroupOffsets:
         brokers = self._connections.brokers()
         self._asked = (self._asked + 1) % len(brokers)
         find = FindCoordinatorRequest(
-            key_type=CoordinatorType.GROUP.value, coordinator_keys=[self._group_id], min_version=4
+            key_type=CoordinatorType.GROUP.value, coordinator_keys=[self.group_id], min_version=4
         )
         try:
             where = self._send(find, brokers[self._asked], until).coordinators[0]
@@ -185,7 +219,7 @@ class GroupOffsets:
         except DeadlineExceededError as error:
             if time.monotonic() >= until:
                 raise DeadlineExceededError(
-                    f"offsets of group {self._group_id!r}: no answer within {self._timeout:g} s "
+                    f"offsets of group {self.group_id!r}: no answer within {self._timeout:g} s "
                     f"(--timeout): {error}"
                 ) from error
             # The broker is gone; another one may be the coordinator, or know it.
@@ -197,4 +231,4 @@ class GroupOffsets:
         return self._connections.send(request, node, max(0.1, min(_ATTEMPT, left)))
 
     def _refused(self, code: int) -> VerificationError:
-        return VerificationError(f"offsets of group {self._group_id!r}: {code_names([code])}")
+        return VerificationError(f"offsets of group {self.group_id!r}: {code_names([code])}")

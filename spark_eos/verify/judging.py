@@ -1,7 +1,6 @@
 """Derives the findings from the ledger and the offsets."""
 
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from spark_eos.verify.cluster import Settled
@@ -24,7 +23,8 @@ class Evidence:
         isolation_level: Isolation level at which the outputs were read.
         group_id: The group, if one was given.
         committed: The group's offsets, read after the outputs, by input place.
-        unstable: Places whose offset an open transaction was about to change until the timeout.
+        unstable: ``topic:partition`` of the group's partitions whose offset an open transaction
+            was about to change until the timeout.
         input_lows: First offsets of the inputs, by place.
         input_ends: Last stable offsets of the inputs, by place.
         settled: How far the outputs are settled.
@@ -34,7 +34,7 @@ class Evidence:
     isolation_level: str
     group_id: str | None
     committed: Mapping[int, int]
-    unstable: AbstractSet[int]
+    unstable: tuple[str, ...]
     input_lows: Mapping[int, int]
     input_ends: Mapping[int, int]
     settled: Settled
@@ -213,11 +213,10 @@ class _Judge:
 
     def _open(self) -> Finding:
         evidence = self._evidence
-        unstable = [self._places.name(place) for place in sorted(evidence.unstable)]
         found = [
             Example(outputs=outputs, detail=detail)
             for outputs, detail in evidence.settled.still_open(
-                self._places, evidence.group_id, unstable
+                self._places, evidence.group_id, evidence.unstable
             )
         ]
         return Finding(len(found), tuple(found[: self._most]))

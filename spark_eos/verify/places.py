@@ -32,6 +32,8 @@ class Position:
 class Places:
     """Numbers all partitions of the topics; a partition's number is its place.
 
+    Inputs and outputs may be in two clusters that have topics of the same names.
+
     Args:
         inputs: Number of partitions of each input topic.
         outputs: Number of partitions of each output topic.
@@ -46,9 +48,6 @@ class Places:
             raise ConfigurationError(
                 f"more than {_MAX_PLACES:,} partitions can't be verified at once"
             )
-        self.numbers: Mapping[tuple[str, int], int] = {
-            partition: number for number, partition in enumerate(self._partitions)
-        }
         first_output = sum(inputs.values())
         self.inputs = range(first_output)
         self.outputs = range(first_output, len(self._partitions))
@@ -56,6 +55,16 @@ class Places:
     def partition(self, place: int) -> tuple[str, int]:
         """Returns topic and partition of a place."""
         return self._partitions[place]
+
+    def numbers(self, places: Iterable[int]) -> dict[tuple[str, int], int]:
+        """Returns places of one cluster by topic and partition.
+
+        Example:
+            >>> places = Places({"orders": 1}, {"orders": 2})
+            >>> places.numbers(places.inputs), places.numbers(places.outputs)
+            ({('orders', 0): 0}, {('orders', 0): 1, ('orders', 1): 2})
+        """
+        return {self._partitions[place]: place for place in places}
 
     def name(self, place: int) -> str:
         """Returns ``topic:partition`` of a place."""

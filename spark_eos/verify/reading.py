@@ -74,6 +74,7 @@ class Reader:
         """
         offsets = {place: low for place, (low, end) in spans.items() if low < end}
         ends = {place: spans[place][1] for place in offsets}
+        numbers = self._places.numbers(offsets)
         with closing(Consumer(self._settings)) as consumer:
             consumer.assign([self._at(place, low) for place, low in offsets.items()])
             size = _SAMPLE
@@ -81,13 +82,13 @@ class Reader:
             while offsets:
                 messages = consumer.consume(size, timeout=_WAIT)
                 size = _next_size(messages, size)
-                batch, stopped = self._sort(messages, ends)
+                batch, stopped = self._sort(messages, numbers, ends)
                 if batch:
                     yield batch
                 done = set(stopped)
                 moved = 0
                 for at in consumer.position([self._at(place) for place in offsets]):
-                    place = self._places.numbers[at.topic, at.partition]
+                    place = numbers[at.topic, at.partition]
                     reached = ends[place] if place in done else min(at.offset, ends[place])
                     moved += max(0, reached - offsets[place])
                     offsets[place] = max(offsets[place], reached)
@@ -106,9 +107,13 @@ class Reader:
                         f"no record of {stuck} came within {self._timeout:g} s"
                     )
 
-    def _sort(self, messages: list[Message], ends: Mapping[int, int]) -> tuple[Batch, list[int]]:
+    def _sort(
+        self,
+        messages: list[Message],
+        numbers: Mapping[tuple[str, int], int],
+        ends: Mapping[int, int],
+    ) -> tuple[Batch, list[int]]:
         """Returns the records within the ranges, and the places whose end has been reached."""
-        numbers = self._places.numbers
         batch: Batch = []
         stopped: list[int] = []
         for message in messages:

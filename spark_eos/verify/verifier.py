@@ -13,10 +13,12 @@ from spark_eos.verify.cluster import COMMITTED, UNCOMMITTED, Cluster, open_trans
 from spark_eos.verify.connections import Connections
 from spark_eos.verify.findings import Findings
 from spark_eos.verify.group_offsets import GroupOffsets
+from spark_eos.verify.input_offsets import DirectOffsets, InputOffsets
 from spark_eos.verify.judging import Evidence, judge
 from spark_eos.verify.ledger import Ledger
 from spark_eos.verify.markers import Markers
 from spark_eos.verify.matching import Matching, Outputs, Progress, input_rows
+from spark_eos.verify.mirrored_offsets import MirroredOffsets
 from spark_eos.verify.places import OFFSETS, Places
 from spark_eos.verify.reading import Reader, refused
 from spark_eos.verify.watching import Watch, meter
@@ -27,6 +29,7 @@ ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 def verify(
     *,
     kafka: Mapping[str, Any],
+    source_kafka: Mapping[str, Any] | None = None,
     inputs: Sequence[str],
     outputs: Sequence[str],
     position_header: str | None = None,
@@ -48,6 +51,8 @@ def verify(
 
     Args:
         kafka: Client settings by their librdkafka names; ``bootstrap.servers`` is required.
+        source_kafka: Client settings of the cluster that has the input topics, if it is another
+            one; the outputs and the group are in the cluster of ``kafka``.
         inputs: Input topics.
         outputs: Output topics.
         position_header: Output header that holds the position of the source record, as
@@ -73,7 +78,8 @@ def verify(
         ConfigurationError: An argument can't be used as given.
         TopicNotFoundError: A topic does not exist.
         DeadlineExceededError: The cluster does not answer in time.
-        VerificationError: The topics can't be read, or their records can't be matched.
+        VerificationError: The topics can't be read, or their records can't be matched; or the
+            group's offsets are those of another source cluster or of a topic that was recreated.
 
     Example:
         ::
@@ -88,17 +94,32 @@ def verify(
             assert findings.verdict is Verdict.SOUND, findings.anomalies
     """
     settings = ClientSettings(kafka)
+    source_settings = None if source_kafka is None else ClientSettings(source_kafka)
     matching = Matching(position_header, header, key, expect_header)
-    _check(inputs, outputs, group_id, isolation_level, timeout)
+    _check(inputs, outputs, group_id, isolation_level, timeout, apart=source_kafka is not None)
     try:
         with ExitStack() as stack:
             ledger = stack.enter_context(Ledger())
             # First, because librdkafka is slow to report that a listener refuses it.
             connections = stack.enter_context(closing(Connections(settings, timeout)))
-            cluster = Cluster(settings, timeout)
-            places = Places(cluster.partitions(inputs), cluster.partitions(outputs))
+            target = source = Cluster(settings, timeout)
+            source_connections = None
+            if source_settings is not None:
+                source_connections = stack.enter_context(
+                    closing(Connections(source_settings, timeout))
+                )
+                source = Cluster(source_settings, timeout)
+            places = Places(source.partitions(inputs), target.partitions(outputs))
+            offsets: DirectOffsets | MirroredOffsets | None = None
+            if group_id is not None:
+                group = GroupOffsets(connections, group_id, timeout)
+                offsets = (
+                    DirectOffsets(group, places)
+                    if source_connections is None
+                    else MirroredOffsets(group, places, target, source_connections)
+                )
             work = _Verification(
-                settings, places, cluster, connections, ledger, matching, timeout, watch
+                places, source, target, connections, offsets, ledger, matching, timeout, watch
             )
             evidence = work.gather(group_id, prefix, isolation_level)
             return judge(evidence, ledger, places, examples=examples, complete=complete)
@@ -112,14 +133,21 @@ def _check(
     group_id: str | None,
     isolation_level: str,
     timeout: float,
+    *,
+    apart: bool,
 ) -> None:
     if isinstance(inputs, str) or isinstance(outputs, str) or not inputs or not outputs:
         raise ConfigurationError("inputs and outputs must be non-empty lists of topics")
-    topics = [*inputs, *outputs]
-    for topic in topics:
-        check_text("a topic", topic)
-        if topics.count(topic) > 1:
-            raise ConfigurationError(f"topic {topic!r} is given more than once")
+    for topics in (inputs, outputs):
+        for topic in topics:
+            check_text("a topic", topic)
+            if list(topics).count(topic) > 1:
+                raise ConfigurationError(f"topic {topic!r} is given more than once")
+    if both := not apart and {*inputs} & {*outputs}:
+        raise ConfigurationError(
+            f"topic {min(both)!r} is both input and output: if the query reads it in another "
+            "cluster, give source_kafka (--source-bootstrap-servers)"
+        )
     if group_id is not None:
         check_text("group_id", group_id)
     if isolation_level not in ISOLATION_LEVELS:
@@ -134,19 +162,21 @@ class _Verification:
 
     def __init__(
         self,
-        settings: ClientSettings,
         places: Places,
-        cluster: Cluster,
+        source: Cluster,
+        target: Cluster,
         connections: Connections,
+        offsets: DirectOffsets | MirroredOffsets | None,
         ledger: Ledger,
         matching: Matching,
         timeout: float,
         watch: Watch | None,
     ) -> None:
-        self._settings = settings
         self._places = places
-        self._cluster = cluster
+        self._source = source
+        self._target = target
         self._connections = connections
+        self._offsets = offsets
         self._ledger = ledger
         self._matching = matching
         self._timeout = timeout
@@ -158,33 +188,34 @@ class _Verification:
         Input committed before the outputs' ends are taken has its output below those ends; and
         the source offset of every visible output is committed once the outputs have been read.
         """
-        places, cluster, ledger = self._places, self._cluster, self._ledger
+        places, source, target, ledger = self._places, self._source, self._target, self._ledger
         # 1. The group's committed offsets: all input below them is due.
-        before = self._committed(group_id, stable=False)[0]
+        before = self._committed(stable=False).committed
         # 2. The outputs' ends; wait until everything below them is committed or aborted.
         self._watch("Waiting for open transactions", 0, 1)
-        settled = settle(cluster, places, places.outputs, lambda: self._open(prefix), self._timeout)
+        settled = settle(target, places, places.outputs, lambda: self._open(prefix), self._timeout)
         # 3. The outputs, as a consumer sees them.
-        output_lows = cluster.lows(places, places.outputs)
+        output_lows = target.lows(places, places.outputs)
         rows = Outputs(self._matching, places)
-        reader = Reader(self._settings, places, isolation_level, self._timeout)
+        reader = Reader(target.settings, places, isolation_level, self._timeout)
         spans = {place: (output_lows[place], end) for place, end in settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             matched, strays = rows.rows(batch)
             ledger.add_outputs(matched)
             ledger.add_strays(strays)
         # 4. The offsets again: visible output of input at or above them lacks its offset.
-        after, unstable = self._committed(group_id, stable=True)
-        self._refuse_unknown(group_id, after)
+        after = self._committed(stable=True)
+        if self._offsets is not None and not after.committed:
+            raise self._offsets.nothing()
         # 5. The transaction markers in the log. After the outputs, so that a transaction without
         #    a marker had none when its records were read.
         self._read_markers()
         # 6. The inputs. After the outputs, so that they include the source of every output.
-        progress = Progress(places, *((before, after) if group_id is not None else (None, None)))
-        input_ends = cluster.ends(places, places.inputs, COMMITTED)
+        progress = self._progress(before, after.committed)
+        input_ends = source.ends(places, places.inputs, COMMITTED)
         self._read_inputs(input_ends, progress)
         # Only now, because retention may have removed more in the meantime.
-        input_lows = cluster.lows(places, places.inputs)
+        input_lows = source.lows(places, places.inputs)
         # 7. Match inputs and outputs.
         self._watch("Matching", 0, 1)
         ledger.match(input_lows, self._unsure(output_lows, rows))
@@ -195,31 +226,25 @@ class _Verification:
             by_position=self._matching.by_position,
             isolation_level=isolation_level,
             group_id=group_id,
-            committed=after,
-            unstable=unstable,
+            committed=after.committed,
+            unstable=after.unstable,
             input_lows=input_lows,
             input_ends=input_ends,
             settled=settled,
         )
 
-    def _committed(self, group_id: str | None, *, stable: bool) -> tuple[dict[int, int], set[int]]:
-        if group_id is None:
-            return {}, set()
-        offsets = GroupOffsets(self._connections, self._places, group_id, self._timeout)
-        return offsets.committed(self._places.inputs, stable=stable)
+    def _committed(self, *, stable: bool) -> InputOffsets:
+        return InputOffsets({}) if self._offsets is None else self._offsets.read(stable=stable)
 
-    def _refuse_unknown(self, group_id: str | None, committed: Mapping[int, int]) -> None:
-        if group_id is not None and not committed:
-            raise VerificationError(
-                f"group {group_id!r} has no committed offset in any input topic: there is nothing "
-                "to judge; check --group-id and --input"
-            )
+    def _progress(self, before: Mapping[int, int], after: Mapping[int, int]) -> Progress:
+        both = (None, None) if self._offsets is None else (before, after)
+        return Progress(self._places, *both)
 
     def _open(self, prefix: str | None) -> set[Any]:
         return set() if prefix is None else open_transactions(self._connections, prefix)
 
     def _read_markers(self) -> None:
-        places, cluster = self._places, self._cluster
+        places, cluster = self._places, self._target
         topics = sorted({places.partition(place)[0] for place in places.outputs})
         markers = Markers(
             self._connections,
@@ -236,9 +261,9 @@ class _Verification:
             self._ledger.add_uncommitted(markers.uncommitted(place, low, end, meter))
 
     def _read_inputs(self, ends: Mapping[int, int], progress: Progress) -> None:
-        lows = self._cluster.lows(self._places, self._places.inputs)
+        lows = self._source.lows(self._places, self._places.inputs)
         spans = {place: (lows[place], end) for place, end in ends.items()}
-        reader = Reader(self._settings, self._places, ISOLATION_LEVELS[0], self._timeout)
+        reader = Reader(self._source.settings, self._places, ISOLATION_LEVELS[0], self._timeout)
         for batch in reader.read(spans, self._meter("Reading inputs", spans)):
             self._ledger.add_inputs(input_rows(batch, self._matching, self._places, progress))
 
@@ -247,7 +272,7 @@ class _Verification:
         if not spans:
             return
         rows = Outputs(self._matching, self._places)
-        reader = Reader(self._settings, self._places, ISOLATION_LEVELS[1], self._timeout)
+        reader = Reader(self._target.settings, self._places, ISOLATION_LEVELS[1], self._timeout)
         for batch in reader.read(spans, self._meter("Reading aborted outputs", spans)):
             self._ledger.add_attempts((row[0], row[1]) for row in rows.rows(batch)[0])
 

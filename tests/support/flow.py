@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +59,15 @@ class Flow:
     def source_servers(self) -> str:
         """The cluster that has the source topic."""
         return self.bootstrap_servers
+
+    @property
+    def source_kafka(self) -> dict[str, Any] | None:
+        """Client settings of the source's cluster, if it is another one."""
+        return None
+
+    def group_offsets(self, offsets: Mapping[int, int]) -> dict[tuple[str, int], tuple[int, str]]:
+        """The group's offsets and their texts that stand for offsets of source partitions."""
+        return {(self.source, partition): (offset, "") for partition, offset in offsets.items()}
 
     def options(self) -> dict[str, Any]:
         """Arguments for ExactlyOnceSink."""

@@ -1,14 +1,17 @@
 """A flow whose source is in another cluster than its target and its group."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.progress_topic import ProgressTopic
-from spark_eos.kafka import offsets
+from spark_eos.kafka import cluster, offsets
+from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
@@ -36,6 +39,23 @@ class MirroredFlow(Flow):
     def source_kafka(self) -> dict[str, Any]:
         """Client settings of the source's cluster."""
         return {"bootstrap.servers": self.source_servers}
+
+    @cached_property
+    def identity(self) -> tuple[str, str]:
+        """Ids of the source's cluster and of the source topic, as texts tell them."""
+        with closing(Wire(ClientSettings(self.source_kafka))) as wire:
+            topic = cluster.topics(wire, [self.source], deadline())[self.source]
+            return cluster.cluster_id(wire, deadline()), topic.topic_id.hex
+
+    def group_offsets(self, offsets: Mapping[int, int]) -> dict[tuple[str, int], tuple[int, str]]:
+        """See `Flow`; the last progress partition stands for the first of the source."""
+        found = {}
+        for partition, offset in offsets.items():
+            source = [*self.identity[:1], self.source, *self.identity[1:], partition]
+            text = {"spark-eos": 1, "partitions": "0-1", "topics": "", "source": source}
+            place = (self.progress, self.partitions - 1 - partition)
+            found[place] = (offset, json.dumps(text))
+        return found
 
     @property
     def progress(self) -> str:

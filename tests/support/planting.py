@@ -23,7 +23,7 @@ def name_of(source: Source) -> bytes:
 
 def fill(flow: Flow, count: int = 5, expect: Mapping[Source, bytes] | None = None) -> None:
     """So many records to each partition of the source, with a key and a header of their own."""
-    producer = Producer(flow.kafka)
+    producer = Producer(flow.source_kafka or flow.kafka)
     for partition in range(flow.partitions):
         for offset in range(count):
             source = (partition, offset)
@@ -73,7 +73,10 @@ class Writer:
         if offsets:
             consumer = Consumer({**self._flow.kafka, "group.id": self._flow.group_id})
             self._producer.send_offsets_to_transaction(
-                [TopicPartition(self._flow.source, p, offset) for p, offset in offsets.items()],
+                [
+                    TopicPartition(*place, offset, metadata=text)
+                    for place, (offset, text) in self._flow.group_offsets(offsets).items()
+                ],
                 consumer.consumer_group_metadata(),
             )
             consumer.close()
@@ -99,8 +102,10 @@ class Writer:
 
 def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
     """The group's offsets, by no transaction."""
-    at = {(flow.source, partition): offset for partition, offset in offsets.items()}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, at)
+    found = flow.group_offsets(offsets)
+    at = {place: offset for place, (offset, _) in found.items()}
+    texts = {place: text for place, (_, text) in found.items()}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, at, texts)
 
 
 def remove(flow: Flow, topic: str, partition: int, before: int) -> None:
@@ -117,6 +122,7 @@ def look(flow: Flow, **more: Any) -> Findings:
         more.setdefault("position_header", "src")
     arguments: dict[str, Any] = {
         "kafka": flow.kafka,
+        "source_kafka": flow.source_kafka,
         "inputs": [flow.source],
         "outputs": [flow.target],
         "group_id": flow.group_id,

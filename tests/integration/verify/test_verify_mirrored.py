@@ -1,0 +1,311 @@
+"""The verifier on a query that reads another cluster than it writes to: two real brokers."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from spark_eos.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    TopicNotFoundError,
+    VerificationError,
+)
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.verify import Kind, Verdict
+from support import groups
+from support.mirroring import MirroredFlow, mirrored_run
+from support.planting import (
+    Writer,
+    counts,
+    examples,
+    fill,
+    look,
+    set_offsets,
+    sources,
+)
+
+ALL = sources(range(5), range(5))
+ENDS = {0: 5, 1: 5}
+MATCHINGS: list[dict[str, Any]] = [{"position_header": "src"}, {"header": "id"}, {"key": True}]
+
+
+@pytest.fixture
+def flow(mirrored_flow: MirroredFlow) -> MirroredFlow:
+    """A flow whose source has records, with a progress topic."""
+    mirrored_flow.broker.create_topic(mirrored_flow.progress, mirrored_flow.partitions)
+    fill(mirrored_flow)
+    return mirrored_flow
+
+
+def test_a_sound_run(flow: MirroredFlow) -> None:
+    writer = Writer(flow)
+    writer.begin(ALL, ENDS)
+    writer.abort()
+    writer.write(ALL[:5], {0: 5})
+    writer.write(ALL[5:8], {1: 3})
+    for matching in MATCHINGS:
+        findings = look(flow, **matching)
+        assert findings.verdict is Verdict.SOUND
+        assert counts(findings) == {Kind.UNPROCESSED: 2}
+        assert (findings.records_in, findings.records_out) == (10, 8)
+        assert [(one.topic, one.partition, one.committed, one.end) for one in findings.group] == [
+            (flow.source, 0, 5, 5),
+            (flow.source, 1, 3, 5),
+        ]
+        assert look(flow, complete=True, **matching).verdict is Verdict.ANOMALIES
+
+
+def test_offsets_that_the_driver_has_committed(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    fill(flow)
+    # More progress partitions than source partitions.
+    with mirrored_run(flow, partitions=4) as runs:
+        runs.batch(5, 4, without_output=5)
+    Writer(flow).write(ALL[:-1])
+    findings = look(flow)
+    assert counts(findings) == {Kind.UNPROCESSED: 1}
+    assert [one.committed for one in findings.group] == [5, 4]
+
+
+def test_lost_writes(flow: MirroredFlow) -> None:
+    writer = Writer(flow)
+    writer.begin([(1, 2)])
+    writer.abort()
+    writer.write([s for s in ALL if s not in [(0, 1), (1, 2)]], ENDS)
+    for matching in MATCHINGS:
+        findings = look(flow, **matching)
+        assert counts(findings) == {Kind.LOST: 2}
+        assert findings.found[Kind.LOST].parts == {"none": 1, "aborted": 1}
+
+
+def test_duplicates(flow: MirroredFlow) -> None:
+    writer = Writer(flow)
+    writer.write(ALL, ENDS)
+    writer.write([(0, 1)])
+    for matching in MATCHINGS:
+        findings = look(flow, **matching)
+        assert counts(findings) == {Kind.DUPLICATE: 1}
+        assert examples(findings, Kind.DUPLICATE) == [
+            ("0:1", ["0:1", "0:6"], "2 visible, 1 expected")
+        ]
+
+
+def test_outputs_of_no_input(flow: MirroredFlow) -> None:
+    Writer(flow).write([*ALL, (0, 5)], ENDS)
+    assert counts(look(flow)) == {Kind.PHANTOM: 1}
+
+
+def test_outputs_without_their_offset(flow: MirroredFlow) -> None:
+    Writer(flow).write(ALL, {0: 5, 1: 3})
+    findings = look(flow)
+    assert counts(findings) == {Kind.WITHOUT_OFFSET: 2, Kind.UNPROCESSED: 2}
+    assert examples(findings, Kind.WITHOUT_OFFSET)[0][0] == "1:3"
+
+
+def test_a_source_partition_without_an_offset(flow: MirroredFlow) -> None:
+    Writer(flow).write(ALL[:6], {0: 5})
+    assert counts(look(flow)) == {Kind.WITHOUT_OFFSET: 1, Kind.UNPROCESSED: 5}
+
+
+def test_group_offsets_beyond_the_end(flow: MirroredFlow) -> None:
+    Writer(flow).write(ALL, {0: 5, 1: 9})
+    findings = look(flow)
+    assert counts(findings) == {Kind.BEYOND_END: 1}
+    assert examples(findings, Kind.BEYOND_END) == [("1:9", [], "the input ends at 5")]
+
+
+def test_open_transactions(flow: MirroredFlow) -> None:
+    set_offsets(flow, {0: 5})
+    Writer(flow).write(ALL[:5])
+    first, second = Writer(flow, "first"), Writer(flow, "second")
+    first.begin([], {0: 5})
+    # The first offset of this one: the broker does not name it unless it is asked for it.
+    second.begin(ALL[5:], {1: 5})
+    findings = look(flow, timeout=1)
+    assert findings.count(Kind.OPEN) == 3
+    details = sorted(detail for _, _, detail in examples(findings, Kind.OPEN))
+    assert details == [
+        "last stable offset 0, end 5",
+        f"offset of group {flow.group_id} in {flow.progress}:0 is about to change",
+        f"offset of group {flow.group_id} in {flow.progress}:1 is about to change",
+    ]
+    prefixed = look(flow, timeout=1, group_id=None, prefix="second-")
+    assert "second-" in examples(prefixed, Kind.OPEN)[1][2]
+    first.abort()
+    second.commit()
+    assert counts(look(flow)) == {}
+
+
+def test_it_waits_for_an_offset_that_is_about_to_change(flow: MirroredFlow) -> None:
+    set_offsets(flow, {0: 5, 1: 4})
+    Writer(flow).write(ALL)
+    other = Writer(flow, "other")
+    other.begin([], {1: 5})
+    timer = threading.Timer(0.7, other.commit)
+    timer.start()
+    assert counts(look(flow)) == {}
+    timer.join()
+
+
+def test_a_query_that_runs_meanwhile(flow: MirroredFlow) -> None:
+    fill(flow, 7)
+    writer = Writer(flow)
+    writer.write([(0, 0)], {0: 1})
+    stages: list[str] = []
+
+    def watch(what: str, _done: int, _total: int) -> None:
+        # Each stage begins with another transaction, the first with a partition's first offset.
+        if not stages or stages[-1] != what:
+            stages.append(what)
+            offset = len(stages) - 1
+            writer.write([(1, offset)], {1: offset + 1})
+
+    findings = look(flow, watch=watch)
+    assert len(stages) == 5
+    assert findings.verdict is Verdict.SOUND
+    assert set(counts(findings)) == {Kind.UNPROCESSED}
+
+
+def test_a_topic_of_the_same_name_in_both_clusters(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    for topic, partitions in ((flow.progress, flow.partitions), (flow.source, 3)):
+        flow.broker.create_topic(topic, partitions)
+    fill(flow)
+    writer = Writer(flow)
+    same: dict[str, Any] = {"outputs": [flow.source]}
+    writer.write([*ALL[:2], *ALL[3:], ALL[9]], ENDS, topic=flow.source)
+    for matching in MATCHINGS:
+        findings = look(flow, **same, **matching)
+        assert counts(findings) == {Kind.LOST: 1, Kind.DUPLICATE: 1}
+        assert (findings.records_in, findings.records_out) == (10, 10)
+        assert examples(findings, Kind.LOST)[0][0] == "0:2"
+        assert examples(findings, Kind.DUPLICATE)[0][:2] == ("1:4", ["1:4", "1:5"])
+    writer.begin(ALL[:1], topic=flow.source)
+    writer.abort()
+    exposed = look(flow, isolation_level="read_uncommitted", **same)
+    assert counts(exposed)[Kind.ABORTED_READ] == 1
+    with pytest.raises(ConfigurationError, match=r"both input and output.*source_kafka"):
+        look(flow, source_kafka=None, **same)
+
+
+def test_several_topics_of_which_one_is_judged(flow: MirroredFlow) -> None:
+    _set(flow, {1: 5, 0: 7}, {0: _text(flow, topic="another")})
+    Writer(flow).write(ALL[:5])
+    other = Writer(flow, "other")
+    # The other one's offset is about to change, which is nothing to wait for.
+    other.begin([], {1: 8})
+    findings = look(flow, timeout=60)
+    assert counts(findings) == {Kind.UNPROCESSED: 5}
+    assert [one.committed for one in findings.group] == [5, None]
+    other.abort()
+
+
+def _text(flow: MirroredFlow, **changes: Any) -> str:
+    """What an offset of progress partition 1 tells, with other words in place."""
+    ((_, text),) = flow.group_offsets({0: 0}).values()
+    before = {"cluster": flow.identity[0], "topic": flow.source, "topic_id": flow.identity[1]}
+    for name, value in changes.items():
+        assert before[name] in text
+        text = text.replace(before[name], value)
+    return text
+
+
+def _set(flow: MirroredFlow, offsets: Mapping[int, int], texts: Mapping[int, str]) -> None:
+    """The group's offsets of progress partitions; with the texts they had, or others."""
+    told = {number: _text(flow) for number in offsets}
+    told |= texts
+    groups.set_offsets(
+        flow.bootstrap_servers,
+        flow.group_id,
+        {(flow.progress, number): offset for number, offset in offsets.items()},
+        {(flow.progress, number): text for number, text in told.items()},
+    )
+
+
+def test_offsets_of_another_cluster_are_refused(flow: MirroredFlow) -> None:
+    Writer(flow).write(ALL, ENDS)
+    assert counts(look(flow)) == {}
+    _set(flow, {1: 5}, {1: _text(flow, cluster="elsewhere")})
+    wanted = (
+        f"{flow.progress}:1 .*{flow.source}:0 of cluster 'elsewhere', and "
+        f".*leads to cluster '{flow.identity[0]}'"
+    )
+    with pytest.raises(VerificationError, match=wanted):
+        look(flow)
+    # Also if it is a topic that is not looked at.
+    _set(flow, {1: 5}, {1: _text(flow, cluster="elsewhere", topic="another")})
+    with pytest.raises(VerificationError, match="another:0 of cluster 'elsewhere', and "):
+        look(flow)
+    assert counts(look(flow, group_id=None)) == {}
+
+
+def test_another_cluster_that_has_such_a_topic_too_is_refused(flow: MirroredFlow) -> None:
+    Writer(flow).write(ALL, ENDS)
+    flow.broker.create_topic(flow.source, flow.partitions)
+    with pytest.raises(VerificationError, match=f"{flow.source}:.* topic id .*another cluster's"):
+        look(flow, source_kafka=flow.kafka)
+
+
+def test_offsets_of_a_recreated_topic_are_refused(flow: MirroredFlow) -> None:
+    Writer(flow).write(ALL, ENDS)
+    before = flow.identity[1]
+    flow.recreate(flow.source)
+    fill(flow)
+    del flow.identity
+    old, new = (f"{i[:8]}-{i[8:12]}-{i[12:16]}-.*" for i in (before, flow.identity[1]))
+    with pytest.raises(VerificationError, match=f"topic id {old} has topic id {new}recreated"):
+        look(flow)
+
+
+def test_a_topic_recreated_meanwhile_is_noticed(flow: MirroredFlow) -> None:
+    Writer(flow).write(ALL, ENDS)
+    done: list[str] = []
+
+    def watch(what: str, _done: int, _total: int) -> None:
+        if what == "Reading outputs" and not done:
+            done.append(what)
+            flow.recreate(flow.source)
+
+    with pytest.raises(VerificationError, match="deleted and recreated"):
+        look(flow, watch=watch)
+
+
+@pytest.mark.parametrize("text", ["", "an operator's", '{"spark-eos":1,"source":["a","b"]}'])
+def test_an_offset_of_which_nothing_tells_what_it_is_is_refused(
+    flow: MirroredFlow, text: str
+) -> None:
+    Writer(flow).write(ALL, ENDS)
+    _set(flow, {0: 5}, {0: text})
+    with pytest.raises(VerificationError, match=f"in {flow.progress}:0 does not tell"):
+        look(flow)
+
+
+def test_two_offsets_of_one_source_partition_are_refused(flow: MirroredFlow) -> None:
+    _set(flow, {0: 3, 1: 5}, {})
+    wanted = f"{flow.progress}:0 and {flow.progress}:1 both .* in {flow.source}:0"
+    with pytest.raises(VerificationError, match=wanted):
+        look(flow)
+
+
+def test_a_group_that_has_no_such_offset_is_refused(flow: MirroredFlow) -> None:
+    with pytest.raises(VerificationError, match="no committed offset that stands for a partition"):
+        look(flow)
+    # One of a query that reads the target's own cluster.
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.target, 0): 5})
+    with pytest.raises(VerificationError, match="no committed offset that stands for a partition"):
+        look(flow)
+
+
+def test_each_topic_is_looked_for_in_its_own_cluster(
+    flow: MirroredFlow, other_kafka: EmbeddedKafka
+) -> None:
+    Writer(flow).write(ALL, ENDS)
+    with pytest.raises(TopicNotFoundError, match=flow.source):
+        look(flow, source_kafka=None)
+    with pytest.raises(TopicNotFoundError, match=flow.target):
+        look(flow, kafka={"bootstrap.servers": other_kafka.bootstrap_servers})
+    nowhere = {"bootstrap.servers": "127.0.0.1:1"}
+    with pytest.raises(DeadlineExceededError, match=r"127\.0\.0\.1:1.*within 1 s"):
+        look(flow, source_kafka=nowhere, timeout=1)
