@@ -9,7 +9,7 @@ from spark_eos.acls import Acl, Grantee, Purpose, acls_for, source_acls, without
 from spark_eos.cli.query import prefix_option
 from spark_eos.client.checks import check_text
 from spark_eos.errors import SparkEosError
-from spark_eos.jobs.options import bootstrap_servers_option
+from spark_eos.jobs.client_options import bootstrap_servers_option
 from spark_eos.kafka.transactional_ids import id_prefix
 
 

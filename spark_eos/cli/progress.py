@@ -10,7 +10,7 @@ from spark_eos.admin.mirrored_progress import Place, group_progress, set_progres
 from spark_eos.cli.query import Query, connected, query_options, terminal
 from spark_eos.cli.status_tables import progress_table
 from spark_eos.client.settings import ClientSettings
-from spark_eos.jobs.options import source_client_options
+from spark_eos.jobs.client_options import source_client_options
 from spark_eos.kafka.connection import Wire
 
 _WANTED = re.compile(r"([A-Za-z0-9._-]+):(\d+)=(\d+)")

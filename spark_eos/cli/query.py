@@ -13,7 +13,7 @@ from rich.console import Console
 from spark_eos.client.checks import check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import SparkEosError
-from spark_eos.jobs.options import client_options, decorated
+from spark_eos.jobs.client_options import client_options, decorated
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 

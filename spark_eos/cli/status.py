@@ -10,7 +10,7 @@ from spark_eos.cli.query import Query, connected, query_options, terminal
 from spark_eos.cli.status_document import as_json
 from spark_eos.cli.status_tables import status_tables
 from spark_eos.client.settings import ClientSettings
-from spark_eos.jobs.options import source_client_options
+from spark_eos.jobs.client_options import source_client_options
 from spark_eos.kafka.connection import Wire
 
 

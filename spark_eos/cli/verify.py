@@ -22,7 +22,7 @@ from spark_eos.cli.query import terminal
 from spark_eos.cli.verify_document import as_json
 from spark_eos.cli.verify_tables import findings_tables
 from spark_eos.errors import SparkEosError
-from spark_eos.jobs.options import client_options
+from spark_eos.jobs.client_options import client_options, source_client_options
 from spark_eos.verify import Comparison, Findings, compare, verify
 from spark_eos.verify.verifier import ISOLATION_LEVELS
 from spark_eos.verify.watching import Watch
@@ -34,6 +34,7 @@ class _CannotJudgeError(click.ClickException):
 
 @click.command("verify")
 @client_options
+@source_client_options
 @click.option(
     "--input",
     "inputs",
@@ -123,6 +124,7 @@ def verify_command(
     isolation_level: str,
     complete: bool,
     kafka: Mapping[str, str],
+    source_kafka: Mapping[str, str] | None,
     timeout: float,
     examples: int,
     json_: bool,
@@ -132,6 +134,9 @@ def verify_command(
     Finds lost writes, duplicates, outputs of no input, aborted and dirty reads, output out of
     order, and transactions that are torn or still open. It shares no code with the writing side,
     only reads, and may run while a query runs. Compacted topics can't be judged.
+
+    With --source-bootstrap-servers the inputs are read there, in another cluster than the outputs
+    and the group.
 
     With --expect it finds what is missing, duplicate, unexpected or different in the outputs,
     compared with rows that you have computed, for queries that aggregate, join or sort.
@@ -147,6 +152,7 @@ def verify_command(
             raise click.UsageError("Missing option '--input'.")
         call = functools.partial(
             verify,
+            source_kafka=source_kafka,
             inputs=inputs,
             position_header=position_header,
             header=header,
@@ -157,6 +163,7 @@ def verify_command(
     else:
         _refuse_with_expect(
             {
+                "--source-bootstrap-servers": source_kafka is not None,
                 "--input": inputs,
                 "--position-header": position_header is not None,
                 "--header": header is not None,

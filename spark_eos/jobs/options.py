@@ -2,12 +2,13 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import click
+
+from spark_eos.jobs.client_options import client_options, decorated, source_client_options
 
 _INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
@@ -59,172 +60,12 @@ class JobOptions:
     source_kafka: Mapping[str, str] | None = field(default=None, repr=False)
 
 
-def _settings(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    settings = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not name.strip() or not equals:
-            raise click.BadParameter(f"{text!r} is not of the form key=value")
-        settings[name.strip()] = value
-    return settings
-
-
-def _file_settings(
-    _context: click.Context, _parameter: click.Parameter, file: Path | None
-) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    if file is None:
-        return settings
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise click.BadParameter(f"{str(file)!r} can't be read: {why}") from None
-    for number, line in enumerate(lines, 1):
-        name, equals, value = line.partition("=")
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if not name.strip() or not equals:
-            # Not quoted: the line may hold a secret.
-            raise click.BadParameter(f"line {number} of {str(file)!r} is not of the form key=value")
-        settings[name.strip()] = value.strip()
-    return settings
-
-
 def _interval(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
     if value is not None and not _INTERVAL.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not an interval such as '1 second' or '5 minutes'")
     return value
-
-
-bootstrap_servers_option: Final = click.option(
-    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
-)
-_CLIENT: Final = (
-    bootstrap_servers_option,
-    click.option(
-        "--kafka",
-        multiple=True,
-        callback=_settings,
-        metavar="KEY=VALUE",
-        help="Client setting by its librdkafka name, such as compression.type=zstd; repeatable.",
-    ),
-    click.option(
-        "--kafka-config",
-        type=click.Path(path_type=Path),
-        callback=_file_settings,
-        metavar="FILE",
-        help="File of client settings, one KEY=VALUE per line. Use it for secrets: other users of "
-        "the machine can see command lines.",
-    ),
-)
-
-
-def client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds a client's options to a click command, which receives them as ``kafka``.
-
-    They are ``--bootstrap-servers``, ``--kafka`` and ``--kafka-config``; every command that
-    connects to a cluster has them.
-
-    Example:
-        >>> @click.command()
-        ... @client_options
-        ... def show(kafka):
-        ...     print(kafka)
-        >>> show(["--bootstrap-servers", "a:9092", "--kafka", "acks=all"], standalone_mode=False)
-        {'bootstrap.servers': 'a:9092', 'acks': 'all'}
-    """
-
-    @functools.wraps(command)
-    def with_options(
-        *,
-        bootstrap_servers: str,
-        kafka: Mapping[str, str],
-        kafka_config: Mapping[str, str],
-        **rest: Any,
-    ) -> None:
-        command(kafka={**kafka_config, "bootstrap.servers": bootstrap_servers, **kafka}, **rest)
-
-    return decorated(with_options, _CLIENT)
-
-
-_SOURCE_CLIENT: Final = (
-    click.option(
-        "--source-bootstrap-servers",
-        metavar="HOST:PORT,...",
-        help="The Kafka cluster that has the source topics, if it is another one.",
-    ),
-    click.option(
-        "--source-kafka",
-        "source_settings",
-        multiple=True,
-        callback=_settings,
-        metavar="KEY=VALUE",
-        help="Client setting for that cluster; repeatable.",
-    ),
-    click.option(
-        "--source-kafka-config",
-        type=click.Path(path_type=Path),
-        callback=_file_settings,
-        metavar="FILE",
-        help="File of client settings for that cluster, one KEY=VALUE per line.",
-    ),
-)
-
-
-def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds options for a client of the source's cluster, received as ``source_kafka``.
-
-    The command gets None if the source is in the cluster of `client_options`.
-
-    Example:
-        >>> @click.command()
-        ... @source_client_options
-        ... def show(source_kafka):
-        ...     print(source_kafka)
-        >>> show(["--source-bootstrap-servers", "a:9092"], standalone_mode=False)
-        {'bootstrap.servers': 'a:9092'}
-    """
-
-    @functools.wraps(command)
-    def with_options(
-        *,
-        source_bootstrap_servers: str | None,
-        source_settings: Mapping[str, str],
-        source_kafka_config: Mapping[str, str],
-        **rest: Any,
-    ) -> None:
-        source = None
-        if source_bootstrap_servers is not None:
-            servers = {"bootstrap.servers": source_bootstrap_servers}
-            source = {**source_kafka_config, **servers, **source_settings}
-        elif source_settings or source_kafka_config:
-            raise click.UsageError(
-                "--source-kafka and --source-kafka-config are for the cluster that "
-                "--source-bootstrap-servers names: give it too."
-            )
-        command(source_kafka=source, **rest)
-
-    return decorated(with_options, _SOURCE_CLIENT)
-
-
-def decorated(
-    command: Callable[..., None], options: Sequence[Callable[..., Any]]
-) -> Callable[..., None]:
-    """Adds click options to a command, in the order in which help shows them.
-
-    Example:
-        >>> @click.command()
-        ... @functools.partial(decorated, options=[click.option("--a"), click.option("--b")])
-        ... def show(a, b): ...
-        >>> [parameter.name for parameter in show.params]
-        ['a', 'b']
-    """
-    return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
 _OPTIONS: Final = (

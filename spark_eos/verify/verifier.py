@@ -94,7 +94,7 @@ def verify(
             assert findings.verdict is Verdict.SOUND, findings.anomalies
     """
     settings = ClientSettings(kafka)
-    source_settings = None if source_kafka is None else ClientSettings(source_kafka)
+    source_settings = None if source_kafka is None else _source_settings(source_kafka)
     matching = Matching(position_header, header, key, expect_header)
     _check(inputs, outputs, group_id, isolation_level, timeout, apart=source_kafka is not None)
     try:
@@ -125,6 +125,13 @@ def verify(
             return judge(evidence, ledger, places, examples=examples, complete=complete)
     except KafkaException as error:
         raise VerificationError(refused(error)) from error
+
+
+def _source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
+    try:
+        return ClientSettings(source_kafka)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"source_kafka: {error}") from error
 
 
 def _check(

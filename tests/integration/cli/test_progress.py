@@ -96,7 +96,7 @@ def test_a_mark_is_taken_off(mirrored_flow: MirroredFlow) -> None:
     [
         (["--set", "orders"], "'orders' is not of the form topic:partition=offset"),
         (["--set", "a:0=1", "--set", "a:0=2"], "a:0 is given twice"),
-        (["--source-kafka", "acks=all"], "--source-bootstrap-servers names: give it too"),
+        (["--source-kafka", "acks=all"], "--source-kafka needs --source-bootstrap-servers"),
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str) -> None:

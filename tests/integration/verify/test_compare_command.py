@@ -187,6 +187,7 @@ def test_what_can_not_be_compared_has_exit_status_2(
     "option",
     [
         ["--input", "in"],
+        ["--source-bootstrap-servers", "127.0.0.1:1"],
         ["--position-header", "src"],
         ["--header", "id"],
         ["--expect-header", "n"],

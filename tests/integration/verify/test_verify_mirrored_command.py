@@ -1,0 +1,55 @@
+"""``spark-eos verify`` on a query that reads another cluster than it writes to."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_eos.cli import main
+from support.mirroring import MirroredFlow
+from support.planting import Writer, fill, sources
+
+ALL = sources(range(5), range(5))
+
+
+@pytest.fixture
+def flow(mirrored_flow: MirroredFlow) -> MirroredFlow:
+    """A flow with a sound output, except for one that is there twice."""
+    mirrored_flow.broker.create_topic(mirrored_flow.progress, mirrored_flow.partitions)
+    fill(mirrored_flow)
+    Writer(mirrored_flow).write([*ALL, ALL[0]], {0: 5, 1: 4})
+    return mirrored_flow
+
+
+def run(flow: MirroredFlow, *more: str) -> Result:
+    where = ["--bootstrap-servers", flow.bootstrap_servers]
+    topics = ["--input", flow.source, "--output", flow.target, "--group-id", flow.group_id]
+    given = ["verify", *where, *topics, "--position-header", "src", "--timeout", "5", *more]
+    result = CliRunner().invoke(main, given)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_the_source_clusters_options(flow: MirroredFlow, tmp_path: Path) -> None:
+    file = tmp_path / "source.conf"
+    file.write_text("client.id=from-a-file\nsecurity.protocol=TLS\n")
+    more = ["--source-kafka-config", str(file), "--source-kafka", "security.protocol=PLAINTEXT"]
+    servers = ["--source-bootstrap-servers", flow.source_servers]
+    result = run(flow, "--json", *servers, *more)
+    assert result.exit_code == 1, result.output
+    document = json.loads(result.stdout)
+    assert (document["records_in"], document["records_out"]) == (10, 11)
+    found = {kind: one["count"] for kind, one in document["found"].items() if one["count"]}
+    assert found == {"duplicates": 1, "outputs_without_offset": 1, "not_yet_processed": 1}
+    assert [one["committed_offset"] for one in document["group"]] == [5, 4]
+    result = run(flow, *servers, *more[:2])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: source_kafka: ")
+    assert "must be one of PLAINTEXT" in result.stderr
+
+
+def test_without_the_options_the_input_is_not_there(flow: MirroredFlow) -> None:
+    result = run(flow)
+    assert result.exit_code == 2
+    assert f"topic '{flow.source}' does not exist" in result.stderr
