@@ -149,6 +149,16 @@ def test_it_waits_for_an_offset_that_is_about_to_change(flow: MirroredFlow) -> N
     timer.join()
 
 
+def test_it_waits_for_a_groups_first_transaction(flow: MirroredFlow) -> None:
+    Writer(flow).write(ALL)
+    other = Writer(flow, "other")
+    other.begin([], ENDS)
+    timer = threading.Timer(0.7, other.commit)
+    timer.start()
+    assert counts(look(flow)) == {}
+    timer.join()
+
+
 def test_a_query_that_runs_meanwhile(flow: MirroredFlow) -> None:
     fill(flow, 7)
     writer = Writer(flow)
@@ -280,6 +290,22 @@ def test_an_offset_of_which_nothing_tells_what_it_is_is_refused(
     _set(flow, {0: 5}, {0: text})
     with pytest.raises(VerificationError, match=f"in {flow.progress}:0 does not tell"):
         look(flow)
+
+
+def test_a_run_with_the_checkpoint_tells_again_what_an_offset_is(
+    mirrored_flow: MirroredFlow,
+) -> None:
+    flow = mirrored_flow
+    fill(flow)
+    Writer(flow).write(ALL)
+    with mirrored_run(flow) as runs:
+        runs.batch(5, 4, without_output=5)
+    _set(flow, {1: 4}, {1: ""})
+    with pytest.raises(VerificationError, match=f"in {flow.progress}:1 does not tell"):
+        look(flow)
+    with mirrored_run(flow, checkpoint=runs.checkpoint) as again:
+        again.batch(5, 5, without_output=1)
+    assert counts(look(flow)) == {}
 
 
 def test_two_offsets_of_one_source_partition_are_refused(flow: MirroredFlow) -> None:

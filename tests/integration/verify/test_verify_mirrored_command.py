@@ -1,6 +1,7 @@
 """``spark-eos verify`` on a query that reads another cluster than it writes to."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from spark_eos.cli import main
 from support.mirroring import MirroredFlow
+from support.pages import code_blocks
 from support.planting import Writer, fill, sources
 
 ALL = sources(range(5), range(5))
@@ -20,6 +22,23 @@ def flow(mirrored_flow: MirroredFlow) -> MirroredFlow:
     fill(mirrored_flow)
     Writer(mirrored_flow).write([*ALL, ALL[0]], {0: 5, 1: 4})
     return mirrored_flow
+
+
+def test_the_documented_command(flow: MirroredFlow) -> None:
+    (command,) = code_blocks("verify", "bash")
+    instead = {
+        "target:9092": flow.bootstrap_servers,
+        "source:9092": flow.source_servers,
+        "order-processors": flow.group_id,
+        "orders-enriched": flow.target,
+        "orders": flow.source,
+        "source": "src",
+    }
+    words = shlex.split(command.replace("\\\n", " "))
+    assert set(instead) <= set(words)
+    result = CliRunner().invoke(main, [instead.get(word, word) for word in words[1:]])
+    assert result.exit_code == 1, result.output
+    assert result.stdout.startswith("ANOMALIES: 10 records in, 11 out")
 
 
 def run(flow: MirroredFlow, *more: str) -> Result:
