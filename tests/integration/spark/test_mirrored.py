@@ -1,6 +1,7 @@
 """Mirrored queries: the source in one cluster, target and progress in another."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink, errors
 from spark_eos.testing import process_available
 from support import staging
+from support.connect_server import ConnectStage
+from support.fronts import ReportFile, started
 from support.mirroring import MirroredFlow
 
 
@@ -97,3 +100,23 @@ def test_settings_that_do_not_fit(options: dict[str, Any], cure: str) -> None:
     }
     with pytest.raises(errors.ConfigurationError, match=cure):
         ExactlyOnceSink(**{**given, **options})
+
+
+def _copy(session: SparkSession, options: dict[str, Any], source: str, reports: Path) -> None:
+    sink = ExactlyOnceSink(**options, on_batch=ReportFile(reports))
+    frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "30"})
+    rows = frame.select("source", "key", "value")
+    assert started(sink.write(rows).trigger(availableNow=True)).awaitTermination(240)
+
+
+@pytest.mark.slow
+def test_on_spark_connect(
+    connect_stage: ConnectStage, mirrored_flow: MirroredFlow, tmp_path: Path
+) -> None:
+    flow, reports = mirrored_flow, tmp_path / "reports"
+    for first in (0, 60):
+        flow.produce(range(first, first + 60))
+        connect_stage.queries.ask(_copy, flow.options(), flow.source, reports)
+    assert sorted(map(int, flow.values())) == list(range(120))
+    assert {report["delivery"] for report in ReportFile(reports).reports()} == {"mirrored"}
+    assert sum(flow.committed().values()) == 120
