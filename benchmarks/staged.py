@@ -22,17 +22,17 @@ from scenarios import Records
 
 from spark_eos.testing import EmbeddedKafka, spark_session
 
-_PARTITIONS = 4
+PARTITIONS = 4
 
 
 def _repartitioned(frame: DataFrame) -> DataFrame:
-    return frame.select("key", "value").repartition(_PARTITIONS)
+    return frame.select("key", "value").repartition(PARTITIONS)
 
 
 def _staged(arena: Arena) -> Trial:
     sink = our_sink(arena)
     frame = sink.read(arena.spark, subscribe=arena.source, options=arena.reading)
-    trial = _run(sink.write(_repartitioned(frame)), arena)
+    trial = run_query(sink.write(_repartitioned(frame)), arena)
     sink.close()
     return trial
 
@@ -40,10 +40,11 @@ def _staged(arena: Arena) -> Trial:
 def _sparks_own(arena: Arena) -> Trial:
     options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
     frame = _repartitioned(arena.read(as_we_do=True))
-    return _run(frame.writeStream.format("kafka").options(**options), arena)
+    return run_query(frame.writeStream.format("kafka").options(**options), arena)
 
 
-def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
+def run_query(writer: DataStreamWriter, arena: Arena) -> Trial:
+    """Runs a query over all there is."""
     query = writer.option("checkpointLocation", arena.checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
     found = [p for p in query.recentProgress if p["numInputRows"]][: arena.batches]
@@ -52,11 +53,12 @@ def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
     )
 
 
-def _arena(
+def new_arena(
     spark: SparkSession, broker: EmbeddedKafka, source: str, directory: Path, most: int | None
 ) -> Arena:
+    """An arena with a target topic of its own; ``most`` records a trigger, or all in one."""
     target = f"out-{uuid.uuid4().hex[:8]}"
-    broker.create_topic(target, _PARTITIONS)
+    broker.create_topic(target, PARTITIONS)
     batches = 1 if most is None else 30
     return Arena(
         spark=spark,
@@ -82,27 +84,41 @@ def main(rows: int, rounds: int, small: int) -> None:
     with tempfile.TemporaryDirectory() as directory, EmbeddedKafka() as broker:
         spark = spark_session(config={"spark.driver.memory": "2g"})
         for name, count in (("large", rows), ("small", 31 * small)):
-            broker.create_topic(name, _PARTITIONS)
-            fill(broker, name, count, Records(size=112, partitions=_PARTITIONS))
+            broker.create_topic(name, PARTITIONS)
+            fill(broker, name, count, Records(size=112, partitions=PARTITIONS))
         for number in range(rounds):
             for name, contestant in contestants.items():
-                whole = contestant(_arena(spark, broker, "large", Path(directory), None))
-                steps = contestant(_arena(spark, broker, "small", Path(directory), small))
+                whole = contestant(new_arena(spark, broker, "large", Path(directory), None))
+                steps = contestant(new_arena(spark, broker, "small", Path(directory), small))
                 if number:
                     large[name].append(whole.rows / (sum(whole.trigger_ms) / 1000))
                     short[name].append(statistics.median(steps.trigger_ms[1:]))
+    Console().print(comparison(large, short, "Spark's own sink", small))
+
+
+def comparison(
+    large: dict[str, list[float]], short: dict[str, list[float]], base: str, small: int
+) -> Table:
+    """A table of contestants, each compared with one of them round by round.
+
+    Args:
+        large: Rows a second in each round, by contestant.
+        short: Milliseconds a small trigger in each round, by contestant.
+        base: The one that the others are compared with.
+        small: Records of a small trigger.
+    """
     table = Table("", "rows/s", "ratio", f"ms a trigger of {small}", "difference")
-    for name in contestants:
-        ratios = [a / b for a, b in zip(large[name], large["Spark's own sink"], strict=True)]
-        more = [a - b for a, b in zip(short[name], short["Spark's own sink"], strict=True)]
+    for name, rows in large.items():
+        ratios = [a / b for a, b in zip(rows, large[base], strict=True)]
+        more = [a - b for a, b in zip(short[name], short[base], strict=True)]
         table.add_row(
             name,
-            f"{statistics.median(large[name]):,.0f}",
+            f"{statistics.median(rows):,.0f}",
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
             f"{statistics.median(short[name]):.0f}",
             f"{statistics.median(more):+.0f} ({min(more):+.0f} to {max(more):+.0f})",
         )
-    Console().print(table)
+    return table
 
 
 if __name__ == "__main__":
