@@ -8,20 +8,20 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from spark_eos.demo.counts import play_counts
 from spark_eos.demo.orders import produce_orders
-from spark_eos.demo.play import (
+from spark_eos.demo.play import play
+from spark_eos.demo.playbill import WHY_COUNTED_TWICE, WHY_TWICE, counts_results, results
+from spark_eos.demo.stage import Stage
+from spark_eos.demo.target import LingeringTransactionError
+from spark_eos.demo.theatre import (
     EXACTLY_ONCE,
     PARTITIONS,
     SOURCE,
     SPARKS_OWN,
-    Contender,
     DemoError,
-    Outcome,
-    Play,
+    Theatre,
 )
-from spark_eos.demo.playbill import WHY_TWICE, results
-from spark_eos.demo.stage import Stage
-from spark_eos.demo.target import LingeringTransactionError
 from spark_eos.errors import SparkEosError
 from spark_eos.jars.ivy import DownloadError
 from spark_eos.jars.jar_sets import JarError, spark_kafka_jars
@@ -47,10 +47,12 @@ from spark_eos.testing import BrokerStartError, EmbeddedKafka
 def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     """Show exactly-once on a real broker, compared with Spark's own sink.
 
-    A query copies orders from topic to topic on the demo's own Kafka. Twice its processes
+    First a query copies orders from topic to topic on the demo's own Kafka. Twice its processes
     (driver, JVM and workers) are killed with SIGKILL in the middle of a batch and started again,
-    the last time without the checkpoint. Then each order in the target is counted. Exit status 1
-    if spark-eos has not written each order exactly once.
+    the last time without the checkpoint. Then each order in the target is counted. Second, a query
+    counts the orders by customer and window, is killed twice and started again; its rows are
+    compared with those of a batch query. Exit status 1 if spark-eos has not written each order and
+    each count exactly once.
     """
     # Also SIGINT: a shell starts background commands with it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -58,7 +60,7 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     console = Console(highlight=False)
     try:
         with tempfile.TemporaryDirectory(prefix="spark-eos-demo-") as directory:
-            ours, sparks = _play(orders, seed, Path(directory), keep_logs, Stage(console))
+            exactly_once = _play(orders, seed, Path(directory), keep_logs, console)
     except KeyboardInterrupt:
         click.echo("Stopped.", err=True)
         raise SystemExit(130) from None
@@ -72,17 +74,19 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
         SparkEosError,
     ) as error:
         raise click.ClickException(str(error)) from error
-    console.print(results(ours, sparks))
-    console.print(WHY_TWICE)
-    if not ours.tally.exactly_once:
-        console.print("[bold red]FAILED[/]: spark-eos has not written each order exactly once.")
+    if not exactly_once:
+        console.print("[bold red]FAILED[/]: spark-eos has not written each row exactly once.")
         raise SystemExit(1)
-    console.print("[bold green]OK[/]: spark-eos has written each order exactly once.")
+    console.print(
+        "[bold green]OK[/]: spark-eos has written each order, and each count, exactly once."
+    )
 
 
 def _play(
-    orders: int, seed: int, directory: Path, keep_logs: Path | None, stage: Stage
-) -> tuple[Outcome, Outcome]:
+    orders: int, seed: int, directory: Path, keep_logs: Path | None, console: Console
+) -> bool:
+    """Plays both acts; returns whether spark-eos has written exactly once in both."""
+    stage = Stage(console)
     logs = keep_logs or directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -99,18 +103,14 @@ def _play(
                 stage.reached(written)
 
             produce_orders(kafka.bootstrap_servers, SOURCE, orders, seed, advance)
-
-        def play(contender: Contender) -> Outcome:
-            return Play(
-                contender,
-                kafka=kafka,
-                orders=orders,
-                directory=directory,
-                logs=logs,
-                stage=stage,
-            ).run()
-
+        theatre = Theatre(kafka, orders, directory, logs, stage)
         try:
-            return play(EXACTLY_ONCE), play(SPARKS_OWN)
+            ours, sparks = play(EXACTLY_ONCE, theatre), play(SPARKS_OWN, theatre)
+            console.print(results(ours, sparks))
+            console.print(WHY_TWICE)
+            our_counts, sparks_counts = play_counts(theatre, EXACTLY_ONCE, SPARKS_OWN)
+            console.print(counts_results(our_counts, sparks_counts))
+            console.print(WHY_COUNTED_TWICE)
         finally:
             (logs / "kafka.log").write_text(kafka.log(), encoding="utf-8")
+    return ours.tally.exactly_once and our_counts.exactly_once

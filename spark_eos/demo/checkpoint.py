@@ -39,6 +39,11 @@ class Checkpoint:
         start = self._records_until(begun - 1) if begun else 0
         return RunningBatch(begun, start, self._records_until(begun))
 
+    def finished(self) -> int:
+        """Returns the number of source records in all batches of the commit log."""
+        last = _newest(self._commits)
+        return 0 if last is None else self._records_until(last)
+
     def _records_until(self, batch_id: int) -> int:
         # The topic is read from offset 0 and has no gaps, so its end offsets count its records.
         last_line = (self._offsets / str(batch_id)).read_text().splitlines()[-1]

@@ -1,22 +1,26 @@
-"""The table at the end, and the text below it."""
+"""The tables at the end, and the texts below them."""
 
 from rich.table import Table
 
+from spark_eos.demo.counts import CountsOutcome
 from spark_eos.demo.play import Outcome
+from spark_eos.verify import Difference
 
 WHY_TWICE = (
     "Without its checkpoint, Spark's own sink does not know what it has written: it starts again "
     "at startingOffsets. With earliest, as here, it writes orders twice; with latest it loses "
     "some. spark-eos continues from the offsets in its transactions."
 )
+WHY_COUNTED_TWICE = (
+    "Started again with its checkpoint, Spark's own sink writes the killed batch's counts from the "
+    "first to the last, those too that are there. spark-eos has staged them in files, and "
+    "continues where its transactions have ended."
+)
 
 
 def results(ours: Outcome, sparks: Outcome) -> Table:
-    """Returns a table of both outcomes side by side."""
-    table = Table(title="Two kills in the middle of a batch, then a deleted checkpoint")
-    table.add_column("")
-    table.add_column("spark-eos", justify="right")
-    table.add_column("Spark's own sink", justify="right")
+    """Returns a table of both outcomes of the first act side by side."""
+    table = _table("Two kills in the middle of a batch, then a deleted checkpoint")
     for name, attribute in (
         ("orders in", "orders_in"),
         ("orders out", "orders_out"),
@@ -33,8 +37,32 @@ def results(ours: Outcome, sparks: Outcome) -> Table:
     return table
 
 
+def counts_results(ours: CountsOutcome, sparks: CountsOutcome) -> Table:
+    """Returns a table of both outcomes of the second act side by side."""
+    table = _table("Orders by customer and window: two kills in the middle of a batch")
+    both = (ours.comparison, sparks.comparison)
+    _add(table, "counts expected", *(found.rows_expected for found in both))
+    _add(table, "counts out", *(found.records_out for found in both))
+    for name, kind in (
+        ("duplicates", Difference.DUPLICATE),
+        ("missing", Difference.MISSING),
+        ("unexpected", Difference.UNEXPECTED),
+    ):
+        _add(table, name, *(found.count(kind) for found in both))
+    _add(table, "open transactions", ours.open_transactions, sparks.open_transactions)
+    return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title)
+    table.add_column("")
+    table.add_column("spark-eos", justify="right")
+    table.add_column("Spark's own sink", justify="right")
+    return table
+
+
 def _add(table: Table, name: str, *numbers: int | None) -> None:
-    neutral = name.startswith("orders")
+    neutral = name.startswith(("orders", "counts"))
     table.add_row(
         name,
         *(

@@ -1,14 +1,17 @@
-"""The query of the demonstration, run in its own process: ``python -m spark_eos.demo.query``.
+"""The queries of the demonstration, in a process: ``python -m spark_eos.demo.query``.
 
-It copies orders with `ExactlyOnceSink` or with Spark's own Kafka sink, and ends when it has
-processed everything available.
+They copy orders, or count them, with `ExactlyOnceSink` or with Spark's own Kafka sink, and end when
+they have processed everything available.
 """
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
 
 import click
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_eos.demo.counting import counts, expected_counts
 from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions, job_options
 from spark_eos.testing import spark_session
@@ -31,7 +34,11 @@ def _copy(orders: DataFrame) -> DataFrame:
     return orders.select("source", "key", "value")
 
 
-def _run_sparks_sink(options: JobOptions) -> None:
+def _sparks_copy(orders: DataFrame) -> DataFrame:
+    return orders.select("key", "value")
+
+
+def _run_sparks_sink(options: JobOptions, transform: Callable[[DataFrame], DataFrame]) -> None:
     """Runs the same query with Spark's own sink, as Spark's documentation writes it."""
     servers = options.kafka["bootstrap.servers"]
     orders = (
@@ -44,7 +51,7 @@ def _run_sparks_sink(options: JobOptions) -> None:
         .load()
     )
     query = (
-        orders.select("key", "value")
+        transform(orders)
         .writeStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
         .option("topic", options.target)
@@ -55,15 +62,31 @@ def _run_sparks_sink(options: JobOptions) -> None:
     query.awaitTermination()
 
 
+def _write_expected(options: JobOptions, minutes: int, path: str) -> None:
+    orders = (
+        _session()
+        .read.format("kafka")
+        .option("kafka.bootstrap.servers", options.kafka["bootstrap.servers"])
+        .option("subscribe", options.source)
+        .load()
+    )
+    expected_counts(orders, minutes).write.parquet(path)
+
+
 @click.command()
 @job_options
 @click.option("--sink", type=click.Choice(["exactly-once", "spark"]), required=True)
-def main(options: JobOptions, sink: str) -> None:
-    """Copy orders from one topic to another."""
+@click.option("--count-minutes", type=click.IntRange(min=1), help="Count in windows of this size.")
+@click.option("--expected", help="Where to write the counts that are expected at the end.")
+def main(options: JobOptions, sink: str, count_minutes: int | None, expected: str | None) -> None:
+    """Copy orders from one topic to another, or count them."""
+    counting = None if count_minutes is None else partial(counts, minutes=count_minutes)
     if sink == "spark":
-        _run_sparks_sink(options)
+        _run_sparks_sink(options, counting or _sparks_copy)
     else:
-        run_job(options, _copy, session=_session)
+        run_job(options, counting or _copy, session=_session)
+    if count_minutes is not None and expected is not None:
+        _write_expected(options, count_minutes, expected)
 
 
 if __name__ == "__main__":

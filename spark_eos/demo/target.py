@@ -1,17 +1,25 @@
-"""The target topic as its consumers see it: orders counted with read_committed."""
+"""The target topic as its consumers see it: rows counted with read_committed."""
 
 import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from spark_eos.testing.partition_ends import settled_ends
 
+Identity = Callable[[Message], str]
+"""What is the same in a row and its duplicate."""
+
 _AT_ONCE: Final = 2_000
+
+
+def order_of(message: Message) -> str:
+    """Returns the id of a record's order."""
+    return str(json.loads(message.value() or b"{}")["order_id"])
 
 
 class LingeringTransactionError(Exception):
@@ -19,16 +27,23 @@ class LingeringTransactionError(Exception):
 
 
 class TargetReader:
-    """Reads a topic repeatedly with read_committed and counts each order id.
+    """Reads a topic repeatedly with read_committed and counts each row.
 
     Args:
         bootstrap_servers: The cluster.
         topic: The topic to read.
         partitions: Number of its partitions.
+        identity: What is the same in a row and its duplicate; by default the order's id.
+
+    Attributes:
+        counts: Number of records by identity.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topic: str, partitions: int, identity: Identity = order_of
+    ) -> None:
         self.counts: Counter[str] = Counter()
+        self._identity = identity
         self._topic = topic
         self._partitions = range(partitions)
         self._cluster = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
@@ -51,30 +66,35 @@ class TargetReader:
 
     def __exit__(self, *_: object) -> None:
         """Closes the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
         self._consumer.close()
 
+    @property
+    def duplicates(self) -> int:
+        """Number of records after the first of the same identity."""
+        return self.counts.total() - len(self.counts)
+
     def read(self, timeout: float) -> None:
-        """Counts newly visible orders; waits at most ``timeout`` seconds for them."""
-        values = []
+        """Counts newly visible rows; waits at most ``timeout`` seconds for them."""
+        rows = []
         for message in self._consumer.consume(_AT_ONCE, timeout=timeout):
             error = message.error()
             if error is None:
-                values.append(message.value())
+                rows.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - that is its name
                 self._seen_until[message.partition()] = message.offset() or 0
             else:
                 raise RuntimeError(f"reading the target: {error.str()}")
-        self.count(values)
-
-    def count(self, values: Iterable[bytes | None]) -> None:
-        """Counts orders by id."""
-        self.counts.update(json.loads(value)["order_id"] for value in values if value is not None)
+        self.counts.update(map(self._identity, rows))
 
     def read_all(self, patience: float = 30) -> None:
-        """Counts all orders up to the end of the topic.
+        """Counts all rows up to the end of the topic.
 
         Args:
-            patience: Seconds within which all orders must have become visible.
+            patience: Seconds within which all rows must have become visible.
 
         Raises:
             LingeringTransactionError: They have not.
