@@ -7,9 +7,10 @@ from pathlib import Path
 
 from spark_eos.jars.cache import cache_directory
 from spark_eos.jars.java import find_java
-from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, fingerprint
+from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
 _PATIENCE = 300
+_TRAINING = "spark_training.py"
 
 
 def quick_start_options() -> list[str]:
@@ -25,7 +26,10 @@ def quick_start_options() -> list[str]:
 
 def _archive() -> ClassArchive:
     jars = sorted(Path(str(resources.files("pyspark"))).glob("jars/*.jar"))
-    directory = cache_directory() / "spark" / fingerprint(find_java(), jars)
+    # What was trained is part of the name, so that a better training is not passed over.
+    training = resources.files(__package__).joinpath(_TRAINING).read_text(encoding="utf-8")
+    name = digest(fingerprint(find_java(), jars), training)
+    directory = cache_directory() / "spark" / name
     directory.mkdir(parents=True, exist_ok=True)
     return ClassArchive(directory, "Spark sessions")
 
