@@ -15,7 +15,7 @@ from spark_eos.demo.performance import KILLS_AFTER, Performance, Script
 from spark_eos.demo.theatre import SPARKS_OWN, Contender, Theatre
 from spark_eos.verify import Comparison, Verdict, compare
 
-_BATCHES: Final = 8
+_BATCHES: Final = 5
 # About as many windows as this, whatever the number of orders: an order is placed each second.
 _WINDOWS: Final = 55
 
