@@ -13,6 +13,7 @@ from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.spark.columns import check_columns, written
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.spark.staged_copies import StagedCopies
+from spark_eos.worker.arrow_columns import BUCKET
 from spark_eos.worker.task import write_task
 
 
@@ -90,13 +91,17 @@ class BatchJobs:
         Returns:
             What the tasks reported.
         """
-        rows = self._selected(copies.rows)
+        rows = copies.rows
         if only is None:
             rows = rows.coalesce(
                 plan.tasks_for(copies.number_of_rows, len(batch.ends) - 1, self._runtime.cores())
             )
-        written = self._written(rows, settings, batch_plan, only)
-        return self._outcome(written, settings, batch, only)
+        else:
+            rows = rows.where(F.col(BUCKET).isin([index - 1 for _topic, index in only]))
+        task = write_task(
+            settings, batch_plan, discard_producer=only is not None, arrange=copies.arrange
+        )
+        return self._outcome(rows.mapInArrow(task, self._report), settings, batch, only)
 
     def _selected(self, frame: DataFrame) -> DataFrame:
         schema = frame.schema

@@ -17,6 +17,7 @@ from spark_eos.driver.offset_log import (
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 from spark_eos.kafka.deadline import Deadline, RetriableError
+from spark_eos.spark.footers import footer_rows
 from spark_eos.spark.job_description import described
 from spark_eos.spark.narrow_lineage import check_lineage
 from spark_eos.spark.query_lifetime import activity, leave_at_exit
@@ -263,6 +264,10 @@ class ClassicRuntime:
             return observation.get
 
         return deadline.attempts("counting staged rows", pause=0.002)(attempt)
+
+    def rows_of_footers(self, path: str) -> int | None:
+        """How many rows a directory's Parquet files have, if these are few: jobs take longer."""
+        return footer_rows(self._session, path)
 
     def another_session(self, session: SparkSession) -> SparkSession:
         """A session with settings of its own, which are at first those of a given one."""

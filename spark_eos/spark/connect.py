@@ -170,6 +170,10 @@ class ConnectRuntime:
         """An observation's metrics, which came with the job's answer."""
         return observation.get
 
+    def rows_of_footers(self, path: str) -> int | None:  # noqa: ARG002 - Spark reads the files
+        """None: a job counts the rows, since no file system may be known here."""
+        return None
+
     def another_session(self, session: SparkSession) -> SparkSession:
         """A session with settings of its own, which are at first those of a given one.
 

@@ -90,6 +90,17 @@ class QueryRuntime(Protocol):
             DeadlineExceededError: Spark does not report them.
         """
 
+    def rows_of_footers(self, path: str) -> int | None:
+        """How many rows a directory's Parquet files have, by their footers.
+
+        Args:
+            path: The directory, on any file system that Spark knows.
+
+        Returns:
+            The number of rows; 0 if there is no such directory; None if a job should count them,
+            since there are many files or the footers can't be read here.
+        """
+
     def another_session(self, session: SparkSession) -> SparkSession:
         """A session with settings of its own, which are at first those of a given one.
 

@@ -5,6 +5,7 @@ bucket, and the row's number in it the row's position.
 """
 
 import contextlib
+import functools
 import logging
 import re
 import time
@@ -19,20 +20,28 @@ from pyspark.sql import types as T
 from spark_eos.batch.progress import first_position
 from spark_eos.errors import CheckpointError
 from spark_eos.kafka.offset_metadata import StagedBatch
-from spark_eos.spark.columns import SOURCE, check_payload, payload
+from spark_eos.spark.columns import check_payload, payload
 from spark_eos.spark.connect_files import literal_path
 from spark_eos.spark.runtime import QueryRuntime
+from spark_eos.worker.arrow_columns import BUCKET, ROW, staged_batches
+from spark_eos.worker.task import Arrange
 
 logger = logging.getLogger(__name__)
 
 # Below the checkpoint, in our own directory, which Spark ignores.
 _DIRECTORY: Final = "spark-eos/staged"
 _NAME: Final = re.compile(r"(\d+)-[0-9a-f]{8}")
-# Spark numbers a job's files by the partitions they are made of.
-_FILE_NUMBER: Final = r"^part-(\d+)-"
+# Spark numbers a job's files by the partitions they are made of: part-00000-...
+_NUMBER_BEGINS: Final = len("part-") + 1
+_NUMBER_ENDS_WITHIN: Final = 12
 # More bytes than any file has, so that none is split, and no task reads two.
 _WHOLE: Final = str(1 << 50)
 _ROWS: Final = "rows"
+_WRITING: Final = {
+    "maxRecordsPerFile": "0",
+    # The ledger says which copy is complete.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
 _NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
 # Seconds; well below the hour after which Spark Connect ends a session that is not used.
 _SESSION_IDLE: Final = 600.0
@@ -49,6 +58,7 @@ class StagedCopies:
 
     Attributes:
         number_of_rows: Number of rows of the opened copy.
+        arrange: Gives the opened copy's rows their positions, in a task.
     """
 
     def __init__(
@@ -68,6 +78,11 @@ class StagedCopies:
         self._frame: DataFrame | None = None
         self._rows: DataFrame | None = None
         self.number_of_rows = 0
+        self.arrange: Arrange = functools.partial(
+            staged_batches, progress_topic=progress_topic, first=0
+        )
+        self._listed = False
+        self._left: set[str] = set()
 
     def of_batch(self, frame: DataFrame) -> "StagedCopies":
         """Sets the batch's frame, which `stage` or `drain` runs.
@@ -93,7 +108,7 @@ class StagedCopies:
         observation = Observation(f"spark-eos-{name}")
         # coalesce: a bucket for each task. Rows of one partition stay together, in their order.
         counted = rows.coalesce(buckets).observe(observation, F.count(F.lit(1)).alias(_ROWS))
-        writer = counted.write.option("maxRecordsPerFile", 0)
+        writer = counted.write.options(**_WRITING)
         path = f"{self._location}/{_DIRECTORY}/{name}"
         self._runtime.run_job(
             self._frame.sparkSession,
@@ -102,7 +117,9 @@ class StagedCopies:
         )
         written = self._runtime.observed(observation)[_ROWS]
         if written:
-            found = self._count(name, rows.schema, batch_id)
+            found = self._runtime.rows_of_footers(path)
+            if found is None:
+                found = self._count(name, rows.schema, batch_id)
             if found != written:
                 raise CheckpointError(
                     f"batch {batch_id} was staged in {path} with {written} rows, and {found} can "
@@ -110,6 +127,7 @@ class StagedCopies:
                     "file system that all executors share?"
                 )
         self._staged = name, rows.schema
+        self._left.add(name)
         return name, written
 
     def drain(self) -> None:
@@ -138,19 +156,22 @@ class StagedCopies:
         if schema is None:
             return False
         check_payload(schema, self._default_topic)
-        number = F.regexp_extract(F.col("_metadata.file_name"), _FILE_NUMBER, 1).cast("int")
-        position = F.lit(first_position(copy.batch)) + F.col("_metadata.row_index")
-        source = F.struct(
-            F.lit(self._progress_topic).alias("topic"),
-            (number + 1).alias("partition"),
-            position.cast("long").alias("offset"),
+        # Not a regular expression, which takes longer than reading the row.
+        name = F.col("_metadata.file_name").substr(_NUMBER_BEGINS, _NUMBER_ENDS_WITHIN)
+        number = F.substring_index(name, "-", 1).cast("int")
+        self._rows = self._read(copy.copy, schema).select(
+            *payload(schema), number.alias(BUCKET), F.col("_metadata.row_index").alias(ROW)
         )
-        self._rows = self._read(copy.copy, schema).select(*payload(schema), source.alias(SOURCE))
+        self.arrange = functools.partial(
+            staged_batches,
+            progress_topic=self._progress_topic,
+            first=first_position(copy.batch),
+        )
         return True
 
     @property
     def rows(self) -> DataFrame:
-        """The opened copy's rows, with their positions as ``source``."""
+        """The opened copy's rows, with the numbers of their files and in these."""
         assert self._rows is not None  # noqa: S101 - open comes first
         return self._rows
 
@@ -192,6 +213,8 @@ class StagedCopies:
             session.conf.set("spark.sql.files.openCostInBytes", _WHOLE)
             session.conf.set("spark.sql.files.minPartitionNum", "1")
             session.conf.unset("spark.sql.files.maxPartitionNum")
+            # For the sum of a few numbers it has more jobs than without.
+            session.conf.set("spark.sql.adaptive.enabled", "false")
             # Only these files have `_metadata.row_index`.
             session.conf.set("spark.sql.sources.useV1SourceList", "parquet")
         self._reader_used = time.monotonic()
@@ -201,11 +224,17 @@ class StagedCopies:
 
     def sweep(self, batch_id: int) -> None:
         """Removes copies of earlier batches; later ones may be a newer run's."""
+        files = self._runtime.files
         try:
-            for name in self._runtime.files.names(_DIRECTORY):
+            if not self._listed:
+                # Once: from then on, all older copies are this run's own.
+                self._left.update(files.names(_DIRECTORY))
+                self._listed = True
+            for name in sorted(self._left):
                 found = _NAME.fullmatch(name)
                 if found is not None and int(found[1]) < batch_id:
-                    self._runtime.files.delete(f"{_DIRECTORY}/{name}")
+                    files.delete(f"{_DIRECTORY}/{name}")
+                    self._left.remove(name)
         except Exception as error:  # noqa: BLE001 - the next batch sweeps again
             logger.warning(
                 "staged copies of earlier batches stay in %s/%s: %s",

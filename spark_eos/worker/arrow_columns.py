@@ -9,6 +9,10 @@ from spark_eos.worker.records import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOP
 
 _SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURCE_OFFSET}
 _AS_THEY_ARE = ("topic", "partition", "headers")
+BUCKET = "bucket"
+"""The column with the number of a staged row's file."""
+ROW = "row"
+"""The column with a staged row's number in its file."""
 
 
 def writable_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -22,14 +26,40 @@ def writable_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         # Flattened fields are null where the struct is null; the struct's plain fields may not be.
         fields = dict(zip((f.name for f in source.type), source.flatten(), strict=True))
         columns = {flat: fields[name] for name, flat in _SOURCE.items()}
-        names = set(batch.schema.names)
-        for name in ("value", "key"):
-            if name in names:
-                columns[name] = _bytes(batch.column(name))
-        columns |= {name: batch.column(name) for name in _AS_THEY_ARE if name in names}
-        if "timestamp" in names:
-            columns["timestamp"] = _milliseconds(batch.column("timestamp"))
-        yield pa.RecordBatch.from_pydict(columns)
+        yield pa.RecordBatch.from_pydict({**columns, **_payload(batch)})
+
+
+def staged_batches(
+    batches: Iterator[pa.RecordBatch], *, progress_topic: str, first: int
+) -> Iterator[pa.RecordBatch]:
+    """Yields Arrow batches of a staged copy with the columns that tasks need.
+
+    Here, not in Spark's plan: that has no constant of a batch then, so Spark compiles it once, and
+    no topic has to be handed over for each row.
+
+    Args:
+        batches: Arrow batches with `BUCKET`, `ROW` and columns that
+            `spark_eos.spark.columns.check_payload` has accepted.
+        progress_topic: The topic that stands for the copy.
+        first: The position of a file's first row.
+    """
+    for batch in batches:
+        columns = {
+            SOURCE_TOPIC: pa.repeat(progress_topic, batch.num_rows),
+            # Partition 0 is the ledger.
+            SOURCE_PARTITION: pc.add(batch.column(BUCKET), pa.scalar(1, pa.int32())),
+            SOURCE_OFFSET: pc.add(batch.column(ROW), first),
+        }
+        yield pa.RecordBatch.from_pydict({**columns, **_payload(batch)})
+
+
+def _payload(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    names = set(batch.schema.names)
+    columns = {name: _bytes(batch.column(name)) for name in ("value", "key") if name in names}
+    columns |= {name: batch.column(name) for name in _AS_THEY_ARE if name in names}
+    if "timestamp" in names:
+        columns["timestamp"] = _milliseconds(batch.column("timestamp"))
+    return columns
 
 
 def _bytes(column: pa.Array) -> pa.Array:

@@ -24,6 +24,8 @@ from spark_eos.worker.worker_tuning import reduce_task_overhead
 
 logger = logging.getLogger(__name__)
 
+Arrange = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 # A worker process keeps the producers of its latest queries from task to task. The key includes the
 # process, since a fork must not share its parent's connections.
 _producers: dict[tuple[int, str, str], TransactionalProducer] = {}
@@ -47,8 +49,12 @@ def _worker_producer(settings: WriterSettings) -> TransactionalProducer:
 
 
 def write_task(
-    settings: WriterSettings, plan: BatchPlan, *, discard_producer: bool = False
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    settings: WriterSettings,
+    plan: BatchPlan,
+    *,
+    discard_producer: bool = False,
+    arrange: Arrange = writable_batches,
+) -> Arrange:
     """Makes the function that ``mapInArrow`` runs for every Spark partition.
 
     Args:
@@ -56,6 +62,7 @@ def write_task(
         plan: How to treat each source partition; partitions that are missing are not written.
         discard_producer: Whether to discard the worker's producer and its cached topics. For
             rounds after the first, since these may have made the first one fail.
+        arrange: Gives Spark's columns the form of `spark_eos.worker.arrow_columns`.
 
     Returns:
         A function from rows, whose columns `spark_eos.spark.columns` has checked, to one batch of
@@ -68,12 +75,12 @@ def write_task(
         if context is not None:
             reduce_task_overhead()
         if context is not None and context.attemptNumber() > 0:
-            yield _deferred(batches)
+            yield _deferred(arrange(batches))
         else:
             producer = _worker_producer(settings)
             if discard_producer:
                 producer.drop()
-            yield _TaskWriter(settings, plan, producer).write(writable_batches(batches))
+            yield _TaskWriter(settings, plan, producer).write(arrange(batches))
 
     return run
 
@@ -83,7 +90,7 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     # decides, after fencing, which one writes. Reported even without rows, so that it fences.
     reason = "a repeated attempt of a Spark task leaves the decision to the driver"
     outcomes: dict[tuple[str, int], PartitionOutcome] = {}
-    for batch in writable_batches(batches):
+    for batch in batches:
         for found in source_rows(batch):
             outcomes.setdefault(
                 (found.topic, found.partition),

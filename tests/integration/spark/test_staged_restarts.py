@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.driver.rounds import BatchRounds
+from spark_eos.spark import footers
+from spark_eos.spark.classic import ClassicRuntime
 from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.testing import process_available
 from support import groups, staging
@@ -145,6 +147,30 @@ def test_copies_are_read_with_the_querys_settings(
     finally:
         spark.conf.unset("fs.test.token")
     assert set(seen) == {"secret"}
+    assert _numbers(flow) == Counter(range(_BATCH))
+
+
+@pytest.mark.parametrize("most_files", [footers._MOST_FILES, 0])
+def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
+    flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_files: int
+) -> None:
+    """Counted by the files' footers, and by a job, as where there are many files."""
+    monkeypatch.setattr(footers, "_MOST_FILES", most_files)
+    copies = Path(flow.checkpoint) / "spark-eos" / "staged"
+    run_job = ClassicRuntime.run_job
+
+    def losing_a_file(self: ClassicRuntime, *arguments: Any) -> None:
+        run_job(self, *arguments)
+        min(copies.glob("*/part-*")).unlink()
+
+    _produced(flow, range(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(ClassicRuntime, "run_job", losing_a_file)
+        with pytest.raises(Exception, match=f"with {_BATCH} rows, and .* can be read there"):
+            _run(spark, flow)
+    assert _numbers(flow) == Counter()
+    # The ledger does not name that copy, so the batch is staged anew.
+    _run(spark, flow)
     assert _numbers(flow) == Counter(range(_BATCH))
 
 

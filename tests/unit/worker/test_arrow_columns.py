@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from spark_eos.worker.arrow_columns import writable_batches
+from spark_eos.worker.arrow_columns import staged_batches, writable_batches
 from spark_eos.worker.records import source_rows
 
 _SOURCE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
@@ -69,3 +69,26 @@ def test_timestamps_become_milliseconds_in_any_time_zone(zone: str | None) -> No
     assert found.column("timestamp").to_pylist() == [
         1_729_987_200_000, 1_729_989_000_000, 1_729_992_600_000, -1, None,
     ]  # fmt: skip
+
+
+def test_rows_of_a_staged_copy_get_their_positions() -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array(["k", None]),
+            "value": pa.array(["a", "b"]),
+            "bucket": pa.array([0, 3], pa.int32()),
+            "row": pa.array([5, 0], pa.int64()),
+        }
+    )
+    (found,) = staged_batches(iter([rows]), progress_topic="progress", first=7 << 32)
+    assert found.to_pydict() == {
+        "source_topic": ["progress", "progress"],
+        "source_partition": [1, 4],
+        "source_offset": [(7 << 32) + 5, 7 << 32],
+        "value": [b"a", b"b"],
+        "key": [b"k", None],
+    }
+    places = [(part.topic, part.partition, part.first_offset) for part in source_rows(found)]
+    assert places == [("progress", 1, (7 << 32) + 5), ("progress", 4, 7 << 32)]
+    (none,) = staged_batches(iter([rows.slice(0, 0)]), progress_topic="progress", first=0)
+    assert list(source_rows(none)) == []
