@@ -14,10 +14,10 @@ from rich.console import Console
 
 from chaos.breakages import MUTATIONS, mutated
 from chaos.figures import code_and_date, summary
-from chaos.loads import LOADS
 from chaos.proving import markdown, prove
 from chaos.schedule import FRONTS, Kind, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
+from chaos.staged_loads import EVERY_LOAD
 from chaos.trial import Outcome, run_trial
 from support.versions import HAS_DATA_SOURCES
 
@@ -33,7 +33,8 @@ _FRONTS = FRONTS if HAS_DATA_SOURCES else tuple(f for f in FRONTS if f != "data-
 @click.option("--steps", type=click.IntRange(1), default=15, show_default=True, help="Of a seed.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([k.value for k in Kind]),
               help="Only faults of this kind; may be repeated.")  # fmt: skip
-@click.option("--load", "loads", multiple=True, type=click.Choice(list(LOADS)), help="Only it.")
+@click.option("--load", "loads", multiple=True, type=click.Choice(list(EVERY_LOAD)),
+              help="Only it.")  # fmt: skip
 @click.option("--front", "fronts", multiple=True, type=click.Choice(FRONTS), help="Only it.")
 @click.option("--cluster/--local", default=None, help="Executors in processes of their own, or "
               "not; by default the seed decides.")  # fmt: skip
@@ -78,7 +79,7 @@ def main(
         plan = schedule(
             first + len(outcomes),
             steps=steps,
-            loads=loads or tuple(LOADS),
+            loads=loads or tuple(EVERY_LOAD),
             kinds=[Kind(kind) for kind in kinds],
             fronts=fronts or _FRONTS,
             cluster=cluster,

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from chaos import loads, processes
+from chaos import loads, processes, staged_faults
 from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
 from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
@@ -41,7 +41,8 @@ _BOTH_WRITE = 3
 
 def inflict(stage: Stage, fault: Fault) -> None:
     """Does one fault, and returns when it is over: paused processes go on, the broker is back."""
-    _DEEDS[fault.kind](stage, fault)
+    deeds = _DEEDS if stage.staged is None else _STAGED_DEEDS
+    deeds[fault.kind](stage, fault)
 
 
 def _one(pids: list[int], fault: Fault) -> list[int]:
@@ -308,7 +309,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         raise NotInflictedError("with batch 0 alone, lost offsets can't be told from a new group's")
     stage.kill_host()
     _end_members(stage)
-    known = stage.committed()
+    known = stage.group_offsets()
     assert known is not None
     with stage.watcher.offsets_may_go_back():
         groups.delete_group(stage.servers, stage.name)
@@ -324,7 +325,13 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
             raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
         stage.kill_host()
         _end_members(stage)
-        groups.set_offsets(stage.servers, stage.name, known)
+        groups.set_offsets(
+            stage.servers,
+            stage.name,
+            {place: one.offset for place, one in known.items()},
+            # Of a staged query the ledger is a text.
+            {place: one.metadata for place, one in known.items()} if stage.staged else None,
+        )
     stage.start()
 
 
@@ -427,6 +434,13 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.OFFSETS_DELETED: _delete_offsets,
     Kind.TARGET_REFUSES: _target_refuses,
     Kind.LATE_OFFSETS: _late_offsets,
+}
+
+
+_STAGED_DEEDS = {
+    **_DEEDS,
+    **staged_faults.DEEDS,
+    Kind.CHECKPOINT_ROLLED_BACK: staged_faults.roll_back(_roll_checkpoint_back),
 }
 
 

@@ -32,6 +32,14 @@ class Rule(enum.Enum):
     NOTHING_LEFT_OPEN = "when a query has recovered, no transaction of a dead run is open"
     ONE_RUN = "of two runs of a group one alone goes on writing"
     STOPS_WITHOUT_OFFSETS = "a query whose group's offsets are gone writes nothing"
+    AS_COMPUTED = "a staged query's output is what a plain batch query computes"
+    ONE_COPY = "all rows of a staged batch come from one copy of it"
+    COPY_KEPT = "the copy that the ledger names is there until the next one counts"
+    COPY_WHOLE = "no batch is finished without all files of its copy"
+    BATCH_ENDED = "a staged query has all progress partitions at its last batch's end"
+    COPIES_SWEPT = "of the copies only those of the last batch are left"
+    STATE_KEPT = "a query finds the state that its batches have left"
+    STOPS_WITHOUT_STATE = "a staged query without its own latest checkpoint writes nothing"
     ROW_NAMED = "an error about a record names the source record it was made of"
 
     @property

@@ -19,6 +19,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from chaos.staged_places import wait_if_asked
+
 POSITION = "position"
 EXPECT = "expect"
 _SLEEP_FILE, _RAISE_FILE = "sleep", "raise"
@@ -50,6 +52,10 @@ class Load:
         options: of ExactlyOnceSink.
         record: makes the n-th record, given the partitions of a source topic.
         transform: from the source's frame to the columns to write, headers excepted.
+        of_batch: what a function of the user's does to each batch; None if there is none.
+        mode: the query's output mode.
+        by_key: whether a row replaces the one before of its key.
+        closing: of a staged load, the record that each partition gets last, if any.
     """
 
     sources: int
@@ -61,6 +67,10 @@ class Load:
     options: dict[str, Any]
     record: Callable[[random.Random, int, int], Record]
     transform: Callable[[DataFrame, list[str]], DataFrame]
+    of_batch: Callable[[DataFrame, int], DataFrame] | None = None
+    mode: str = "append"
+    by_key: bool = False
+    closing: Callable[[int], Record] | None = None
 
 
 def _relay_record(chosen: random.Random, number: int, partitions: int) -> Record:
@@ -132,7 +142,7 @@ LOADS = {
 
 def transformed(load: Load, frame: DataFrame, targets: list[str], control: Path) -> DataFrame:
     """The whole transformation, with its position header, and a hand in its tasks."""
-    rows = load.transform(_disturbed(frame, control), targets)
+    rows = load.transform(disturbed(frame, control), targets)
     position = F.expr(
         "encode(concat(source.topic, ':', source.partition, ':', source.offset), 'UTF-8')"
     )
@@ -140,11 +150,12 @@ def transformed(load: Load, frame: DataFrame, targets: list[str], control: Path)
     return rows.withColumn("headers", F.array(header))
 
 
-def _disturbed(frame: DataFrame, control: Path) -> DataFrame:
+def disturbed(frame: DataFrame, control: Path) -> DataFrame:
     """Tasks that sleep, or raise, when a file asks them to; the first to take it away obeys."""
     directory = str(control)
 
     def obey(directory: str) -> None:
+        wait_if_asked(Path(directory))
         seconds = _taken(directory, _SLEEP_FILE)
         if seconds is not None:
             time.sleep(float(seconds))
@@ -214,25 +225,37 @@ class Source:
     def top_up(self, partitions: int) -> None:
         """Produces one helping, and waits for it; ``partitions`` as the topics have now."""
         for _ in range(self._load.top_up):
-            record = self._load.record(self._chosen, self.produced, partitions)
-            headers: list[tuple[str, str | bytes | None]] = [(EXPECT, b"%d" % record.expect)]
-            while True:
-                try:
-                    self._producer.produce(
-                        self._topics[record.topic],
-                        record.value,
-                        record.key,
-                        record.partition,
-                        headers=headers,
-                    )
-                    break
-                except BufferError:
-                    self._producer.poll(0.05)
-                except KafkaException as error:
-                    if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
-                        raise
-                    # Added a moment ago, and asked about by name librdkafka looks it up.
-                    self._producer.list_topics(self._topics[record.topic], timeout=10)
-            self.produced += 1
+            self._produce(self._load.record(self._chosen, self.produced, partitions))
+        self._flush()
+
+    def close(self, partitions: int) -> None:
+        """Produces the records that come last, where the load has such."""
+        if self._load.closing is not None:
+            for partition in range(partitions):
+                self._produce(self._load.closing(partition))
+            self._flush()
+
+    def _produce(self, record: Record) -> None:
+        headers: list[tuple[str, str | bytes | None]] = [(EXPECT, b"%d" % record.expect)]
+        while True:
+            try:
+                self._producer.produce(
+                    self._topics[record.topic],
+                    record.value,
+                    record.key,
+                    record.partition,
+                    headers=headers,
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.05)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                    raise
+                # Added a moment ago, and asked about by name librdkafka looks it up.
+                self._producer.list_topics(self._topics[record.topic], timeout=10)
+        self.produced += 1
+
+    def _flush(self) -> None:
         if self._producer.flush(120):
             raise TimeoutError("input could not be produced")

@@ -19,8 +19,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from chaos.loads import LOADS, transformed
+from chaos.loads import LOADS, disturbed, transformed
 from chaos.reports import add_report
+from chaos.staged_loads import STAGED
+from chaos.staged_stops import stop_at_places
 from spark_eos import BatchReport, ExactlyOnceSink, read_from_group
 from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session
@@ -74,6 +76,22 @@ def _sink_writer(
     return sink.write(transformed(load, frame, settings["targets"], Path(settings["control"])))
 
 
+def _staged_writer(
+    spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
+) -> DataStreamWriter:
+    load, control = STAGED[settings["load"]], Path(settings["control"])
+    stop_at_places(control)
+    sink = ExactlyOnceSink(
+        **load.options, **settings["sink"], on_batch=_Reports(settings["reports"])
+    )
+    frame = disturbed(sink.read(spark, **reading).drop("source"), control)
+    writer = sink.write(load.transform(frame, settings["targets"])).outputMode(load.mode)
+    of_batch = load.of_batch
+    if of_batch is None:
+        return writer
+    return writer.foreachBatch(lambda rows, batch_id: sink(of_batch(rows, batch_id), batch_id))
+
+
 def _data_source_writer(
     spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
 ) -> DataStreamWriter:
@@ -90,6 +108,14 @@ def _data_source_writer(
     # Case does not matter.
     options |= {name.replace("_", ""): str(value) for name, value in given.items()}
     return write_stream(rows).options(**options)
+
+
+_WRITERS = {
+    "sink": _sink_writer,
+    "connect": _sink_writer,
+    "staged": _staged_writer,
+    "data-source": _data_source_writer,
+}
 
 
 def _progress(query: StreamingQuery, file: Path) -> Callable[[], None]:
@@ -115,8 +141,7 @@ def main() -> None:
         "options": {"maxOffsetsPerTrigger": str(settings["max_offsets"])},
     }
     data_source = settings["front"] == "data-source"
-    make = _data_source_writer if data_source else _sink_writer
-    writer = make(spark, settings, reading)
+    writer = _WRITERS[settings["front"]](spark, settings, reading)
     writer = writer.trigger(availableNow=True) if settings["drain"] else writer
     restart = Path(settings["control"]) / "restart"
     parent = os.getppid()

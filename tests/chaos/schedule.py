@@ -41,14 +41,42 @@ class Kind(enum.Enum):
     OFFSETS_DELETED = "offsets-deleted"
     TARGET_REFUSES = "target-refuses"
     LATE_OFFSETS = "late-offsets"
+    STAGING_KILL = "staging-kill"
+    BEFORE_LEDGER_KILL = "before-ledger-kill"
+    AFTER_LEDGER_KILL = "after-ledger-kill"
+    RELAY_KILL = "relay-kill"
+    BEFORE_END_KILL = "before-end-kill"
+    BEFORE_COMMIT_KILL = "before-commit-kill"
+    BEFORE_LEDGER_FREEZE = "before-ledger-freeze"
+    BEFORE_SWEEP_FREEZE = "before-sweep-freeze"
+    BEFORE_RELAY_FREEZE = "before-relay-freeze"
+    COPY_REMOVED = "copy-removed"
 
 
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
 # Where the group's members are not the driver's: the data source's keeper, Connect's sink process.
 NOT_OF_THE_SINK = frozenset({Kind.HOLDER_KILL, Kind.HOLDER_PAUSE})
-# How the query writes: `ExactlyOnceSink` in classic Spark or on Spark Connect, or
-# ``format("kafka-eos")``.
-FRONTS = ("sink", "connect", "data-source")
+# At places that only a staged batch comes to: killed, or frozen while another run goes by.
+PLACE_KILLS = frozenset(
+    {
+        Kind.STAGING_KILL,
+        Kind.BEFORE_LEDGER_KILL,
+        Kind.AFTER_LEDGER_KILL,
+        Kind.RELAY_KILL,
+        Kind.BEFORE_END_KILL,
+        Kind.BEFORE_COMMIT_KILL,
+    }
+)
+PLACE_FREEZES = frozenset(
+    {Kind.BEFORE_LEDGER_FREEZE, Kind.BEFORE_SWEEP_FREEZE, Kind.BEFORE_RELAY_FREEZE}
+)
+STAGED_ONLY = PLACE_KILLS | PLACE_FREEZES | {Kind.COPY_REMOVED}
+# How the query writes: `ExactlyOnceSink` in classic Spark or on Spark Connect,
+# ``format("kafka-eos")``, or the sink with queries that have to be staged.
+FRONTS = ("sink", "connect", "data-source", "staged")
+_IN_ONE_PROCESS = ("sink", "staged")
+# Names of the loads that have to be staged; all others are for all other fronts.
+STAGED_LOADS = ("shuffled", "windows", "totals")
 # The proxy does one of these at a time, the broker one of those.
 NETWORK = frozenset(
     {
@@ -69,12 +97,13 @@ ALONE = frozenset(
         Kind.CHECKPOINT_ROLLED_BACK,
         Kind.COMMIT_LOG_ENTRY_DELETED,
         Kind.OFFSETS_DELETED,
+        *STAGED_ONLY,
     }
 )
 # The driver ends, and whoever runs the query must start it again.
-FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL})
+FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL, *PLACE_KILLS})
 # Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
-DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY}
+DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY, *PLACE_FREEZES}
 # Nothing can be committed while they last.
 DOWNTIME = BROKER | {Kind.SESSION_EXPIRY}
 
@@ -135,6 +164,17 @@ class Schedule:
         return [fault for step in self.steps for fault in step.faults]
 
 
+def impossible(front: str, *, cluster: bool) -> frozenset[Kind]:
+    """Faults that can't be done to a front."""
+    found = NOT_OF_THE_SINK if front in _IN_ONE_PROCESS else frozenset()
+    found |= frozenset() if cluster else CLUSTER_ONLY
+    return found | (frozenset() if front == "staged" else STAGED_ONLY)
+
+
+def _fits(load: str, front: str) -> bool:
+    return (load in STAGED_LOADS) == (front == "staged")
+
+
 def _go_together(one: Kind, other: Kind) -> bool:
     pair = {one, other}
     if one is other or ALONE & pair:
@@ -156,18 +196,17 @@ def schedule(
     Args:
         seed: any number; the same one gives the same schedule.
         steps: number of steps.
-        loads: names of the loads to choose from.
+        loads: names of the loads to choose from, of which each front has its own.
         kinds: to choose from; all, if empty. Each comes before any comes twice.
         fronts: to choose from.
         cluster: whether executors have processes of their own; by default the seed decides. They
-            never have with a front other than ``sink``.
+            never have on Spark Connect and with the data source.
     """
     chosen = random.Random(seed)
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster
-    front = chosen.choice(list(fronts))
-    on_cluster = on_cluster and front == "sink"
-    without = NOT_OF_THE_SINK if front == "sink" else frozenset()
-    without |= frozenset() if on_cluster else CLUSTER_ONLY
+    front = chosen.choice([f for f in fronts if any(_fits(load, f) for load in loads)])
+    on_cluster = on_cluster and front in _IN_ONE_PROCESS
+    without = impossible(front, cluster=on_cluster)
     pool = [k for k in Kind if (not kinds or k in kinds) and k not in without]
     if not pool:
         raise ValueError(f"none of these faults can be done to {front}, cluster={on_cluster}")
@@ -198,7 +237,7 @@ def schedule(
         )
     return Schedule(
         seed,
-        chosen.choice(list(loads)),
+        chosen.choice([load for load in loads if _fits(load, front)]),
         front,
         on_cluster,
         on_cluster and chosen.random() < 0.5,

@@ -19,17 +19,20 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from chaos.invariants import Rule, Violation
-from chaos.loads import LOADS, Source
+from chaos.loads import Source
 from chaos.order import OrderCheck
 from chaos.processes import children, holders_of, keepers_of, send
 from chaos.reports import reports_of
 from chaos.schedule import Schedule
+from chaos.staged_files import StagedFiles
+from chaos.staged_loads import EVERY_LOAD
 from spark_eos.client.settings import ClientSettings
 from spark_eos.demo.process import session_members
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.offsets import all_committed_offsets
+from spark_eos.kafka.offset_metadata import CommittedOffset
+from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.kafka.open_transactions import lingering
 from spark_eos.testing import EmbeddedKafka
 from support.proxy import KafkaProxy
@@ -81,12 +84,14 @@ class Stage:
         self.plan = plan
         self.transaction_timeout_ms = transaction_timeout_ms
         self.directory = directory
-        self.load = LOADS[plan.load]
+        self.load = EVERY_LOAD[plan.load]
         self.name = f"chaos-{plan.seed}"
         self.sources = [f"in-{self.name}-{n}" for n in range(self.load.sources)]
         self.targets = [f"out-{self.name}-{n}" for n in range(self.load.targets)]
         self.partitions = self.load.partitions
         self.checkpoint = directory / "checkpoint"
+        self.progress_topic = f"progress-{self.name}"
+        self.staged = StagedFiles(self.checkpoint) if plan.front == "staged" else None
         self.control = directory / "control"
         self.starts = 0
         self.proxy = KafkaProxy(record=False)
@@ -176,6 +181,7 @@ class Stage:
                 "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
                 "transaction_timeout_ms": self.transaction_timeout_ms,
                 "max_transaction_ms": 3_000,
+                **({} if self.staged is None else {"progress_topic": self.progress_topic}),
             },
         }
 
@@ -203,8 +209,13 @@ class Stage:
         self._process = self._launch(settings, self.log)
 
     def start_another(self) -> "subprocess.Popen[bytes]":
-        """Starts a second driver with the same group and no checkpoint of the first's."""
-        checkpoint = self.directory / f"checkpoint-of-another-{len(self._others)}"
+        """Starts a second driver with the same group.
+
+        It has the checkpoint of the first's if that is staged, and else none.
+        """
+        checkpoint = self.checkpoint
+        if self.staged is None:
+            checkpoint = self.directory / f"checkpoint-of-another-{len(self._others)}"
         self._another_log = self.directory / f"another-{len(self._others)}.log"
         settings = self.settings(checkpoint=checkpoint, log=self._another_log, drain=False)
         process = self._launch(settings, self._another_log)
@@ -285,10 +296,19 @@ class Stage:
 
     def committed(self) -> Mapping[tuple[str, int], int] | None:
         """The group's committed offsets; None while the broker does not tell."""
+        found = self.group_offsets()
+        return None if found is None else {place: one.offset for place, one in found.items()}
+
+    def group_offsets(self) -> Mapping[tuple[str, int], CommittedOffset] | None:
+        """The same, with the texts that were committed with them."""
         try:
-            return all_committed_offsets(self.wire, self.name, Deadline(1.0, "harness"))
+            return all_group_offsets(self.wire, self.name, Deadline(1.0, "harness"))
         except SparkEosError:
             return None
+
+    def processed(self) -> int:
+        """How many input records the query has got behind it."""
+        return self.watcher.total if self.staged is None else self.staged.records_processed()
 
     def abandoned(self, since: float) -> list[str]:
         """Transactional ids whose open transaction began before a moment, in seconds since 1970."""
@@ -332,9 +352,11 @@ class _Watcher:
     def _watch(self) -> None:
         while not self._stopped.wait(0.03):
             asked = time.monotonic()
-            found = self._stage.committed()
-            if found is not None:
+            known = self._stage.group_offsets()
+            if known is not None:
+                found = {place: one.offset for place, one in known.items()}
                 self._compare(found)
+                self._look_for_copy(known)
                 # Offsets that were deleted and put back are no progress.
                 total = max(self.total, sum(found.values()))
                 self._readings.append(_Reading(asked, time.monotonic(), total))
@@ -350,9 +372,19 @@ class _Watcher:
                 self.violations.append(Violation(Rule.OFFSETS_FORWARD, detail))
             self._furthest[topic, partition] = max(before, offset)
 
+    def _look_for_copy(self, known: Mapping[tuple[str, int], CommittedOffset]) -> None:
+        staged = self._stage.staged
+        if staged is None or self._may_go_back or self.violations:
+            return
+        for name in staged.missing_copies(known):
+            # The next batch may have been staged meanwhile.
+            again = self._stage.group_offsets()
+            if again is not None and name in staged.missing_copies(again):
+                self.violations.append(Violation(Rule.COPY_KEPT, f"{name} has no files"))
+
     @contextmanager
     def offsets_may_go_back(self) -> Iterator[None]:
-        """While the harness itself deletes them, and puts them back."""
+        """While the harness itself deletes them or the checkpoint, and puts them back."""
         self._may_go_back = True
         try:
             yield
@@ -363,7 +395,7 @@ class _Watcher:
         stage = self._stage
         while not self._stopped.wait(0.1):
             with self._feeding:
-                low = stage.source.produced - self.total < stage.load.top_up // 2
+                low = stage.source.produced - stage.processed() < stage.load.top_up // 2
                 if self._fed and low:
                     with suppress(TimeoutError):
                         stage.top_up()

@@ -13,6 +13,7 @@ from chaos.loads import EXPECT, POSITION
 from chaos.reports import reports_of
 from chaos.schedule import DEADLY, FATAL, Schedule, Step
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
+from chaos.staged_judging import judge
 from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
 
@@ -23,7 +24,7 @@ _DRAIN_PATIENCE = 480.0
 _DRAINS = 3
 _REFUSED = "Message size too large"
 _MARKERS_SKIPPED = "these partitions are likely deleted already and hence can be skipped"
-_ROW_TO_BLAME = re.compile(r"source in-\S+-\d+ offset \d+, for topic 'out-")
+_ROW_TO_BLAME = re.compile(r"source (?:in|progress)-\S+-\d+ offset \d+, for topic 'out-")
 
 Tell = Callable[[str], None]
 
@@ -67,7 +68,7 @@ class Outcome:
         violations: of the rules of `chaos.invariants`.
         stuck: what the query did not get done in time, or None; it violates no rule.
         harness: how the harness itself failed, or None; then nothing is known.
-        findings: the verifier's counts.
+        findings: the verifier's counts; for a staged query those of the comparison.
         seconds: how long it took.
     """
 
@@ -217,6 +218,14 @@ def _recovered(stage: Stage, since: float, starts: int) -> float:
 
 def _drain(stage: Stage) -> None:
     stage.watcher.stop_feeding()
+    _to_the_end(stage)
+    if stage.load.closing is not None:
+        # Only now: what is read together with these counts as late.
+        stage.source.close(stage.partitions)
+        _to_the_end(stage)
+
+
+def _to_the_end(stage: Stage) -> None:
     for _ in range(_DRAINS):
         stage.kill_query()
         stage.start(drain=True)
@@ -239,6 +248,10 @@ def _rows_not_named(directory: Path) -> list[Violation]:
 
 
 def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
+    if stage.staged is not None:
+        violated, outcome.findings = judge(stage, drained=drained)
+        outcome.violations += violated
+        return
     found = verify(
         kafka={"bootstrap.servers": stage.servers},
         inputs=stage.sources,

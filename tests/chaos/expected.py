@@ -1,0 +1,66 @@
+"""What a staged load should have written: its query over all input, as a plain batch query.
+
+``python -m chaos.expected`` with settings as JSON writes it as Parquet, in a process of its own
+since the harness has no Spark.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from chaos.staged_loads import STAGED
+from spark_eos.testing import spark_session
+
+_TESTS = Path(__file__).parents[1]
+
+
+def write_expected(
+    load: str, servers: str, source: str, targets: list[str], directory: Path
+) -> Path:
+    """Runs the batch query.
+
+    Returns:
+        A directory of Parquet files with the columns ``key``, ``value`` and ``topic``.
+    """
+    where = directory / "expected"
+    settings = {
+        "load": load,
+        "servers": servers,
+        "source": source,
+        "targets": targets,
+        "where": str(where),
+    }
+    with (directory / "expected.log").open("ab") as log:
+        subprocess.run(
+            [sys.executable, "-m", "chaos.expected", json.dumps(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(_TESTS), "TMPDIR": str(directory)},
+            timeout=300,
+            check=True,
+        )
+    return where
+
+
+def main() -> None:
+    """See above."""
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    config = {"spark.sql.shuffle.partitions": "4", "spark.sql.session.timeZone": "UTC"}
+    spark = spark_session(config=config, quick_start=True)
+    frame = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", settings["servers"])
+        .option("subscribe", settings["source"])
+        .load()
+    )
+    rows = STAGED[settings["load"]].transform(frame, settings["targets"])
+    rows.select("key", "value", "topic").write.parquet(settings["where"])
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""What is done to a staged query only, or done to it in another way than to a direct one."""
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kafka.protocol.producer import EndTxnRequest
+
+from chaos import processes, staged_places
+from chaos.invariants import Rule, ViolationError
+from chaos.schedule import Fault, Kind
+from chaos.stage import NotInflictedError, Stage, TrialError, wait_for
+from chaos.staged_files import StagedFiles
+from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from support.proxy_faults import Fault as ProxyFault
+from support.proxy_faults import Link, Request
+
+_PATIENCE = 240.0
+_AN_OCCASION = 22.5
+# What a driver may end with when another one goes on with its checkpoint: its own error, or Spark's
+# when it finds that a log or a copy has moved on.
+GIVEN_UP = (
+    "FencedByNewerRunError",
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "PATH_NOT_FOUND",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+)
+
+
+def staged_files(stage: Stage) -> StagedFiles:
+    """The checkpoint of a staged query."""
+    assert stage.staged is not None
+    return stage.staged
+
+
+# At the places of a staged batch ------------------------------------------------------------
+
+
+def _come_to(stage: Stage, place: str) -> None:
+    """Waits until the driver has stopped at a place."""
+    staged_places.ask(stage.control, place)
+    end = time.monotonic() + _AN_OCCASION
+    while not staged_places.is_reached(stage.control, place):
+        if time.monotonic() > end and staged_places.take_back(stage.control, place):
+            raise NotInflictedError(f"no batch has come to {place}")
+        stage.keep_going()
+        time.sleep(0.01)
+
+
+def kill_at(place: str) -> Callable[[Stage, Fault], None]:
+    """Kills the whole query at a place of the driver's, or of a task that is being staged."""
+
+    def kill(stage: Stage, _fault: Fault) -> None:
+        _come_to(stage, place)
+        stage.kill_host()
+
+    return kill
+
+
+def freeze_at(place: str) -> Callable[[Stage, Fault], None]:
+    """The whole query sleeps at a place while another one goes on, and wakes up beside it."""
+
+    def freeze(stage: Stage, fault: Fault) -> None:
+        _come_to(stage, place)
+        # The batch that the frozen one is in, or the next ones too.
+        awake_beside_another(stage, fault, batches=1 + int(fault.choice * 3))
+
+    return freeze
+
+
+def awake_beside_another(stage: Stage, fault: Fault, *, batches: int) -> None:
+    """Freezes the query, starts another one, and wakes the first up when that has written."""
+    pids = [stage.driver, *processes.children(stage.driver)]
+    processes.send(pids, signal.SIGSTOP)
+    try:
+        other = stage.start_another()
+        end = time.monotonic() + _PATIENCE
+        while stage.reports_of_another() < batches:
+            if time.monotonic() > end or other.poll() is not None:
+                log = stage.log_of_another()[-2_000:]
+                raise TrialError(f"a second driver does not take a frozen one over: {log}")
+            time.sleep(0.05)
+    finally:
+        processes.send(pids, signal.SIGCONT)
+    one_goes_on(stage, other, fault)
+
+
+def two_drivers(stage: Stage, fault: Fault) -> None:
+    """A second driver with the same checkpoint; at most one of them goes on."""
+    one_goes_on(stage, stage.start_another(), fault)
+
+
+def one_goes_on(stage: Stage, other: "subprocess.Popen[bytes]", fault: Fault) -> None:
+    """Waits until one has given up, and ends the second driver a while later.
+
+    Both may give up: Spark lets nobody go on beside another driver's entry in the checkpoint.
+    """
+    end = time.monotonic() + _PATIENCE
+    counts: list[tuple[int, int]] = []
+    while other.poll() is None and stage.exit_status() is None:
+        time.sleep(0.02)
+        both = stage.reports(), stage.reports_of_another()
+        if both[1] and (not counts or min(a - b for a, b in zip(both, counts[-1], strict=True))):
+            counts.append(both)
+        if len(counts) > 3:
+            raise ViolationError(Rule.ONE_RUN, "both have written 3 times beside each other")
+        if time.monotonic() > end:
+            raise TrialError("of two drivers of one group neither has given up")
+    time.sleep(fault.seconds)
+    ended = [(other.poll(), stage.log_of_another), (stage.exit_status(), lambda: _text(stage.log))]
+    for status, log in ended:
+        if status is not None and not any(words in log() for words in GIVEN_UP):
+            raise TrialError(f"a driver has ended for another reason: {log()[-3_000:]}")
+    stage.kill(other)
+
+
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace")
+
+
+# In the middle of a transaction ---------------------------------------------------------------
+
+
+class _Held(ProxyFault):
+    """Stops one request on its way to the broker, or its answer, until the query is dead."""
+
+    def __init__(self, skip: int, *, answer: bool) -> None:
+        self.held = threading.Event()
+        self.over = threading.Event()
+        self._skip = skip
+        self._answer = answer
+
+    async def request(self, link: Link, request: Request) -> None:
+        if not self._answer:
+            await self._hold()
+        if not self.over.is_set():
+            await super().request(link, request)
+
+    async def answer(self, link: Link, request: Request, content: bytes) -> None:
+        if self._answer:
+            await self._hold()
+        await super().answer(link, request, content)
+
+    async def _hold(self) -> None:
+        self._skip -= 1
+        if self._skip < 0 and not self.held.is_set():
+            self.held.set()
+            await asyncio.to_thread(self.over.wait)
+
+
+def relay_kill(stage: Stage, fault: Fault) -> None:
+    """Kills the query around the offsets of a transaction, or around its end."""
+    message = TxnOffsetCommitRequest if fault.choice < 0.5 else EndTxnRequest
+    hold = _Held(int(fault.choice * 10) % 5, answer=int(fault.choice * 1_000) % 2 == 1)
+    rule = stage.proxy.on(message, hold, times=None)
+    try:
+        if not hold.held.wait(_AN_OCCASION):
+            raise NotInflictedError("no transaction has come so far")
+        stage.kill_host()
+    finally:
+        rule.times = 0
+        hold.over.set()
+
+
+# What a staged query refuses ------------------------------------------------------------------
+
+
+def _refused(stage: Stage, words: str, rule: Rule) -> None:
+    """Starts the query, which must end with these words and finish no batch."""
+    stage.start()
+    end = time.monotonic() + _PATIENCE
+    while stage.exit_status() is None:
+        if stage.reports():
+            raise ViolationError(rule, f"it has finished a batch: {stage.log.name}")
+        if time.monotonic() > end:
+            raise TrialError(f"the query neither goes on nor ends: {stage.log}")
+        time.sleep(0.05)
+    if words not in _text(stage.log):
+        raise TrialError(f"the query has ended with something else than {words!r}: {stage.log}")
+    stage.kill_host()
+
+
+def delete_checkpoint(stage: Stage, _fault: Fault) -> None:
+    """The query must refuse to go on until its checkpoint is back."""
+    stage.kill_host()
+    aside = stage.directory / "checkpoint-aside"
+    with stage.watcher.offsets_may_go_back():
+        stage.checkpoint.rename(aside)
+        words = "can't be continued without its own checkpoint"
+        _refused(stage, words, Rule.STOPS_WITHOUT_STATE)
+        shutil.rmtree(stage.checkpoint)
+        aside.rename(stage.checkpoint)
+    stage.start()
+
+
+def roll_back(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault], None]:
+    """An older checkpoint is put back: the query goes on if nothing is lost by it, or refuses."""
+
+    def rolled(stage: Stage, fault: Fault) -> None:
+        stage.kill_host()
+        aside = stage.directory / "checkpoint-aside"
+        with stage.watcher.offsets_may_go_back():
+            shutil.copytree(stage.checkpoint, aside)
+            change(stage, fault)
+            stage.start()
+            wait_for(
+                lambda: stage.reports() or stage.exit_status() is not None,
+                time.monotonic() + _PATIENCE,
+                f"the query neither goes on nor ends: {stage.log}",
+            )
+            if not stage.reports():
+                if "CheckpointError" not in _text(stage.log):
+                    raise TrialError(f"the query has ended with another error: {stage.log}")
+                stage.kill_host()
+                shutil.rmtree(stage.checkpoint)
+                aside.rename(stage.checkpoint)
+                stage.start()
+        shutil.rmtree(aside, ignore_errors=True)
+
+    return rolled
+
+
+def copy_removed(stage: Stage, _fault: Fault) -> None:
+    """A file of the copy that counts is gone: the query must refuse to go on until it is back."""
+    _come_to(stage, staged_places.BEFORE_RELAY)
+    stage.kill_host()
+    file = staged_files(stage).file_with_rows(stage.group_offsets() or {})
+    if file is None:
+        stage.start()
+        raise NotInflictedError("the copy has no rows")
+    aside = stage.directory / file.name
+    with stage.watcher.offsets_may_go_back():
+        file.rename(aside)
+        # Rows of the files that are there may be written, and the batch not be finished.
+        _refused(stage, "files of it were removed or changed", Rule.COPY_WHOLE)
+        aside.rename(file)
+    stage.start()
+
+
+DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
+    Kind.STAGING_KILL: kill_at(staged_places.STAGING),
+    Kind.BEFORE_LEDGER_KILL: kill_at(staged_places.BEFORE_LEDGER),
+    Kind.AFTER_LEDGER_KILL: kill_at(staged_places.BEFORE_SWEEP),
+    Kind.RELAY_KILL: relay_kill,
+    Kind.BEFORE_END_KILL: kill_at(staged_places.BEFORE_END),
+    Kind.BEFORE_COMMIT_KILL: kill_at(staged_places.BEFORE_COMMIT),
+    Kind.BEFORE_LEDGER_FREEZE: freeze_at(staged_places.BEFORE_LEDGER),
+    Kind.BEFORE_SWEEP_FREEZE: freeze_at(staged_places.BEFORE_SWEEP),
+    Kind.BEFORE_RELAY_FREEZE: freeze_at(staged_places.BEFORE_RELAY),
+    Kind.COPY_REMOVED: copy_removed,
+    Kind.TWO_DRIVERS: two_drivers,
+    Kind.FROZEN_QUERY: lambda stage, fault: awake_beside_another(
+        stage, fault, batches=1 + int(fault.choice * 3)
+    ),
+    Kind.CHECKPOINT_DELETED: delete_checkpoint,
+}

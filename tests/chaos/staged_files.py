@@ -1,0 +1,61 @@
+"""A staged query's checkpoint, as the harness sees it: how far the query is, and its copies."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
+
+
+class StagedFiles:
+    """Files below a checkpoint that a query may be writing.
+
+    Args:
+        checkpoint: the checkpoint's directory.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self._copies = checkpoint / "spark-eos" / "staged"
+        self._processed = 0
+
+    def last_batch(self) -> int:
+        """The last batch that Spark has committed; -1 if there is none."""
+        return max((int(p.name) for p in self._log("commits")), default=-1)
+
+    def records_processed(self) -> int:
+        """Source records of all batches that Spark has committed."""
+        batch = self.last_batch()
+        try:
+            lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
+            # A version, the batch's own settings, and the ends of each source.
+            ends = [json.loads(line) for line in lines[2:]]
+        except (OSError, ValueError):
+            # No batch yet, or one that is being written.
+            return self._processed
+        found = sum(sum(offsets.values()) for source in ends for offsets in source.values())
+        self._processed = max(self._processed, found)
+        return self._processed
+
+    def copies(self) -> list[Path]:
+        """Directories of copies."""
+        return sorted(self._copies.glob("*-*"))
+
+    def missing_copies(self, known: Mapping[tuple[str, int], CommittedOffset]) -> list[str]:
+        """Names of copies that a ledger names and that have no file."""
+        staged = KnownPartitions.of(known).staged.values()
+        names = [one.copy for one in staged if one.copy is not None]
+        return [name for name in names if not any((self._copies / name).glob("part-*"))]
+
+    def file_with_rows(self, known: Mapping[tuple[str, int], CommittedOffset]) -> Path | None:
+        """A file with rows, of the copy that the ledger names."""
+        for staged in KnownPartitions.of(known).staged.values():
+            for file in sorted((self._copies / (staged.copy or "-")).glob("part-*")):
+                if pq.read_metadata(file).num_rows:
+                    return file
+        return None
+
+    def _log(self, name: str) -> list[Path]:
+        return [p for p in (self.checkpoint / name).glob("[0-9]*") if p.name.isdigit()]

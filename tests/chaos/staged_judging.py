@@ -1,0 +1,152 @@
+"""Judges what a staged query has written, by what a plain batch query computes."""
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from confluent_kafka import Message
+
+from chaos.expected import write_expected
+from chaos.invariants import Rule, Violation
+from chaos.reports import reports_of
+from chaos.stage import Stage
+from chaos.staged_files import StagedFiles
+from chaos.staged_loads import ATTEMPT
+from spark_eos.verify import Comparison, Difference, compare
+from support.flow import consume
+
+_RULES = {
+    Difference.MISSING: Rule.NOTHING_LOST,
+    Difference.DUPLICATE: Rule.NOTHING_DOUBLED,
+    Difference.UNEXPECTED: Rule.AS_COMPUTED,
+    Difference.VALUE: Rule.AS_COMPUTED,
+    Difference.OPEN: Rule.NOTHING_LEFT_OPEN,
+}
+# Before the query has come to its end, input may not be processed, and a transaction be open.
+_ONLY_AT_THE_END = {Difference.MISSING, Difference.OPEN}
+# Spark's, where a query's state is not what its batches have left.
+_NO_STATE = ("CANNOT_LOAD_STATE_STORE", "FAILED_TO_READ_DELTA_FILE")
+
+
+def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, int]]:
+    """Compares, record by record.
+
+    Args:
+        stage: the stage, whose queries have ended.
+        drained: whether the query has come to its end.
+
+    Returns:
+        What was seen, and numbers of records and differences.
+    """
+    assert stage.staged is not None
+    load, counts = stage.load, {"records_in": stage.source.produced}
+    _check_staged(stage.directory)
+    rows = {topic: consume(stage.servers, topic) for topic in stage.targets}
+    counts["records_out"] = sum(map(len, rows.values()))
+    counts["batches"] = stage.staged.last_batch() + 1
+    found = [*not_of_one_copy(rows), *out_of_order(rows, by_key=load.by_key)]
+    found += _state_not_found(stage.directory)
+    if drained or not load.by_key:
+        # A later value of a key says nothing of what is still to come.
+        comparison = _compared(stage)
+        counts |= {kind.value: comparison.count(kind) for kind in Difference}
+        found += differences(comparison, drained=drained)
+    if drained:
+        known = stage.group_offsets() or {}
+        found += not_ended(
+            stage.staged,
+            {place: one.offset for place, one in known.items()},
+            stage.progress_topic,
+            int(load.options["progress_partitions"]),
+        )
+        found += not_swept(stage.staged)
+    return found, counts
+
+
+def _compared(stage: Stage) -> Comparison:
+    expected = write_expected(
+        stage.plan.load, stage.servers, stage.sources[0], stage.targets, stage.directory
+    )
+    return compare(
+        kafka={"bootstrap.servers": stage.servers},
+        outputs=stage.targets,
+        expect=expected,
+        key=stage.load.by_key,
+        group_id=stage.name,
+        prefix=f"spark-eos/{stage.name}/",
+    )
+
+
+def differences(comparison: Comparison, *, drained: bool) -> list[Violation]:
+    """The rules that a comparison has seen violated."""
+    return [
+        Violation(_RULES[kind], f"{found.count:,} {kind.value}, such as {found.examples[:1]}")
+        for kind, found in comparison.anomalies.items()
+        if drained or kind not in _ONLY_AT_THE_END
+    ]
+
+
+def not_of_one_copy(rows: Mapping[str, Iterable[Message]]) -> list[Violation]:
+    """Batches some of whose rows are of one attempt, and some of another."""
+    attempts: dict[str, set[str]] = defaultdict(set)
+    for message in itertools.chain.from_iterable(rows.values()):
+        stamp = dict(message.headers() or []).get(ATTEMPT)
+        if isinstance(stamp, bytes):
+            batch, _, attempt = stamp.decode().partition(":")
+            attempts[batch].add(attempt)
+    mixed = sorted(batch for batch, found in attempts.items() if len(found) > 1)
+    return [
+        Violation(Rule.ONE_COPY, f"batch {batch} is of attempts {sorted(attempts[batch])}")
+        for batch in mixed[:1]
+    ]
+
+
+def out_of_order(rows: Mapping[str, Iterable[Message]], *, by_key: bool) -> list[Violation]:
+    """Keys whose rows are not in the order that their values tell."""
+    last: dict[tuple[str, int | None, bytes], int] = {}
+    for topic, messages in rows.items():
+        for message in messages:
+            value, key = message.value() or b"", message.key() or b""
+            if not by_key and value[:1] == b"{":
+                # Windows of a key are closed together, in no order.
+                continue
+            place = (topic, message.partition(), bytes(key))
+            number = json.loads(value)["count"] if by_key else int(value[:12])
+            if number <= last.get(place, -1):
+                where = f"{topic}:{message.partition()}:{message.offset()}"
+                return [Violation(Rule.IN_ORDER, f"{where}: {number} after {last[place]}")]
+            last[place] = number
+    return []
+
+
+def not_ended(
+    files: StagedFiles, offsets: Mapping[tuple[str, int], int], topic: str, partitions: int
+) -> list[Violation]:
+    """Progress partitions that are not at the end of the last batch."""
+    end = (files.last_batch() + 1) << 32
+    found = {index: offsets.get((topic, index)) for index in range(partitions)}
+    wrong = {index: offset for index, offset in found.items() if offset != end}
+    return [Violation(Rule.BATCH_ENDED, f"{wrong} instead of {end}")] if wrong else []
+
+
+def not_swept(files: StagedFiles) -> list[Violation]:
+    """Copies of earlier batches."""
+    last = files.last_batch()
+    left = [p.name for p in files.copies() if int(p.name.partition("-")[0]) < last]
+    return [Violation(Rule.COPIES_SWEPT, f"{left} after batch {last}")] if left else []
+
+
+def _state_not_found(directory: Path) -> list[Violation]:
+    logs = {log: log.read_text(errors="replace") for log in directory.glob("query-*.log")}
+    return [
+        Violation(Rule.STATE_KEPT, f"see {log.name}")
+        for log, text in sorted(logs.items())
+        if any(words in text for words in _NO_STATE)
+    ][:1]
+
+
+def _check_staged(directory: Path) -> None:
+    for file in directory.glob("*.reports"):
+        assert all(report["delivery"] == "staged" for report in reports_of(file)), file

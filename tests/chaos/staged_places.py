@@ -1,0 +1,63 @@
+"""Places that a staged batch comes to, where the harness can stop its driver.
+
+A file ``at-PLACE`` in the control directory stops the driver's process at that place, which it
+tells by a file ``reached-PLACE``. A task that is being staged has a place too: it waits there.
+"""
+
+import time
+from pathlib import Path
+
+# In the middle of the job that stages; the copy is complete and the ledger does not name it; the
+# ledger names it; older copies are swept; its rows are written; the batch's end is committed.
+STAGING, BEFORE_LEDGER, BEFORE_SWEEP, BEFORE_RELAY, BEFORE_END, BEFORE_COMMIT = PLACES = (
+    "staging",
+    "before-ledger",
+    "before-sweep",
+    "before-relay",
+    "before-end",
+    "before-commit",
+)
+# Longer than the harness needs to notice.
+_WAITING = 30.0
+
+
+def ask(control: Path, place: str) -> None:
+    """Whoever comes to a place next stops there."""
+    _reached(control, place).unlink(missing_ok=True)
+    _asked(control, place).touch()
+
+
+def take_back(control: Path, place: str) -> bool:
+    """Nobody shall stop there any more; returns whether nobody has."""
+    try:
+        _asked(control, place).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def is_reached(control: Path, place: str) -> bool:
+    """Whether somebody has stopped there."""
+    return _reached(control, place).exists()
+
+
+def _asked(control: Path, place: str) -> Path:
+    return control / f"at-{place}"
+
+
+def _reached(control: Path, place: str) -> Path:
+    return control / f"reached-{place}"
+
+
+def obeys(control: Path, place: str) -> bool:
+    """Whether whoever has come to a place is to stop there; the harness then waits for it."""
+    if not take_back(control, place):
+        return False
+    _reached(control, place).touch()
+    return True
+
+
+def wait_if_asked(control: Path) -> None:
+    """For tasks: waits in the middle of staging."""
+    if obeys(control, STAGING):
+        time.sleep(_WAITING)
