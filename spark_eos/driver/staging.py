@@ -17,7 +17,7 @@ from spark_eos.driver.checkpoint_note import STAGED, Note
 from spark_eos.driver.committed_offsets import CommittedOffsets
 from spark_eos.driver.offset_commits import OffsetCommits
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.errors import CheckpointError, OffsetsLostError
+from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError
 from spark_eos.kafka.offset_metadata import StagedBatch
 
 logger = logging.getLogger(__name__)
@@ -225,6 +225,14 @@ class Staging:
                 "and planned the batch anew, so rows would be lost or written twice. Put the "
                 f"latest checkpoint back; or, to continue knowingly, "
                 f"{self._write_anew(batch_id)}"
+            )
+        if batch_id < last.batch <= self._offset_log.latest():
+            # It is no older checkpoint that was put back, which would not have these batches.
+            raise FencedByNewerRunError(
+                f"another run of group {self._group_id!r} has gone on to batch {last.batch} "
+                f"meanwhile, in the same checkpoint_location, and this one began with batch "
+                f"{batch_id}: it stops, and has written nothing. See that only one run is active; "
+                "the next start goes on from there"
             )
         if batch_id not in (last.batch, last.batch + 1):
             why = (

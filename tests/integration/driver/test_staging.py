@@ -1,5 +1,7 @@
 """The staged road on the driver: one copy of a batch counts, whoever comes and goes."""
 
+from typing import NoReturn
+
 import pytest
 
 from spark_eos import errors
@@ -92,6 +94,26 @@ def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: F
         with pytest.raises(errors.FencedByNewerRunError, match="a newer run"):
             older.batch(while_planned=another_comes_and_goes)
         older.written(*older.copies.rows)
+
+
+def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_for_an_older_one(
+    staged: Flow,
+) -> None:
+    """Spark has planned its batch before it took over, and the other run has gone on till then."""
+    with staged_run(staged) as older:
+        for _ in range(3):
+            older.batch()
+        written = sorted(staged.values())
+        with (
+            staged_run(staged, checkpoint=older.checkpoint, copies=older.copies) as newer,
+            pytest.raises(errors.FencedByNewerRunError, match="has gone on to batch 2 meanwhile"),
+        ):
+            newer.run.process(1, _never, newer.copies)
+        assert sorted(staged.values()) == written
+
+
+def _never(*_: object) -> NoReturn:
+    raise AssertionError("a task was run")
 
 
 def test_a_file_that_is_missing_ends_the_batch_before_its_end_is_committed(staged: Flow) -> None:
