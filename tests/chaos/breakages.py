@@ -26,6 +26,7 @@ class Mutation:
         kinds: faults that show it.
         steps: so many steps of them show it.
         load: a load that shows it.
+        front: how the query writes, and so which road.
         transaction_timeout_ms: the query's; long, where the brokers' own abort would hide it.
         category: what it violates; PROMISE only where something else keeps the records right.
     """
@@ -33,8 +34,13 @@ class Mutation:
     kinds: tuple[Kind, ...]
     steps: int = 6
     load: str = "relay"
+    front: str = "sink"
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     category: Category = Category.INVARIANT
+
+
+def _staged(kind: Kind, load: str = "shuffled") -> Mutation:
+    return Mutation((kind,), steps=3, load=load, front="staged")
 
 
 MUTATIONS = {
@@ -51,6 +57,13 @@ MUTATIONS = {
     "lingering-transactions-left": Mutation(
         (Kind.QUERY_KILL,), steps=4, transaction_timeout_ms=120_000
     ),
+    "ledger-as-nobody": _staged(Kind.BEFORE_LEDGER_FREEZE),
+    "ledger-before-the-files": _staged(Kind.STAGING_KILL),
+    "sweep-leaves-only-its-own": _staged(Kind.BEFORE_SWEEP_FREEZE),
+    "staged-anew-when-repeated": _staged(Kind.RELAY_KILL),
+    "positions-not-in-the-transaction": _staged(Kind.RELAY_KILL),
+    "rows-read-not-counted": _staged(Kind.COPY_REMOVED),
+    "state-not-run-when-repeated": _staged(Kind.AFTER_LEDGER_KILL, load="totals"),
 }
 
 

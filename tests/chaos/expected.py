@@ -33,13 +33,18 @@ def write_expected(
         "targets": targets,
         "where": str(where),
     }
+    paths = [str(_TESTS), os.environ.get("PYTHONPATH")]
     with (directory / "expected.log").open("ab") as log:
         subprocess.run(
             [sys.executable, "-m", "chaos.expected", json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(_TESTS), "TMPDIR": str(directory)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "TMPDIR": str(directory),
+            },
             timeout=300,
             check=True,
         )

@@ -77,7 +77,7 @@ def _plan(mutation: Mutation, seed: int) -> Schedule:
         steps=mutation.steps,
         loads=[mutation.load],
         kinds=mutation.kinds,
-        fronts=["sink"],
+        fronts=[mutation.front],
         cluster=False,
     )
 

@@ -186,7 +186,7 @@ class Stage:
         }
 
     def _launch(self, settings: Mapping[str, Any], log: Path) -> "subprocess.Popen[bytes]":
-        paths = [str(p) for p in (self._project, _TESTS) if p is not None]
+        paths = [str(p) for p in (self._project, _TESTS, os.environ.get("PYTHONPATH")) if p]
         with log.open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "chaos.query", json.dumps(settings)],

@@ -11,7 +11,6 @@ import pytest
 
 import spark_eos
 from chaos.breakages import MUTATIONS, mutated
-from chaos.loads import LOADS
 from chaos.schedule import (
     ALONE,
     BROKER,
@@ -19,9 +18,12 @@ from chaos.schedule import (
     FRONTS,
     NETWORK,
     NOT_OF_THE_SINK,
+    STAGED_LOADS,
+    STAGED_ONLY,
     Kind,
     schedule,
 )
+from chaos.staged_loads import EVERY_LOAD, STAGED
 from spark_eos import ExactlyOnceSink
 from support.jobs import ROOT
 from support.versions import needs_data_sources
@@ -29,33 +31,39 @@ from support.versions import needs_data_sources
 _TESTS = ROOT / "tests"
 
 
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", EVERY_LOAD)
 def test_a_load_sets_options_that_the_sink_has(load: str) -> None:
-    assert LOADS[load].options.keys() <= inspect.signature(ExactlyOnceSink).parameters.keys()
+    assert (load in STAGED_LOADS) == (load in STAGED)
+    assert EVERY_LOAD[load].options.keys() <= inspect.signature(ExactlyOnceSink).parameters.keys()
 
 
 def test_a_seed_tells_the_whole_schedule() -> None:
-    one, again = (schedule(5, steps=40, loads=tuple(LOADS)) for _ in range(2))
+    one, again = (schedule(5, steps=40, loads=tuple(EVERY_LOAD)) for _ in range(2))
     assert one == again
-    assert one != schedule(6, steps=40, loads=tuple(LOADS))
+    assert one != schedule(6, steps=40, loads=tuple(EVERY_LOAD))
 
 
 def test_a_front_has_the_faults_that_can_be_done_to_it() -> None:
+    loads = ("relay", "windows")
     for front in FRONTS:
+        in_one_process = front in ("sink", "staged")
         for seed in range(5):
-            found = schedule(seed, steps=60, loads=["relay"], fronts=[front])
+            found = schedule(seed, steps=60, loads=loads, fronts=[front])
             kinds = {fault.kind for fault in found.faults}
             assert found.front == front
-            assert kinds & NOT_OF_THE_SINK == (NOT_OF_THE_SINK if front != "sink" else set())
-            assert not found.cluster or front == "sink"
-    seen = {schedule(seed, steps=1, loads=["relay"]).front for seed in range(30)}
+            assert found.load == loads[front == "staged"]
+            assert kinds & NOT_OF_THE_SINK == (set() if in_one_process else NOT_OF_THE_SINK)
+            assert kinds & STAGED_ONLY == (STAGED_ONLY if front == "staged" else set())
+            assert not found.cluster or in_one_process
+    seen = {schedule(seed, steps=1, loads=loads).front for seed in range(30)}
     assert seen == set(FRONTS)
+    assert schedule(1, steps=1, loads=["windows"]).front == "staged"
 
 
 def test_every_kind_has_its_turn_before_any_comes_twice() -> None:
     found = schedule(5, steps=60, loads=["relay"], fronts=["sink"], cluster=True)
     kinds = [fault.kind for fault in found.faults]
-    possible = set(Kind) - NOT_OF_THE_SINK
+    possible = set(Kind) - NOT_OF_THE_SINK - STAGED_ONLY
     assert set(kinds[: len(possible)]) == possible
     assert any(len(step.faults) == 2 for step in found.steps)
     assert not any(
@@ -95,6 +103,12 @@ def test_the_documentation_names_every_kind_and_every_mutation() -> None:
             ["worker-kill", "user-exception", "network-cut", "late-offsets", "broker-restart"],
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            "staged",
+            3,
+            ["relay-kill", "before-sweep-freeze", "user-exception"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param("connect", 2, ["holder-kill", "worker-kill"], marks=pytest.mark.slow),
         pytest.param(
             "data-source",
@@ -108,11 +122,12 @@ def test_nothing_is_lost_or_doubled_under_faults(
     front: str, steps: int, kinds: list[str], tmp_path: Path
 ) -> None:
     """A few faults, few of which need a new JVM; ``make chaos`` has them all."""
+    load = "shuffled" if front == "staged" else "enrich"
     # Without broker-kill, which meets KAFKA-20734 now and then.
     arguments = [part for kind in kinds for part in ("--kind", kind)]
     run = subprocess.run(
         [sys.executable, "-m", "chaos", "--seed", "11", "--seeds", "1", "--steps", str(steps),
-         "--load", "enrich", "--front", front, "--local", *arguments],
+         "--load", load, "--front", front, "--local", *arguments],
         env={**os.environ, "PYTHONPATH": str(_TESTS), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
