@@ -112,7 +112,7 @@ def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_
         assert sorted(staged.values()) == written
 
 
-def _never(*_: object) -> NoReturn:
+def _never(*_: object, **__: object) -> NoReturn:
     raise AssertionError("a task was run")
 
 
