@@ -30,7 +30,8 @@ def parsed(frame: DataFrame) -> DataFrame:
     return rows.withColumn("at", F.timestamp_seconds("at"))
 
 
-def _json(frame: DataFrame, key: str = "customer") -> DataFrame:
+def as_json(frame: DataFrame, key: str = "customer") -> DataFrame:
+    """Rows with one column as their key, and all of them as their value."""
     value = F.to_json(F.struct(*frame.columns))
     return frame.select(F.col(key).cast("string").alias("key"), value.alias("value"))
 
@@ -40,41 +41,41 @@ def windows(frame: DataFrame) -> DataFrame:
     rows = parsed(frame).withWatermark("at", "1 second")
     counts = rows.groupBy(F.window("at", f"{_WINDOW} seconds"), "customer").count()
     started = F.unix_timestamp("window.start").alias("started")
-    return _json(counts.select(started, "customer", "count"))
+    return as_json(counts.select(started, "customer", "count"))
 
 
 def totals(frame: DataFrame) -> DataFrame:
     """Each customer's number of records, and something random."""
     counts = parsed(frame).groupBy("customer").agg(F.count(F.lit(1)).alias("count"))
-    return _json(counts.withColumn("random", F.rand()))
+    return as_json(counts.withColumn("random", F.rand()))
 
 
 def ranking(frame: DataFrame) -> DataFrame:
     """The same in order, for complete mode."""
     counts = parsed(frame).groupBy("customer").agg(F.count(F.lit(1)).alias("count"))
-    return _json(counts.orderBy(F.desc("count"), "customer"))
+    return as_json(counts.orderBy(F.desc("count"), "customer"))
 
 
 def deduplicated(frame: DataFrame) -> DataFrame:
     """One record for each value of ``n`` modulo 20."""
     rows = parsed(frame).withWatermark("at", "1 hour").withColumn("key", F.col("n") % 20)
-    return _json(rows.dropDuplicatesWithinWatermark(["key"]).select("key"), "key")
+    return as_json(rows.dropDuplicatesWithinWatermark(["key"]).select("key"), "key")
 
 
 def repartitioned(frame: DataFrame) -> DataFrame:
     """All records, shuffled."""
-    return _json(parsed(frame).select("n", "customer").repartition(3))
+    return as_json(parsed(frame).select("n", "customer").repartition(3))
 
 
 def limited(frame: DataFrame) -> DataFrame:
     """The first twelve records there are."""
-    return _json(parsed(frame).select("n", "customer").limit(12))
+    return as_json(parsed(frame).select("n", "customer").limit(12))
 
 
 def both_branches(frame: DataFrame) -> DataFrame:
     """Two rows of each record, by a union of two selections."""
     rows = parsed(frame).select("n", "customer")
-    return _json(rows).union(_json(rows.withColumn("n", -F.col("n"))))
+    return as_json(rows).union(as_json(rows.withColumn("n", -F.col("n"))))
 
 
 def joined(frame: DataFrame) -> DataFrame:
@@ -82,7 +83,7 @@ def joined(frame: DataFrame) -> DataFrame:
     session = frame.sparkSession
     table = session.range(5).select(F.concat(F.lit("c"), "id").alias("customer"), "id")
     rows = parsed(frame).select("n", "customer").join(table.hint("merge"), "customer")
-    return _json(rows.select("n", "customer", "id"))
+    return as_json(rows.select("n", "customer", "id"))
 
 
 def joined_streams(one: DataFrame, other: DataFrame) -> DataFrame:
@@ -90,7 +91,7 @@ def joined_streams(one: DataFrame, other: DataFrame) -> DataFrame:
     left = parsed(one).withWatermark("at", "1 hour").alias("l")
     right = parsed(other).withWatermark("at", "1 hour").alias("r")
     near = "l.n = r.n and r.at between l.at - interval 1 minute and l.at + interval 1 minute"
-    return _json(left.join(right, F.expr(near)).select("l.n", "l.customer"))
+    return as_json(left.join(right, F.expr(near)).select("l.n", "l.customer"))
 
 
 def running_counts(frame: DataFrame) -> DataFrame:
@@ -111,7 +112,7 @@ def running_counts(frame: DataFrame) -> DataFrame:
             count, "customer string, count long", "count long", "update", "NoTimeout"
         )
     )
-    return _json(counted)
+    return as_json(counted)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,100 @@
+"""Queries of every shape that are killed at any moment write what a plain batch query does."""
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_eos.verify import Verdict, compare
+from support.flow import Flow
+from support.queries import QueryProcess
+from support.shapes import SHAPES, UNFORESEEN
+from support.staging import record
+
+# A Spark for each run.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+_RECORDS = 450
+_KILLS = 2
+# Seconds from a query's start in which it is sure to be writing.
+_LONGEST = 5.0
+
+
+def _query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> QueryProcess:
+    return QueryProcess(flow, tmp_path / f"{name}.log", main="support.shapes_main", **settings)
+
+
+def _killed(flow: Flow, tmp_path: Path, **settings: Any) -> list[float]:
+    """Kills a query at random, and starts it again; returns the seconds that it had."""
+    moments = [round(random.uniform(0, _LONGEST), 2) for _ in range(_KILLS)]
+    for number, seconds in enumerate(moments):
+        with _query(flow, tmp_path, f"killed-{number}", forever=True, **settings) as query:
+            query.until(lambda: "STARTED" in query.output(), "its start", 120)
+            time.sleep(seconds)
+            assert query.process.poll() is None, query.output()[-4_000:]
+    return moments
+
+
+def _to_the_end(flow: Flow, tmp_path: Path, **settings: Any) -> None:
+    with _query(flow, tmp_path, "last", **settings) as query:
+        assert query.wait(240) == 0, query.output()[-4_000:]
+
+
+def _files(directory: Path, values: Sequence[str]) -> str:
+    directory.mkdir()
+    for first in range(0, len(values), 30):
+        file = directory / f"{first:06}.txt"
+        file.write_text("".join(f"{value}\n" for value in values[first : first + 30]))
+    return str(directory)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_killed_at_any_moment(
+    name: str, flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    shape, values = SHAPES[name], [record(number) for number in range(_RECORDS)]
+    settings: dict[str, Any] = {"shape": name}
+    if shape.reads_files:
+        settings["source"] = _files(tmp_path / "input", values)
+    else:
+        flow.produce(values)
+    moments = _killed(flow, tmp_path, **settings)
+    _to_the_end(flow, tmp_path, **settings)
+    if shape.windows:
+        # All of them are closed by a record far ahead, whose own stays open.
+        flow.produce([record(100_000)])
+        _to_the_end(flow, tmp_path, **settings)
+    frame = spark_eos_session.createDataFrame([(value,) for value in values], "value string")
+    expected = tmp_path / "expected"
+    shape.expected(frame).select("key", "value").write.parquet(str(expected))
+    found = compare(
+        kafka=flow.kafka,
+        outputs=[flow.target],
+        expect=expected,
+        key=shape.by_key,
+        group_id=flow.group_id,
+        prefix=f"spark-eos/{flow.group_id}/",
+    )
+    assert found.verdict is Verdict.SOUND, (moments, found.anomalies, found.unjudged)
+    assert found.rows_expected > 0
+
+
+@pytest.mark.parametrize("name", UNFORESEEN)
+def test_what_nobody_can_foresee_is_killed(name: str, flow: Flow, tmp_path: Path) -> None:
+    """Which records a limit takes, and how many a rate makes, is told by no batch query."""
+    flow.produce(map(record, range(_RECORDS)))
+    moments = _killed(flow, tmp_path, shape=name)
+    _to_the_end(flow, tmp_path, shape=name)
+    found = sorted(json.loads(value)["n"] for value in flow.values())
+    if name == "limit":
+        assert len(set(found)) == len(found) == 100, moments
+        assert set(found) <= set(range(_RECORDS))
+    else:
+        assert found == list(range(len(found))), moments
+        assert len(found) >= 30
+    assert flow.open_transactions() == []

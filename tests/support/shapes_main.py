@@ -1,0 +1,33 @@
+"""A query of `support.shapes` for `support.queries.QueryProcess`; its settings are JSON.
+
+Settings beside those of ExactlyOnceSink: ``source``, a topic or a directory; ``shape``; and
+``forever``, whether the query waits for more when it has read everything.
+"""
+
+import json
+import sys
+from typing import Any
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.testing import spark_session
+from support.shapes import SHAPES, UNFORESEEN
+
+
+def main() -> None:
+    """Runs the query until it has read everything, or is killed."""
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    source, shape = settings.pop("source"), {**SHAPES, **UNFORESEEN}[settings.pop("shape")]
+    forever = settings.pop("forever", False)
+    config = {"spark.sql.shuffle.partitions": "2", **shape.config}
+    spark = spark_session(config=config, quick_start=True)
+    sink = ExactlyOnceSink(**settings)
+    frames = shape.frames(spark, sink, source, {"maxOffsetsPerTrigger": "30"})
+    writer = sink.write(shape.transform(*frames)).outputMode(shape.mode)
+    query = (writer if forever else writer.trigger(availableNow=True)).start()
+    print("STARTED", flush=True)
+    query.awaitTermination()
+    print("DONE", flush=True)
+
+
+if __name__ == "__main__":
+    main()
