@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,18 @@ class QueryProcess:
         flow: topics, group and checkpoint.
         log: file for all that the process prints.
         main: the module that runs it.
+        through: a command that runs it, in front of its own.
         settings: see that module.
     """
 
     def __init__(
-        self, flow: Flow, log: Path, *, main: str = "support.query_main", **settings: Any
+        self,
+        flow: Flow,
+        log: Path,
+        *,
+        main: str = "support.query_main",
+        through: Sequence[str] = (),
+        **settings: Any,
     ) -> None:
         self.log = log
         self.flow = flow
@@ -69,7 +76,7 @@ class QueryProcess:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", main, json.dumps(arguments)],
+                [*through, sys.executable, "-m", main, json.dumps(arguments)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

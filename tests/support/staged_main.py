@@ -10,6 +10,9 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from spark_eos import BatchReport, ExactlyOnceSink
@@ -21,6 +24,8 @@ from support import staging
 
 # Where the query may be killed, in the order in which a batch gets there.
 POINTS = ("staging", "staged", "ledger", "written", "settled")
+# In the middle of the job that stages, where a file of the copy is begun.
+HALFWAY = "halfway"
 
 
 def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
@@ -37,8 +42,16 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
         SinkRun.write,
     )
 
+    def halfway(self: Any, batch_id: int) -> None:
+        copies = Path(self._location, "spark-eos", "staged")
+        while not any(copies.glob(f"{batch_id}-*/_temporary/**/part-*.parquet")):
+            time.sleep(0.005)
+        reached(HALFWAY, batch_id)
+
     def staged(self: Any, batch_id: int, buckets: int) -> tuple[str, int]:
         reached("staging", batch_id)
+        if (at_point, at_batch) == (HALFWAY, batch_id):
+            threading.Thread(target=halfway, args=(self, batch_id), daemon=True).start()
         found = stage(self, batch_id, buckets)
         reached("staged", batch_id)
         return found

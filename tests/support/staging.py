@@ -1,6 +1,7 @@
 """Pipelines that move rows between tasks, and what each should write."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -65,6 +66,18 @@ def deduplicated(frame: DataFrame) -> DataFrame:
 def repartitioned(frame: DataFrame) -> DataFrame:
     """All records, shuffled."""
     return as_json(parsed(frame).select("n", "customer").repartition(3))
+
+
+def slowly(frame: DataFrame) -> DataFrame:
+    """The same, so that each file of a copy takes a while."""
+
+    def wait(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            time.sleep(0.3)
+
+    rows = repartitioned(frame)
+    return rows.mapInArrow(wait, rows.schema)
 
 
 def limited(frame: DataFrame) -> DataFrame:
