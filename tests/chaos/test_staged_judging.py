@@ -123,15 +123,19 @@ def test_copies_that_are_left(tmp_path: Path) -> None:
     assert _rules(not_swept(_checkpoint(tmp_path / "b", 10, "9-aa", "8-bb"))) == [Rule.COPIES_SWEPT]
 
 
+def _ledger(batch: StagedBatch) -> dict[tuple[str, int], CommittedOffset]:
+    place = (_TOPIC, 0)
+    text = KnownPartitions(staged={place: batch}).texts([place])[place]
+    return {place: CommittedOffset(1 << 32, text)}
+
+
 def test_a_copy_that_the_ledger_names_and_that_is_not_there(tmp_path: Path) -> None:
     files = _checkpoint(tmp_path, 1, "1-aa")
-    text = KnownPartitions().metadata(_TOPIC, staged=StagedBatch("q", 1, "1-aa", 3, 2, "0"))
-    known = {(_TOPIC, 0): CommittedOffset(1 << 32, text)}
+    known = _ledger(StagedBatch("q", 1, "1-aa", 3, 2, "0"))
     assert files.missing_copies(known) == ["1-aa"]
     (tmp_path / "spark-eos" / "staged" / "1-aa" / "part-00000.parquet").touch()
     assert files.missing_copies(known) == []
-    none = KnownPartitions().metadata(_TOPIC, staged=StagedBatch("q", 1, None, 0, 2, "0"))
-    assert files.missing_copies({(_TOPIC, 0): CommittedOffset(1 << 32, none)}) == []
+    assert files.missing_copies(_ledger(StagedBatch("q", 1, None, 0, 2, "0"))) == []
 
 
 def test_one_alone_stops_at_a_place(tmp_path: Path) -> None:
