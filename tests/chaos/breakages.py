@@ -39,8 +39,8 @@ class Mutation:
     category: Category = Category.INVARIANT
 
 
-def _staged(kind: Kind, load: str = "shuffled") -> Mutation:
-    return Mutation((kind,), steps=3, load=load, front="staged")
+def _staged(kind: Kind, load: str = "shuffled", steps: int = 1) -> Mutation:
+    return Mutation((kind,), steps=steps, load=load, front="staged")
 
 
 MUTATIONS = {
@@ -59,7 +59,7 @@ MUTATIONS = {
     ),
     "ledger-as-nobody": _staged(Kind.BEFORE_LEDGER_FREEZE),
     "ledger-before-the-files": _staged(Kind.STAGING_KILL),
-    "sweep-leaves-only-its-own": _staged(Kind.BEFORE_SWEEP_FREEZE),
+    "sweep-leaves-only-its-own": _staged(Kind.BEFORE_SWEEP_FREEZE, steps=2),
     "staged-anew-when-repeated": _staged(Kind.RELAY_KILL),
     "positions-not-in-the-transaction": _staged(Kind.RELAY_KILL),
     "rows-read-not-counted": _staged(Kind.COPY_REMOVED),
