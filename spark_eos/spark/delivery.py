@@ -112,7 +112,9 @@ def delivery_of_run(
         return delivery
     note = runtime.offset_log.note()
     if note.group_id is not None:
-        return note.delivery
+        # Between direct and mirrored source_kafka decides, and nothing else: the run refuses a
+        # checkpoint of the other one.
+        return STAGED if note.delivery == STAGED else delivery
     try:
         check_first()
     except UnsupportedPipelineError as error:
