@@ -179,6 +179,8 @@ class Mirroring:
             AuthorizationError: The progress topic needs more partitions, and may not be altered.
         """
         source = self._batch = self._offset_log.batch_range(batch_id)
+        # After a lost session, the offsets may have told of pairs that a newer run has made.
+        self._pair()
         topics = self.check_source()
         if new := sorted(source.ends.keys() - set(self._offsets.places.sources.values())):
             self._add(new, topics)

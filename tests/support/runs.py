@@ -99,6 +99,10 @@ class Runs:
         """Whether a heartbeat was refused for good."""
         return self.run._membership._heartbeats.refused is not None
 
+    def delay_heartbeats(self) -> None:
+        """From now on none is due, so that the run does not notice what becomes of the group."""
+        self.run._membership._heartbeats.interval = 3600
+
     def hurry_heartbeats(self) -> None:
         """From now on one is due every tenth of a second, while none is answered."""
         self.run._membership._heartbeats.interval = 0.1

@@ -17,6 +17,7 @@ from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.testing import EmbeddedKafka
 from support.groups import delete_offsets, set_offsets
 from support.mirroring import MirroredFlow, mirrored_run, written_once
+from support.queries import until
 from support.runs import Checkpoint, running
 
 
@@ -76,6 +77,23 @@ def test_a_second_run_that_stays_fences_the_first(mirrored_flow: MirroredFlow) -
         with pytest.raises(FencedByNewerRunError):
             first.batch(12, 12, while_planned=overtake)
     written_once(flow, 12, 12)
+
+
+def test_pairs_of_a_run_that_came_and_went_are_kept(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as first:
+        first.batch(5, 5)
+        first.delay_heartbeats()
+        flow.other.add_partitions(flow.source, 3)
+        with mirrored_run(flow) as second:
+            second.batch(6, 6, 8)
+        first.hurry_heartbeats()
+        until(lambda: first.coordinator_changed, lambda: "a heartbeat")
+        first.batch(7, 7)
+        # Its own checkpoint has not seen the new partition before.
+        first.batch(7, 7, 9)
+    written_once(flow, 7, 7, 9)
+    assert sorted(flow.progress_offsets()) == [0, 1, 2]
 
 
 def test_partitions_are_added_and_so_are_progress_partitions(
