@@ -18,11 +18,12 @@ from spark_eos.batch.source_places import Place, SourcePlaces
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.checkpoint_note import MIRRORED, Note
+from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, Note
 from spark_eos.driver.committed_offsets import CommittedOffsets
 from spark_eos.driver.group_deadline import group_deadline
 from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
+from spark_eos.driver.road import other_road
 from spark_eos.driver.rounds import Job
 from spark_eos.errors import ConfigurationError, OffsetsLostError
 from spark_eos.kafka.cluster import NO_ID, TopicInfo, cluster_id
@@ -123,6 +124,7 @@ class Mirroring:
         Raises:
             ConfigurationError: The group's progress is that of another cluster, or in another
                 topic.
+            CheckpointError: The group's offsets are those of a direct query.
         """
         self._cluster = cluster_id(self._source_wire, group_deadline(self._group_timeout_ms))
         known = self._offsets.known
@@ -134,6 +136,9 @@ class Mirroring:
                     sources.setdefault((self._topic.name, number), source)
         for (topic, number), source in sorted(sources.items()):
             self._check_pair(topic, number, source)
+        own = {self._topic.name, *(topic for topic, _ in sources)}
+        if any(topic not in own for topic, _ in known.partitions):
+            raise other_road(DIRECT, MIRRORED)
         used = {*known.partitions, *self._offsets.committed}
         self._unknown = {p for p in used if p[0] == self._topic.name} - sources.keys()
         self._ids = {s.topic: s.topic_id for s in sources.values() if s.topic_id != NO_ID}

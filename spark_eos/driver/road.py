@@ -16,7 +16,7 @@ def check_note(note: Note, delivery: str) -> None:
         CheckpointError: The query has written on another road.
     """
     if note.group_id is not None and note.delivery != delivery:
-        raise _other_road(note.delivery, delivery)
+        raise other_road(note.delivery, delivery)
 
 
 def check_offsets(known: KnownPartitions, query_id: str, delivery: str) -> None:
@@ -31,13 +31,14 @@ def check_offsets(known: KnownPartitions, query_id: str, delivery: str) -> None:
         CheckpointError: The group's offsets are those of another road.
     """
     if known.sources and delivery != MIRRORED:
-        raise _other_road(MIRRORED, delivery)
+        raise other_road(MIRRORED, delivery)
     own = any(batch.query == query_id for batch in known.staged.values())
     if (own and delivery != STAGED) or (known.staged and delivery == MIRRORED):
-        raise _other_road(STAGED, delivery)
+        raise other_road(STAGED, delivery)
 
 
-def _other_road(noted: str, wanted: str) -> CheckpointError:
+def other_road(noted: str, wanted: str) -> CheckpointError:
+    """The error for a query that was begun on one road and would go on on another."""
     cure = f"set delivery={noted!r}"
     if MIRRORED in (noted, wanted):
         cure += f", {'with' if noted == MIRRORED else 'without'} source_kafka"

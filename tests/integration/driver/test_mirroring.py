@@ -235,6 +235,22 @@ def test_another_progress_topic_is_refused(
         again.batch(11, 21)
 
 
+def test_a_direct_group_is_not_mirrored(
+    mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka
+) -> None:
+    flow = mirrored_flow
+    embedded_kafka.create_topic(flow.source, flow.partitions)
+    with running(flow) as direct:
+        direct.batch(10, 20)
+    for checkpoint in (direct.checkpoint, Checkpoint(flow)):
+        with (
+            mirrored_run(flow, checkpoint=checkpoint) as runs,
+            pytest.raises(CheckpointError, match="delivery='direct', without source_kafka"),
+        ):
+            runs.batch(11, 21)
+    assert len(flow.values()) == 30
+
+
 def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
