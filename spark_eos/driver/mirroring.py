@@ -31,7 +31,7 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.list_offsets import start_offsets
 from spark_eos.kafka.offset_metadata import SourcePartition
-from spark_eos.kafka.topic_cache import TopicCache, source_topics
+from spark_eos.kafka.topic_cache import TopicCache, recreated, source_topics
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,6 @@ class Mirroring:
             raise other_road(DIRECT, MIRRORED)
         used = {*known.partitions, *self._offsets.committed}
         self._unknown = {p for p in used if p[0] == self._topic.name} - sources.keys()
-        self._ids = {s.topic: s.topic_id for s in sources.values() if s.topic_id != NO_ID}
         self._offsets.known = replace(known, sources=sources)
         self._pair()
 
@@ -215,8 +214,14 @@ class Mirroring:
         """
         assert self._batch is not None  # noqa: S101 - batch_range comes first
         names = {topic for topic, _partition in self._batch.ends}
-        topics = source_topics(self._topics, names, self._ids, self._settings.group_id)
+        group = self._settings.group_id
+        topics = source_topics(self._topics, names, self._ids, group)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
+        for source in self._offsets.known.sources.values():
+            # One by one: an operator may have set the progress of some since it was recreated.
+            now = topics.get(source.topic)
+            if now and now.topic_id != source.topic_id != NO_ID:
+                raise recreated(source.topic, source.topic_id, now.topic_id, group)
         return topics
 
     def _add(self, new: Collection[Place], topics: dict[str, TopicInfo]) -> None:

@@ -145,11 +145,23 @@ def source_topics(
     for name, topic in found.items():
         before = known.get(name) or NO_ID
         if before not in (NO_ID, topic.topic_id):
-            raise OffsetsLostError(
-                f"source topic {name!r} was deleted and recreated: its topic "
-                f"id was {before} and is {topic.topic_id}. {_what_to_do(group_id)}"
-            )
+            raise recreated(name, before, topic.topic_id, group_id)
     return found
+
+
+def recreated(name: str, before: uuid.UUID, now: uuid.UUID, group_id: str) -> OffsetsLostError:
+    """The error for a source topic of which the group has offsets, and which is another one now.
+
+    Args:
+        name: Name of the topic.
+        before: Its id when the offsets were committed.
+        now: Its id now.
+        group_id: The consumer group.
+    """
+    return OffsetsLostError(
+        f"source topic {name!r} was deleted and recreated: its topic id was {before} and is "
+        f"{now}. {_what_to_do(group_id)}"
+    )
 
 
 def _what_to_do(group_id: str) -> str:

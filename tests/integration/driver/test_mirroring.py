@@ -5,6 +5,8 @@ import contextlib
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from spark_eos.admin.mirrored_progress import set_progress
+from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -13,9 +15,11 @@ from spark_eos.errors import (
     OffsetsLostError,
     RecordsLostError,
 )
+from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.testing import EmbeddedKafka
 from support.groups import delete_offsets, set_offsets
+from support.members import deadline
 from support.mirroring import MirroredFlow, mirrored_run, written_once
 from support.queries import until
 from support.runs import Checkpoint, running
@@ -233,6 +237,23 @@ def test_another_progress_topic_is_refused(
         pytest.raises(ConfigurationError, match=f"set progress_topic='{before}'"),
     ):
         again.batch(11, 21)
+
+
+def test_progress_in_two_topics_of_one_name_is_refused(mirrored_flow: MirroredFlow) -> None:
+    flow = mirrored_flow
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    flow.recreate(flow.source, 4)
+    # By an operator, who leaves the other two at offsets of the deleted topic.
+    new = {(flow.source, 2): 0, (flow.source, 3): 0}
+    with flow.wire() as wire, contextlib.closing(Wire(ClientSettings(flow.source_kafka))) as east:
+        set_progress(wire, flow.group_id, new, deadline(), source_wire=east)
+    with (
+        mirrored_run(flow) as again,
+        pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"),
+    ):
+        again.batch(11, 21, 3, 3)
+    assert len(flow.values()) == 30
 
 
 def test_a_direct_group_is_not_mirrored(
