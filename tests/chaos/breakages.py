@@ -63,6 +63,7 @@ MUTATIONS = {
     "staged-anew-when-repeated": _staged(Kind.RELAY_KILL),
     "positions-not-in-the-transaction": _staged(Kind.RELAY_KILL),
     "rows-read-not-counted": _staged(Kind.COPY_REMOVED),
+    "pair-taken-twice": Mutation((Kind.PARTITIONS_ADDED,), steps=2, front="mirrored"),
     "state-not-run-when-repeated": _staged(Kind.AFTER_LEDGER_KILL, load="totals"),
 }
 

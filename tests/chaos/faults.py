@@ -94,28 +94,50 @@ def _session_expiry(stage: Stage, fault: Fault) -> None:
     _paused([stage.driver, *stage.holders()], SESSION_TIMEOUT_MS / 1000 + fault.seconds)
 
 
-def _broker_away(end: Callable[[EmbeddedKafka], None]) -> Callable[[Stage, Fault], None]:
+def _target(stage: Stage) -> tuple[EmbeddedKafka, KafkaProxy]:
+    return stage.broker, stage.proxy
+
+
+def _source(stage: Stage) -> tuple[EmbeddedKafka, KafkaProxy]:
+    return stage.source_broker, stage.source_proxy
+
+
+_Cluster = Callable[[Stage], tuple[EmbeddedKafka, KafkaProxy]]
+
+
+def _broker_away(
+    end: Callable[[EmbeddedKafka], None], of: _Cluster = _target
+) -> Callable[[Stage, Fault], None]:
     def away(stage: Stage, fault: Fault) -> None:
-        end(stage.broker)
+        broker, _ = of(stage)
+        end(broker)
         time.sleep(fault.seconds / 2)
-        stage.broker.start()
+        broker.start()
 
     return away
 
 
-def _broker_pause(stage: Stage, fault: Fault) -> None:
-    # Beyond the time that a request may take on the connections of the offset commits, 10 s.
-    stage.broker.pause()
-    try:
-        time.sleep(9 + fault.seconds)
-    finally:
-        stage.broker.resume()
+def _broker_paused(of: _Cluster = _target) -> Callable[[Stage, Fault], None]:
+    def pause(stage: Stage, fault: Fault) -> None:
+        broker, _ = of(stage)
+        # Beyond the time that a request may take on the connections of the offset commits, 10 s.
+        broker.pause()
+        try:
+            time.sleep(9 + fault.seconds)
+        finally:
+            broker.resume()
+
+    return pause
 
 
-def _network_cut(stage: Stage, fault: Fault) -> None:
-    for _ in range(1 + int(fault.choice * 3)):
-        stage.proxy.cut()
-        time.sleep(0.2)
+def _cutting(of: _Cluster = _target) -> Callable[[Stage, Fault], None]:
+    def cut(stage: Stage, fault: Fault) -> None:
+        _, proxy = of(stage)
+        for _ in range(1 + int(fault.choice * 3)):
+            proxy.cut()
+            time.sleep(0.2)
+
+    return cut
 
 
 def _network_delay(stage: Stage, fault: Fault) -> None:
@@ -126,23 +148,24 @@ def _network_delay(stage: Stage, fault: Fault) -> None:
         stage.proxy.latency = 0.0
 
 
-def _blocking(direction: str) -> Callable[[Stage, Fault], None]:
+def _blocking(direction: str, of: _Cluster = _target) -> Callable[[Stage, Fault], None]:
     def block(stage: Stage, fault: Fault) -> None:
-        stage.proxy.blocked = frozenset({direction})
+        _, proxy = of(stage)
+        proxy.blocked = frozenset({direction})
         try:
             time.sleep(fault.seconds)
             if fault.choice < 0.5:
                 # What was under way is lost with its connections.
-                stage.proxy.cut()
+                proxy.cut()
         finally:
-            stage.proxy.blocked = frozenset()
+            proxy.blocked = frozenset()
 
     return block
 
 
 def _workers_cut_off(stage: Stage, fault: Fault) -> None:
     """One of the network's faults, between workers and broker only: the driver stays a member."""
-    deeds = (_network_cut, _network_delay, _blocking("answers"), _blocking("requests"))
+    deeds = (_cutting(), _network_delay, _blocking("answers"), _blocking("requests"))
     driver = f"-{stage.driver}"
     chosen = fault.choice * len(deeds)
 
@@ -296,8 +319,8 @@ def _once_the_broker_is_back(act: Callable[..., None], *arguments: Any) -> None:
 
 
 def _add_partition(stage: Stage, topic: str, total: int) -> None:
-    if len(stage.admin.list_topics(topic, timeout=5).topics[topic].partitions) < total:
-        stage.broker.add_partitions(topic, total)
+    if len(stage.source_admin.list_topics(topic, timeout=5).topics[topic].partitions) < total:
+        stage.source_broker.add_partitions(topic, total)
 
 
 def _delete_offsets(stage: Stage, _fault: Fault) -> None:
@@ -329,8 +352,10 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
             stage.servers,
             stage.name,
             {place: one.offset for place, one in known.items()},
-            # Of a staged query the ledger is a text.
-            {place: one.metadata for place, one in known.items()} if stage.staged else None,
+            # Of a staged query the ledger is a text, of a mirrored one what an offset stands for.
+            {place: one.metadata for place, one in known.items()}
+            if stage.staged or stage.mirrored
+            else None,
         )
     stage.start()
 
@@ -416,8 +441,8 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.SESSION_EXPIRY: _session_expiry,
     Kind.BROKER_KILL: _broker_away(EmbeddedKafka.kill),
     Kind.BROKER_RESTART: _broker_away(EmbeddedKafka.stop),
-    Kind.BROKER_PAUSE: _broker_pause,
-    Kind.NETWORK_CUT: _network_cut,
+    Kind.BROKER_PAUSE: _broker_paused(),
+    Kind.NETWORK_CUT: _cutting(),
     Kind.NETWORK_DELAY: _network_delay,
     Kind.NETWORK_NO_ANSWERS: _blocking("answers"),
     Kind.NETWORK_NO_REQUESTS: _blocking("requests"),
@@ -434,6 +459,11 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.OFFSETS_DELETED: _delete_offsets,
     Kind.TARGET_REFUSES: _target_refuses,
     Kind.LATE_OFFSETS: _late_offsets,
+    Kind.SOURCE_BROKER_KILL: _broker_away(EmbeddedKafka.kill, _source),
+    Kind.SOURCE_BROKER_RESTART: _broker_away(EmbeddedKafka.stop, _source),
+    Kind.SOURCE_BROKER_PAUSE: _broker_paused(_source),
+    Kind.SOURCE_NETWORK_CUT: _cutting(_source),
+    Kind.SOURCE_NETWORK_NO_ANSWERS: _blocking("answers", _source),
 }
 
 

@@ -114,6 +114,7 @@ _WRITERS = {
     "sink": _sink_writer,
     "connect": _sink_writer,
     "staged": _staged_writer,
+    "mirrored": _sink_writer,
     "data-source": _data_source_writer,
 }
 

@@ -51,6 +51,11 @@ class Kind(enum.Enum):
     BEFORE_SWEEP_FREEZE = "before-sweep-freeze"
     BEFORE_RELAY_FREEZE = "before-relay-freeze"
     COPY_REMOVED = "copy-removed"
+    SOURCE_BROKER_KILL = "source-broker-kill"
+    SOURCE_BROKER_RESTART = "source-broker-restart"
+    SOURCE_BROKER_PAUSE = "source-broker-pause"
+    SOURCE_NETWORK_CUT = "source-network-cut"
+    SOURCE_NETWORK_NO_ANSWERS = "source-network-no-answers"
 
 
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
@@ -71,10 +76,15 @@ PLACE_FREEZES = frozenset(
     {Kind.BEFORE_LEDGER_FREEZE, Kind.BEFORE_SWEEP_FREEZE, Kind.BEFORE_RELAY_FREEZE}
 )
 STAGED_ONLY = PLACE_KILLS | PLACE_FREEZES | {Kind.COPY_REMOVED}
+# Of the cluster that a mirrored query reads; they may fall together with those of the other one.
+_SOURCE_BROKER = frozenset(
+    {Kind.SOURCE_BROKER_KILL, Kind.SOURCE_BROKER_RESTART, Kind.SOURCE_BROKER_PAUSE}
+)
+MIRRORED_ONLY = _SOURCE_BROKER | {Kind.SOURCE_NETWORK_CUT, Kind.SOURCE_NETWORK_NO_ANSWERS}
 # How the query writes: `ExactlyOnceSink` in classic Spark or on Spark Connect,
-# ``format("kafka-eos")``, or the sink with queries that have to be staged.
-FRONTS = ("sink", "connect", "data-source", "staged")
-_IN_ONE_PROCESS = ("sink", "staged")
+# ``format("kafka-eos")``, the sink with queries that have to be staged, or with another cluster.
+FRONTS = ("sink", "connect", "data-source", "staged", "mirrored")
+_IN_ONE_PROCESS = ("sink", "staged", "mirrored")
 # Names of the loads that have to be staged; all others are for all other fronts.
 STAGED_LOADS = ("shuffled", "windows", "totals")
 # The proxy does one of these at a time, the broker one of those.
@@ -105,7 +115,7 @@ FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL, *PLACE_KILL
 # Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
 DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY, *PLACE_FREEZES}
 # Nothing can be committed while they last.
-DOWNTIME = BROKER | {Kind.SESSION_EXPIRY}
+DOWNTIME = BROKER | _SOURCE_BROKER | {Kind.SESSION_EXPIRY}
 
 
 @dataclass(frozen=True)
@@ -168,6 +178,7 @@ def impossible(front: str, *, cluster: bool) -> frozenset[Kind]:
     """Faults that can't be done to a front."""
     found = NOT_OF_THE_SINK if front in _IN_ONE_PROCESS else frozenset()
     found |= frozenset() if cluster else CLUSTER_ONLY
+    found |= frozenset() if front == "mirrored" else MIRRORED_ONLY
     return found | (frozenset() if front == "staged" else STAGED_ONLY)
 
 
@@ -179,7 +190,7 @@ def _go_together(one: Kind, other: Kind) -> bool:
     pair = {one, other}
     if one is other or ALONE & pair:
         return False
-    return not (pair <= NETWORK or pair <= BROKER)
+    return not (pair <= NETWORK or pair <= BROKER or pair <= MIRRORED_ONLY)
 
 
 def schedule(

@@ -1,4 +1,4 @@
-"""A broker behind a proxy, a query in processes of its own, and eyes on both.
+"""A broker behind a proxy, or two, a query in processes of its own, and eyes on all of them.
 
 The harness itself connects to the broker directly, so that it sees through network faults.
 """
@@ -97,6 +97,8 @@ class Stage:
         self.proxy = KafkaProxy(record=False)
         self.order = OrderCheck()
         self.proxy.observer = self.order
+        # Of a mirrored query, the cluster that it reads.
+        self.source_proxy = KafkaProxy(record=False) if plan.front == "mirrored" else self.proxy
         self._project = project
         self._stack = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,28 +108,27 @@ class Stage:
     def __enter__(self) -> "Stage":
         self.control.mkdir()
         try:
-            self._stack.enter_context(self.proxy)
-            self.broker = EmbeddedKafka(
-                advertised_port=self.proxy.port,
-                heap="768m",
-                properties={
-                    "group.consumer.session.timeout.ms": str(SESSION_TIMEOUT_MS),
-                    "group.consumer.heartbeat.interval.ms": "500",
-                    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-                },
-            )
-            self._stack.enter_context(self.broker)
-            self.proxy.upstream_port = int(self.broker.bootstrap_servers.rpartition(":")[2])
-            for topic in (*self.sources, *self.targets):
+            self.broker = self.source_broker = self._new_broker(self.proxy)
+            if self.source_proxy is not self.proxy:
+                self.source_broker = self._new_broker(self.source_proxy)
+            for topic in self.sources:
+                self.source_broker.create_topic(topic, self.partitions)
+            for topic in self.targets:
                 self.broker.create_topic(topic, self.partitions)
             self.servers = self.broker.direct_servers
+            self.source_servers = self.source_broker.direct_servers
             self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+            self.source_admin = self.admin
+            if self.mirrored:
+                self.source_admin = AdminClient(
+                    {"bootstrap.servers": self.source_servers, "log_level": 0}
+                )
             # Not librdkafka's: asked while its broker is away, its administration can crash.
             self.wire = Wire(
                 ClientSettings({"bootstrap.servers": self.servers}), request_timeout=1.0
             )
             self._stack.callback(self.wire.close)
-            self.source = Source(self.load, self.sources, self.servers, self.plan.seed)
+            self.source = Source(self.load, self.sources, self.source_servers, self.plan.seed)
             self.top_up()
             self.watcher = _Watcher(self)
             self._stack.callback(self.watcher.stop)
@@ -135,6 +136,26 @@ class Stage:
             self._stack.close()
             raise
         return self
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the query reads another cluster."""
+        return self.plan.front == "mirrored"
+
+    def _new_broker(self, proxy: KafkaProxy) -> EmbeddedKafka:
+        self._stack.enter_context(proxy)
+        broker = EmbeddedKafka(
+            advertised_port=proxy.port,
+            heap="768m",
+            properties={
+                "group.consumer.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+                "group.consumer.heartbeat.interval.ms": "500",
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+            },
+        )
+        self._stack.enter_context(broker)
+        proxy.upstream_port = int(broker.bootstrap_servers.rpartition(":")[2])
+        return broker
 
     def __exit__(self, *_: object) -> None:
         for process in [self._process, *self._others]:
@@ -181,7 +202,16 @@ class Stage:
                 "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
                 "transaction_timeout_ms": self.transaction_timeout_ms,
                 "max_transaction_ms": 3_000,
-                **({} if self.staged is None else {"progress_topic": self.progress_topic}),
+                **(
+                    {"progress_topic": self.progress_topic}
+                    if self.mirrored or self.staged is not None
+                    else {}
+                ),
+                **(
+                    {"source_kafka": {"bootstrap.servers": self.source_proxy.bootstrap_servers}}
+                    if self.mirrored
+                    else {}
+                ),
             },
         }
 

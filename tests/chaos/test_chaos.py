@@ -16,6 +16,7 @@ from chaos.schedule import (
     BROKER,
     CLUSTER_ONLY,
     FRONTS,
+    MIRRORED_ONLY,
     NETWORK,
     NOT_OF_THE_SINK,
     STAGED_LOADS,
@@ -46,7 +47,7 @@ def test_a_seed_tells_the_whole_schedule() -> None:
 def test_a_front_has_the_faults_that_can_be_done_to_it() -> None:
     loads = ("relay", "windows")
     for front in FRONTS:
-        in_one_process = front in ("sink", "staged")
+        in_one_process = front in ("sink", "staged", "mirrored")
         for seed in range(5):
             found = schedule(seed, steps=60, loads=loads, fronts=[front])
             kinds = {fault.kind for fault in found.faults}
@@ -54,6 +55,7 @@ def test_a_front_has_the_faults_that_can_be_done_to_it() -> None:
             assert found.load == loads[front == "staged"]
             assert kinds & NOT_OF_THE_SINK == (set() if in_one_process else NOT_OF_THE_SINK)
             assert kinds & STAGED_ONLY == (STAGED_ONLY if front == "staged" else set())
+            assert kinds & MIRRORED_ONLY == (MIRRORED_ONLY if front == "mirrored" else set())
             assert not found.cluster or in_one_process
     seen = {schedule(seed, steps=1, loads=loads).front for seed in range(30)}
     assert seen == set(FRONTS)
@@ -63,7 +65,7 @@ def test_a_front_has_the_faults_that_can_be_done_to_it() -> None:
 def test_every_kind_has_its_turn_before_any_comes_twice() -> None:
     found = schedule(5, steps=60, loads=["relay"], fronts=["sink"], cluster=True)
     kinds = [fault.kind for fault in found.faults]
-    possible = set(Kind) - NOT_OF_THE_SINK - STAGED_ONLY
+    possible = set(Kind) - NOT_OF_THE_SINK - STAGED_ONLY - MIRRORED_ONLY
     assert set(kinds[: len(possible)]) == possible
     assert any(len(step.faults) == 2 for step in found.steps)
     assert not any(
@@ -107,6 +109,12 @@ def test_the_documentation_names_every_kind_and_every_mutation() -> None:
             "staged",
             3,
             ["relay-kill", "before-sweep-freeze", "user-exception"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "mirrored",
+            3,
+            ["driver-kill", "source-broker-restart", "source-network-cut", "broker-restart"],
             marks=pytest.mark.slow,
         ),
         pytest.param("connect", 2, ["holder-kill", "worker-kill"], marks=pytest.mark.slow),

@@ -254,6 +254,7 @@ def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
         return
     found = verify(
         kafka={"bootstrap.servers": stage.servers},
+        source_kafka={"bootstrap.servers": stage.source_servers} if stage.mirrored else None,
         inputs=stage.sources,
         outputs=stage.targets,
         position_header=POSITION,
