@@ -76,7 +76,7 @@ def new_mirrored_flow(
 
     def make(**options: Any) -> MirroredFlow:
         places = (str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
-        return MirroredFlow(embedded_kafka, *places, other=other_kafka, **options)
+        return MirroredFlow(embedded_kafka, *places, **{"other": other_kafka, **options})
 
     return make
 

@@ -7,9 +7,10 @@ KIP-618, keeps offsets in the target's cluster, too). A pair is never changed, s
 all others and has read the group's offsets knows all pairs.
 """
 
+import contextlib
 import logging
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,8 +26,9 @@ from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
 from spark_eos.driver.road import other_road
 from spark_eos.driver.rounds import Job
-from spark_eos.errors import ConfigurationError, OffsetsLostError
+from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
 from spark_eos.kafka.cluster import NO_ID, TopicInfo, cluster_id
+from spark_eos.kafka.cluster import topics as cluster_topics
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.list_offsets import start_offsets
@@ -180,6 +182,7 @@ class Mirroring:
         Raises:
             OffsetsLostError: A source topic was recreated; or a source partition seems new, and
                 may be one whose offset was lost.
+            ConfigurationError: The source is in the target's cluster.
             AuthorizationError: The progress topic needs more partitions, and may not be altered.
         """
         source = self._batch = self._offset_log.batch_range(batch_id)
@@ -228,6 +231,7 @@ class Mirroring:
         known, topic = self._offsets.known, self._topic.name
         if self._unknown:
             raise self._ambiguous(new)
+        self._check_other_cluster({name: topics[name] for name, _ in new})
         used = {index for name, index in (*known.partitions, *known.sources) if name == topic}
         free = (index for index in range(len(used) + len(new)) if index not in used)
         pairs = {
@@ -241,6 +245,21 @@ class Mirroring:
         ensure_progress_topic(self._wire, self._topic, deadline, partitions=needed)
         self._offsets.known = replace(known, sources={**known.sources, **pairs})
         self._pair()
+
+    def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
+        """Refuses the target's cluster as the source: a copy could feed itself for ever."""
+        deadline = group_deadline(self._group_timeout_ms)
+        here: dict[str, TopicInfo] = {}
+        # Topics that may not even be described are not written.
+        with contextlib.suppress(AuthorizationError):
+            here = cluster_topics(self._wire, new, deadline)
+        for name, topic in sorted(here.items()):
+            if NO_ID != topic.topic_id == new[name].topic_id:
+                raise ConfigurationError(
+                    f"source_kafka leads to the cluster of kafka: both have topic {name!r} with "
+                    f"id {topic.topic_id}. Set source_kafka to the cluster that has the source, "
+                    "or leave source_kafka out if both are one"
+                )
 
     def _ambiguous(self, new: Iterable[Place]) -> OffsetsLostError:
         group = self._settings.group_id

@@ -1,6 +1,7 @@
 """The mirrored road's driver and tasks, with the source in another cluster: no Spark here."""
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
@@ -222,6 +223,19 @@ def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
             pytest.raises(ConfigurationError, match="of cluster 'elsewhere', and source_kafka"),
         ):
             again.batch(11, 21)
+
+
+def test_the_cluster_itself_is_no_other_one(
+    new_mirrored_flow: Callable[..., MirroredFlow], embedded_kafka: EmbeddedKafka
+) -> None:
+    # As a relay from a topic to itself, it would copy its own rows for ever.
+    flow = new_mirrored_flow(other=embedded_kafka)
+    with (
+        mirrored_run(flow, topic=flow.source) as runs,
+        pytest.raises(ConfigurationError, match="leave source_kafka out"),
+    ):
+        runs.batch(3, 3)
+    assert flow.values(flow.source) == []
 
 
 def test_another_progress_topic_is_refused(
