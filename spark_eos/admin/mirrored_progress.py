@@ -71,11 +71,15 @@ def group_progress(wire: Wire, group_id: str, deadline: Deadline) -> tuple[Mirro
     """
     found = mirrored_partitions(all_group_offsets(wire, group_id, deadline))
     if not found:
-        raise ConfigurationError(
-            f"group {group_id!r} has no offset of a mirrored query: check --group-id, and that "
-            "--bootstrap-servers leads to the target's cluster"
-        )
+        raise _no_progress(group_id)
     return found
+
+
+def _no_progress(group_id: str, more: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"group {group_id!r} has no offset of a mirrored query: check --group-id, and that "
+        f"--bootstrap-servers leads to the target's cluster{more}"
+    )
 
 
 def set_progress(
@@ -85,6 +89,7 @@ def set_progress(
     deadline: Deadline,
     *,
     source_wire: Wire | None = None,
+    progress_topic: str | None = None,
     dry_run: bool = False,
 ) -> dict[Place, int | None]:
     """Sets a mirrored query's progress while it is stopped.
@@ -98,14 +103,16 @@ def set_progress(
         deadline: Limits all calls together.
         source_wire: Connections to the source cluster; needed only for partitions that have no
             progress, which get a progress partition.
+        progress_topic: The progress topic; needed only if no offset of the group tells of it.
         dry_run: Whether to change nothing.
 
     Returns:
         The offsets before, by (source topic, partition); None if there was none.
 
     Raises:
-        ConfigurationError: The query runs, or a source partition has no progress and
-            ``source_wire`` is not given.
+        ConfigurationError: The query runs; or a source partition has no progress and
+            ``source_wire`` is not given, or no offset tells of the progress topic and it is not
+            given; or another one is given.
         TopicNotFoundError: A source partition does not exist.
         KafkaResponseError: A transaction holds the offsets, or the broker refuses the new ones.
     """
@@ -113,11 +120,17 @@ def set_progress(
         raise ConfigurationError(
             f"group {group_id!r} has members: stop the query first, or its next commit undoes this"
         )
-    before = group_progress(wire, group_id, deadline)
     committed = all_group_offsets(wire, group_id, deadline)
+    before = mirrored_partitions(committed)
     known = KnownPartitions.of(committed)
     pairs = {(one.source.topic, one.source.partition): one for one in before}
-    topic = before[0].place[0]
+    topic = before[0].place[0] if before else progress_topic
+    if topic is None:
+        raise _no_progress(group_id, ". To begin with an offset, give --progress-topic, too")
+    if progress_topic not in (None, topic):
+        raise ConfigurationError(
+            f"the progress of group {group_id!r} is in topic {topic!r}, not in {progress_topic!r}"
+        )
     places = {source: pairs[source].place for source in wanted if source in pairs}
     if missing := sorted(wanted.keys() - places.keys()):
         if source_wire is None:

@@ -42,12 +42,18 @@ def _wanted(
     metavar="TOPIC:PARTITION=OFFSET",
     help="Set the next offset to read of a source partition; repeatable.",
 )
+@click.option(
+    "--progress-topic",
+    metavar="TOPIC",
+    help="The progress topic, for --set if no offset of the group tells of it any more.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what --set would do, without doing it.")
 def progress(
     *,
     query: Query,
     source_kafka: Mapping[str, str] | None,
     wanted: dict[Place, int],
+    progress_topic: str | None,
     dry_run: bool,
 ) -> None:
     """Show how far a mirrored query has come in each source partition, or set it.
@@ -73,6 +79,7 @@ def progress(
             wanted,
             query.deadline(),
             source_wire=source,
+            progress_topic=progress_topic,
             dry_run=dry_run,
         )
     for (topic, partition), offset in sorted(wanted.items()):

@@ -266,6 +266,9 @@ class Mirroring:
         lost = ", ".join(f"{topic}-{index}" for topic, index in sorted(self._unknown)[:_NAMED])
         first = min(new)
         wanted = SourcePlaces({("", 0): first}).how_to_set(group, {("", 0): "N"})
+        wanted += " --source-bootstrap-servers ..."
+        if not self._offsets.places.sources:
+            wanted += f" --progress-topic {self._topic.name}"
         return OffsetsLostError(
             f"group {group!r} has used {len(self._unknown)} progress partitions of which nothing "
             f"tells any more what they stand for ({lost}): their offsets have expired "

@@ -5,7 +5,7 @@ from click.testing import CliRunner, Result
 
 from spark_eos.cli import main
 from spark_eos.errors import OffsetsLostError, WriteError
-from support.groups import delete_offsets
+from support.groups import delete_offsets, set_offsets
 from support.mirroring import MirroredFlow, mirrored_run, written_once
 from support.operating import document, run
 from support.runs import Checkpoint
@@ -74,6 +74,25 @@ def test_a_lost_progress_is_set(written: MirroredFlow) -> None:
     with mirrored_run(flow) as runs:
         runs.batch(12, 22)
     written_once(flow, 12, 22)
+
+
+def test_progress_of_which_nothing_tells_is_set(written: MirroredFlow) -> None:
+    flow = written
+    places = {(flow.progress, 0): 0, (flow.progress, 1): 0}
+    set_offsets(flow.bootstrap_servers, flow.group_id, places)
+    with (
+        mirrored_run(flow) as runs,
+        pytest.raises(OffsetsLostError, match=f"--progress-topic {flow.progress}"),
+    ):
+        runs.batch(12, 22)
+    wanted = ["--set", f"{flow.source}:0=10", "--set", f"{flow.source}:1=20", *_source(flow)]
+    assert "To begin with an offset, give --progress-topic" in _set(flow, *wanted).output
+    assert _set(flow, *wanted, "--progress-topic", flow.progress).exit_code == 0
+    with mirrored_run(flow) as runs:
+        runs.batch(12, 22)
+    written_once(flow, 12, 22)
+    result = _set(flow, *wanted, "--progress-topic", "another")
+    assert f"is in topic '{flow.progress}', not in 'another'" in result.output
 
 
 def test_a_mark_is_taken_off(mirrored_flow: MirroredFlow) -> None:
