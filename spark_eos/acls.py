@@ -242,6 +242,9 @@ def acls_for(
         return [*topics, group, transactional_ids(id_prefix, operation)]
     if purpose is Purpose.VERIFY:
         read = [read_topic(topic) for topic in sorted({*sources, *targets})]
+        if mirrored and progress_topic is not None:
+            # The group's offsets of it tell how far the inputs are processed.
+            read.append(describe(ResourceType.TOPIC, progress_topic))
         return [*read, group, transactional_ids(id_prefix, Operation.DESCRIBE)]
     # Spark's consumers then join groups of their own, whose names end at random.
     return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]

@@ -72,10 +72,15 @@ class Guarded(Flow):
     def kafka(self) -> dict[str, Any]:
         return {
             **_SETTINGS,
-            "bootstrap.servers": self.broker.servers_of(_LISTENER),
+            "bootstrap.servers": self.servers_of(self.broker),
             "sasl.username": self.user,
             "sasl.password": _password(self.user),
         }
+
+    @staticmethod
+    def servers_of(broker: EmbeddedKafka) -> str:
+        """Where the principal reaches a guarded broker."""
+        return broker.servers_of(_LISTENER)
 
     def commands(self, *more: str) -> list[str]:
         """What ``spark-eos acls`` prints for the principal, without comments."""

@@ -91,6 +91,8 @@ def test_a_mirrored_query_needs_other_acls_in_each_cluster() -> None:
     assert "--topic in " not in here
     assert " --operation Alter --topic progress" in here
     assert "# Needed only until the topic has a partition for each source partition:" in lines
+    verifying = _printed("--progress-topic", "progress", *source, "--for", "verify")
+    assert " --operation Describe --topic progress\n" in verifying
     # Without another principal, it is the same one.
     assert "User:reader" not in _printed("--progress-topic", "progress", *source[:2])
 
