@@ -1,6 +1,6 @@
 """Writes a batch's rows with Spark jobs, whose tasks write and report."""
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -15,6 +15,8 @@ from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.worker.arrow_columns import BUCKET
 from spark_eos.worker.task import write_task
+
+_FEW_ROWS: Final = 1_000
 
 
 class BatchJobs:
@@ -93,8 +95,12 @@ class BatchJobs:
         """
         rows = copies.rows
         if only is None:
+            # A few rows are written sooner by one task, in one transaction.
+            number = copies.number_of_rows
             rows = rows.coalesce(
-                plan.tasks_for(copies.number_of_rows, len(batch.ends) - 1, self._runtime.cores())
+                1
+                if number <= _FEW_ROWS
+                else plan.tasks_for(number, len(batch.ends) - 1, self._runtime.cores())
             )
         else:
             rows = rows.where(F.col(BUCKET).isin([index - 1 for _topic, index in only]))

@@ -81,6 +81,14 @@ class StagedCopies:
         self.arrange: Arrange = functools.partial(
             staged_batches, progress_topic=progress_topic, first=0
         )
+        # PySpark takes milliseconds for each expression, so these are made once.
+        self._number_of_rows = F.count(F.lit(1)).alias(_ROWS)
+        # Not a regular expression, which takes longer than reading the row.
+        name = F.col("_metadata.file_name").substr(_NUMBER_BEGINS, _NUMBER_ENDS_WITHIN)
+        self._place = (
+            F.substring_index(name, "-", 1).cast("int").alias(BUCKET),
+            F.col("_metadata.row_index").alias(ROW),
+        )
         self._listed = False
         self._left: set[str] = set()
 
@@ -107,7 +115,7 @@ class StagedCopies:
         name = f"{batch_id}-{uuid.uuid4().hex[:8]}"
         observation = Observation(f"spark-eos-{name}")
         # coalesce: a bucket for each task. Rows of one partition stay together, in their order.
-        counted = rows.coalesce(buckets).observe(observation, F.count(F.lit(1)).alias(_ROWS))
+        counted = rows.coalesce(buckets).observe(observation, self._number_of_rows)
         writer = counted.write.options(**_WRITING)
         path = f"{self._location}/{_DIRECTORY}/{name}"
         self._runtime.run_job(
@@ -156,12 +164,7 @@ class StagedCopies:
         if schema is None:
             return False
         check_payload(schema, self._default_topic)
-        # Not a regular expression, which takes longer than reading the row.
-        name = F.col("_metadata.file_name").substr(_NUMBER_BEGINS, _NUMBER_ENDS_WITHIN)
-        number = F.substring_index(name, "-", 1).cast("int")
-        self._rows = self._read(copy.copy, schema).select(
-            *payload(schema), number.alias(BUCKET), F.col("_metadata.row_index").alias(ROW)
-        )
+        self._rows = self._read(copy.copy, schema).select(*payload(schema), *self._place)
         self.arrange = functools.partial(
             staged_batches,
             progress_topic=self._progress_topic,
@@ -196,7 +199,7 @@ class StagedCopies:
         return reader.parquet(literal_path(path))
 
     def _count(self, name: str, schema: T.StructType, batch_id: int) -> int:
-        counted = self._read(name, schema).agg(F.count(F.lit(1)).alias(_ROWS))
+        counted = self._read(name, schema).agg(self._number_of_rows)
         (row,) = self._runtime.collect(counted, f"spark-eos: counting staged batch {batch_id}")
         return int(row[_ROWS])
 
