@@ -25,8 +25,14 @@ _OF_STAGED_QUERIES: Final = (
     "progress_replicas",
 )
 # A data source has one job per batch, and its options are text: it can't take functions.
-# And it writes directly.
-_OF_THE_SINK_ONLY: Final = ("kafka", "max_rounds", "on_batch", *_OF_STAGED_QUERIES)
+# And it writes directly, within one cluster.
+_OF_THE_SINK_ONLY: Final = (
+    "kafka",
+    "source_kafka",
+    "max_rounds",
+    "on_batch",
+    *_OF_STAGED_QUERIES,
+)
 
 # Secret client settings that Spark does not recognize as secrets (spark.redaction.regex).
 _SHOWN_BY_SPARK: Final = {"ssl.key.pem": "ssl.key.location"}
