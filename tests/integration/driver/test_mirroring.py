@@ -62,6 +62,8 @@ def test_a_second_run_that_comes_and_goes(mirrored_flow: MirroredFlow) -> None:
         first.batch(5, 5)
 
         def overtake() -> None:
+            # A heartbeat that falls into the other's life would end this run.
+            first.delay_heartbeats()
             with mirrored_run(flow, checkpoint=first.checkpoint) as second:
                 second.batch(10, 10)
 
