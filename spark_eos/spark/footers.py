@@ -32,19 +32,11 @@ def footer_rows(session: SparkSession, path: str) -> int | None:
     file_system = directory.getFileSystem(conf)
     if not file_system.exists(directory):
         return 0
-    found = [
-        status
-        for status in file_system.listStatus(directory)
-        if not status.getPath().getName().startswith((".", "_"))
-    ]
-    if len(found) > _MOST_FILES:
+    # Few calls, each of which takes its time. Like Spark, this leaves out names that begin with
+    # "_" or ".".
+    if len(file_system.listStatus(directory)) > _MOST_FILES:
         return None
-    files = jvm.java.util.ArrayList()
-    for status in found:
-        files.add(status)
-    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader
-    # The last argument leaves row groups out, and with them the numbers of rows.
-    footers = reader.readAllFootersInParallel(conf, files, False)  # noqa: FBT003
+    footers = jvm.org.apache.parquet.hadoop.ParquetFileReader.readFooters(conf, directory)
     return sum(
         int(block.getRowCount())
         for footer in footers
