@@ -1,5 +1,6 @@
 """Counts rows of Parquet files by their footers, in the driver's JVM, without a Spark job."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -37,8 +38,11 @@ def footer_rows(session: SparkSession, path: str) -> int | None:
     if len(file_system.listStatus(directory)) > _MOST_FILES:
         return None
     footers = jvm.org.apache.parquet.hadoop.ParquetFileReader.readFooters(conf, directory)
-    return sum(
-        int(block.getRowCount())
-        for footer in footers
-        for block in footer.getParquetMetadata().getBlocks()
-    )
+    blocks = [footer.getParquetMetadata().getBlocks() for footer in _items(footers)]
+    return sum(int(block.getRowCount()) for found in blocks for block in _items(found))
+
+
+def _items(found: Any) -> Iterator[Any]:
+    """A Java list's items by index: the end of its iterator costs py4j a hundred calls."""
+    for index in range(found.size()):
+        yield found.get(index)
