@@ -22,7 +22,9 @@ def test_help_names_every_command() -> None:
     result = run("--help")
     assert result.returncode == 0
     told = re.findall(r"^  (\w+) +\S", result.stdout.partition("\nCommands:\n")[2], re.MULTILINE)
-    assert told == ["abort", "acls", "adopt", "broker", "demo", "jars", "status", "verify"]
+    assert told == [
+        *("abort", "acls", "adopt", "broker", "demo", "jars", "progress", "status", "verify")
+    ]
 
 
 def test_version() -> None:

@@ -241,7 +241,7 @@ def test_a_road_is_not_changed_under_a_checkpoint(flow: Flow, spark: SparkSessio
 def test_direct_refuses_what_must_be_staged(flow: Flow, spark: SparkSession) -> None:
     with pytest.raises(errors.UnsupportedPipelineError, match="a shuffle"):
         run_staged(spark, flow, _with_source, delivery="direct")
-    with pytest.raises(errors.ConfigurationError, match="'auto', 'direct' or 'staged'"):
+    with pytest.raises(errors.ConfigurationError, match="'direct', 'mirrored' or 'staged'"):
         run_staged(spark, flow, _with_source, delivery="exactly")
 
 
