@@ -80,6 +80,7 @@ class RecordSender:
                 raise
             if isinstance(error, KafkaException) and error.args[0].code() in TOPIC_AT_FAULT:
                 check()
+            self._raise_cause(error, check)
             index = found.rows.num_rows - 1 - sum(1 for _ in arguments)
             what = f"{found.position(index)}, for topic {topics[index]!r}"
             raise as_transaction_error(what, error, self._settings, topics[index]) from error
@@ -157,6 +158,15 @@ class RecordSender:
         row = find_record(found, key, value)
         position = found.position(row) if row is not None else f"source {found.topic}"
         self._failed = _FailedRecord(error, size, position, message.topic())
+
+    def _raise_cause(self, error: BaseException, check: Callable[[], None]) -> None:
+        """Raises why the transaction has failed, if that is why a row is not taken any more."""
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._STATE:
+            # The delivery report follows the failure, and is not served yet.
+            end = time.monotonic() + _STALL
+            while self._failed is None and time.monotonic() < end:
+                self._poll(0.05)
+            self._raise_failed(check)
 
     def _raise_failed(self, check: Callable[[], None]) -> None:
         failed = self._failed
