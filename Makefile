@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-unit test-slow matrix chaos chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit test-slow test-kills matrix chaos chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: secon
 
 test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, Connect, the data source
 	@$(PYTEST) -m slow --numprocesses 2 --dist worksteal $(ARGS)
+
+test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes
+	@SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_kills.py $(ARGS)
 
 matrix: jars ## Run the tests with other versions of Python, Spark and Kafka and update docs/versions.md; ARGS="--help"
 	@$(BIN)/python tools/matrix.py $(ARGS)

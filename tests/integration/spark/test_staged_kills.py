@@ -1,6 +1,7 @@
 """Queries of every shape that are killed at any moment write what a plain batch query does."""
 
 import json
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -16,8 +17,12 @@ from support.queries import QueryProcess
 from support.shapes import SHAPES, UNFORESEEN
 from support.staging import record
 
-# A Spark for each run.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    # A Spark for each run, and moments that are others each time: `make test-kills`.
+    pytest.mark.skipif("SPARK_EOS_KILLS" not in os.environ, reason="make test-kills runs it"),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 _RECORDS = 450
 _KILLS = 2
