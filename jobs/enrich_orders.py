@@ -2,7 +2,7 @@
 
 spark-submit --properties-file conf/spark-defaults.conf --jars "$(spark-eos jars)" \
     jobs/enrich_orders.py --bootstrap-servers localhost:9092 --group-id enrich-orders \
-    --source orders --target orders-enriched --errors-topic orders-rejected \
+    --source orders --target orders-enriched --dead-letter-topic orders-dlq \
     --checkpoint-location checkpoints/enrich-orders
 
 An order:
@@ -12,7 +12,7 @@ An order:
      "status": "paid", "ordered_at": "2026-11-20T09:30:00Z"}
 
 Cancelled orders are left out. A record that is not such an order is never dropped. With
-``--errors-topic`` it is written there unchanged, in the same transaction as everything else;
+``--dead-letter-topic`` it is written there unchanged, in the same transaction as everything else;
 headers give the reason and its source position. Without, the query stops and names its topic,
 partition and offset.
 """
@@ -54,16 +54,16 @@ REGIONS: Final = {
 }
 
 
-def enrich(records: DataFrame, errors_topic: str | None = None) -> DataFrame:
+def enrich(records: DataFrame, *, dead_letters: bool = False) -> DataFrame:
     """Turns Kafka records that hold orders into Kafka records that hold enriched orders.
 
     Args:
         records: Columns ``source``, ``key``, ``value``, ``headers`` and ``timestamp``.
-        errors_topic: Topic for records that are not orders; None makes the query fail at the
-            first one.
+        dead_letters: Whether records that are not orders become dead letters; if not, the query
+            fails at the first one.
 
     Returns:
-        Columns ``source``, ``key``, ``value``, ``headers``, ``timestamp`` and ``topic``.
+        Columns ``source``, ``key``, ``value``, ``headers``, ``timestamp`` and ``error``.
     """
     orders = (
         records.withColumn("order", F.from_json(F.col("value").cast("string"), ORDER))
@@ -73,24 +73,18 @@ def enrich(records: DataFrame, errors_topic: str | None = None) -> DataFrame:
         .withColumn("amount", _amount())
         .withColumn("amount_eur", (F.col("amount") * F.col("rate")).cast(MONEY))
     )
-    is_order = F.col("problem").isNull()
-    if errors_topic is None:
+    value = _enriched().cast("binary")
+    error = F.col("problem")
+    if not dead_letters:
         message = F.concat_ws(" ", _position(), F.lit("is not an order:"), "problem")
-        rejected = F.raise_error(message)
-        headers, topic = F.col("headers"), F.lit(None).cast("string")
-    else:
-        rejected = F.col("value")
-        headers = F.when(is_order, F.col("headers")).otherwise(_with_reason())
-        topic = F.when(~is_order, F.lit(errors_topic))
+        value = F.when(error.isNull(), value).otherwise(F.raise_error(message))
     return orders.select(
         "source",
-        F.when(is_order, F.col("order.customer_id").cast("binary"))
-        .otherwise(F.col("key"))
-        .alias("key"),
-        F.when(is_order, _enriched().cast("binary")).otherwise(rejected).alias("value"),
-        headers.alias("headers"),
+        F.col("order.customer_id").cast("binary").alias("key"),
+        value.alias("value"),
+        "headers",
         "timestamp",
-        topic.alias("topic"),
+        error.alias("error"),
     )
 
 
@@ -156,32 +150,16 @@ def _position() -> Column:
     )
 
 
-def _with_reason() -> Column:
-    reasons = {"rejected-because": F.col("problem"), "rejected-from": _position()}
-    added = [
-        F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value"))
-        for name, text in reasons.items()
-    ]
-    return F.concat(F.coalesce("headers", F.array().cast(_HEADERS)), F.array(*added))
-
-
-_HEADERS: Final = "array<struct<key: string, value: binary>>"
-
-
 @click.command(context_settings={"max_content_width": 100})
 @job_options
-@click.option(
-    "--errors-topic",
-    metavar="TOPIC",
-    help="Topic for records that are not orders; by default the query stops at the first one.",
-)
-def main(options: JobOptions, errors_topic: str | None) -> None:
+def main(options: JobOptions) -> None:
     """Enrich JSON orders exactly once with amount in EUR, region and tier, keyed by customer.
 
     Cancelled orders are left out. Ctrl-C and SIGTERM stop the query cleanly; started again, it
     continues where it stopped.
     """
-    run_job(options, partial(enrich, errors_topic=errors_topic), include_headers=True)
+    transform = partial(enrich, dead_letters=options.dead_letter_topic is not None)
+    run_job(options, transform, include_headers=True)
 
 
 if __name__ == "__main__":

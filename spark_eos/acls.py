@@ -39,6 +39,7 @@ class Purpose(enum.Enum):
     STATUS = "status"
     ABORT = "abort"
     VERIFY = "verify"
+    REPLAY = "replay"
     DEPRECATED_OFFSET_FETCHING = "deprecated-offset-fetching"
 
 
@@ -172,6 +173,11 @@ def transactional_ids(prefix: str, operation: Operation) -> Acl:
     return Acl(ResourceType.TRANSACTIONAL_ID, prefix, operation, prefixed=True)
 
 
+def replay_group(dead_letter_topic: str) -> str:
+    """The group, and the transactional id, of replays of a dead-letter topic."""
+    return f"spark-eos-replay-{dead_letter_topic}"
+
+
 def query_acls(
     group_id: str, id_prefix: str, sources: Collection[str], targets: Collection[str]
 ) -> list[Acl]:
@@ -207,6 +213,7 @@ def acls_for(
     sources: Collection[str],
     targets: Collection[str],
     progress_topic: str | None = None,
+    dead_letter_topic: str | None = None,
     *,
     mirrored: bool = False,
 ) -> list[Acl]:
@@ -219,6 +226,7 @@ def acls_for(
         sources: Names of the source topics.
         targets: Names of the target topics.
         progress_topic: Name of the progress topic of a staged or mirrored query.
+        dead_letter_topic: Name of the query's dead-letter topic, if it has one.
         mirrored: Whether the sources are in another cluster: see `source_acls`.
 
     Example:
@@ -228,6 +236,8 @@ def acls_for(
     """
     group = describe(ResourceType.GROUP, group_id)
     sources = () if mirrored else sources
+    letters = [] if dead_letter_topic is None else [dead_letter_topic]
+    targets = {*targets, *letters}
     # The group subscribes to it, as to the sources.
     subscribed = {*sources, *([] if progress_topic is None else [progress_topic])}
     if purpose is Purpose.QUERY:
@@ -246,6 +256,14 @@ def acls_for(
             # The group's offsets of it tell how far the inputs are processed.
             read.append(describe(ResourceType.TOPIC, progress_topic))
         return [*read, group, transactional_ids(id_prefix, Operation.DESCRIBE)]
+    if purpose is Purpose.REPLAY:
+        replay = replay_group(letters[0]) if letters else ""
+        return [
+            *map(read_topic, letters),
+            *map(write_topic, sorted(sources)),
+            *([read_group(replay)] if letters else []),
+            *([transactional_ids(replay, Operation.WRITE)] if letters else []),
+        ]
     # Spark's consumers then join groups of their own, whose names end at random.
     return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]
 

@@ -3,6 +3,8 @@
 Spark's own sink uses no consumer group: only the checkpoint records what a query has written.
 """
 
+from collections.abc import Mapping
+
 from spark_eos.batch.plan import Positions
 from spark_eos.client.error_codes import Code, code_names
 from spark_eos.driver.offset_log import FinishedBatches
@@ -130,14 +132,23 @@ def set_offsets(
     wanted: Positions,
     topics: dict[str, TopicInfo],
     deadline: Deadline,
+    texts: Mapping[tuple[str, int], str] | None = None,
 ) -> None:
     """Commits offsets to a group without members; the broker refuses if it has any.
+
+    Args:
+        wire: Connections to the group's cluster.
+        group_id: The group.
+        wanted: The offsets by (topic, partition).
+        topics: Their topics.
+        deadline: Limits all attempts together.
+        texts: Text to store with an offset, by (topic, partition); none by default.
 
     Raises:
         KafkaResponseError: An offset was not committed.
     """
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    codes = commit_offsets(wire, group_id, _NOT_A_MEMBER, wanted, ids, deadline)
+    codes = commit_offsets(wire, group_id, _NOT_A_MEMBER, wanted, ids, deadline, metadata=texts)
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:
         raise KafkaResponseError(

@@ -3,22 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from spark_eos.client.error_codes import Code, code_names
-from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
-from spark_eos.errors import ConfigurationError, KafkaResponseError, TopicNotFoundError
+from spark_eos.admin.migration import set_offsets
+from spark_eos.driver.progress_topic import (
+    ProgressTopic,
+    ensure_progress_topic,
+    free_partitions,
+)
+from spark_eos.errors import ConfigurationError, TopicNotFoundError
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.groups import describe_group
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions, SourcePartition
-from spark_eos.kafka.offsets import all_group_offsets, commit_offsets, group_offsets
+from spark_eos.kafka.offsets import all_group_offsets, group_offsets
 
 Place = tuple[str, int]
 """A (topic, partition) pair."""
 Committed = Mapping[Place, CommittedOffset]
-
-# Member id, member epoch and instance id of nobody: only a group without members takes it.
-_NOBODY = ("", -1, None)
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,8 @@ def set_progress(
                 "--source-bootstrap-servers, so that it can be told which partition is meant"
             )
         sources = _sources(source_wire, missing, deadline)
-        used = {index for name, index in (*known.partitions, *committed) if name == topic}
-        free = iter(index for index in range(len(used) + len(missing)) if index not in used)
-        places |= {source: (topic, next(free)) for source in missing}
+        free = free_partitions(topic, (*known.partitions, *committed), len(missing))
+        places |= {source: (topic, index) for source, index in zip(missing, free, strict=True)}
         more = {places[source]: sources[source] for source in missing}
         known = replace(known, sources={**known.sources, **more})
     if not dry_run:
@@ -157,13 +157,7 @@ def set_progress(
         }
         texts = replace(known, doubts=kept).texts(places.values())
         offsets = {places[source]: offset for source, offset in wanted.items()}
-        codes = commit_offsets(wire, group_id, _NOBODY, offsets, ids, deadline, metadata=texts)
-        if bad := {code for code in codes.values() if code != Code.NONE}:
-            raise KafkaResponseError(
-                f"setting the offsets of group {group_id!r}: {code_names(bad)}. If a query has "
-                "started in the meantime, stop it",
-                min(bad),
-            )
+        set_offsets(wire, group_id, offsets, {topic: info}, deadline, texts)
     return {source: pairs[source].offset if source in pairs else None for source in wanted}
 
 

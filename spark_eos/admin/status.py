@@ -1,11 +1,14 @@
 """A query's state as its cluster reports it: group, offsets, open transactions. Read-only."""
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from spark_eos.admin.mirrored_progress import MirroredPartition, mirrored_partitions
 from spark_eos.admin.staged_status import StagedStatus, progress_topics, staged_status
+from spark_eos.admin.status_tables import status_html
+from spark_eos.client.settings import ClientSettings
 from spark_eos.driver.preflight import offset_commit_version
 from spark_eos.errors import SparkEosError, UnsupportedBrokerError
 from spark_eos.kafka import cluster, groups
@@ -88,7 +91,7 @@ class ClusterStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A query as its cluster sees it.
+    """A query as its cluster sees it; a notebook shows it as tables.
 
     Attributes:
         group_id: The consumer group.
@@ -122,9 +125,54 @@ class Status:
         return None if self.staged is None else "staged"
 
     @property
-    def lag(self) -> int:
-        """Sum over all partitions whose lag is known."""
-        return sum(partition.lag or 0 for partition in self.partitions)
+    def lag(self) -> int | None:
+        """Sum over all partitions whose lag is known; None if it is known of none."""
+        known = [one.lag for one in self.partitions if one.lag is not None]
+        return sum(known) if known else None
+
+    def _repr_html_(self) -> str:
+        return status_html(self)
+
+
+def ask_status(
+    client: ClientSettings,
+    group_id: str,
+    prefix: str,
+    seconds: float,
+    limit: str,
+    *,
+    source_client: ClientSettings | None = None,
+) -> Status:
+    """Connects to the cluster and asks it about a query; see `query_status`.
+
+    Args:
+        client: Client settings of the query's cluster.
+        group_id: The query's group.
+        prefix: The query's ``transactional_id_prefix``.
+        seconds: Time allowed to reach the cluster, and again for all calls together.
+        limit: Name of the setting that allows so much time, for error messages.
+        source_client: Client settings of the cluster that a mirrored query reads, for its lag.
+
+    Raises:
+        SparkEosError: As `query_status`.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def connected(settings: ClientSettings) -> Wire:
+            wire = Wire(settings, request_timeout=min(10.0, seconds))
+            return stack.enter_context(contextlib.closing(wire))
+
+        wire = connected(client)
+        # First of all, so that the error says "unreachable" and not which later call failed.
+        wire.brokers(Deadline(seconds, limit))
+        return query_status(
+            wire,
+            client.bootstrap_servers,
+            group_id,
+            prefix,
+            Deadline(seconds, limit),
+            source_wire=None if source_client is None else connected(source_client),
+        )
 
 
 def query_status(
@@ -180,7 +228,7 @@ def query_status(
         taken_at=time.time(),
         group=group,
         partitions=(
-            *_partitions(wire, committed, group, deadline),
+            *_partitions(wire, committed, group, {one.place[0] for one in mirrored}, deadline),
             *_mirrored(source_wire, mirrored, group, deadline),
         ),
         mirrored=mirrored,
@@ -194,9 +242,9 @@ def _partitions(
     wire: Wire,
     committed: Mapping[tuple[str, int], CommittedOffset],
     group: groups.DescribedGroup,
+    mirrored: set[str],
     deadline: Deadline,
 ) -> tuple[PartitionStatus, ...]:
-    mirrored = {one.place[0] for one in mirrored_partitions(committed)}
     left_out = progress_topics(committed) | mirrored
     offsets = {place: one.offset for place, one in committed.items() if place[0] not in left_out}
     members = {

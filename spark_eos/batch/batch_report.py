@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_eos.batch.data_loss import LostRecords
 from spark_eos.batch.plan import BatchRange
-from spark_eos.batch.task_report import JobOutcome
+from spark_eos.batch.report_html import report_html
+from spark_eos.batch.task_report import JobOutcome, dead_letters_of
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.kafka.transactions import MemberIdentity
 
@@ -22,6 +23,7 @@ _IN_TEXT: Final = (
     "delivery",
     "rows_written",
     "rows_skipped",
+    "dead_letters",
     "transactions",
     "source_partitions",
     "rounds",
@@ -42,6 +44,7 @@ class PartitionReport:
         rows_skipped: Output rows that an earlier attempt had already committed.
         member_epoch: Member epoch of the member that committed; None if the partition is not
             assigned any more.
+        dead_letters: Rows committed as dead letters; they are not among ``rows_written``.
 
     Example:
         >>> part = PartitionReport("orders", 0, 120, 150, 30, 0, member_epoch=4)
@@ -56,11 +59,14 @@ class PartitionReport:
     rows_written: int
     rows_skipped: int
     member_epoch: int | None
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True)
 class BatchReport:
     """What became of one micro-batch; passed to ``on_batch`` once everything is committed.
+
+    A notebook shows it as tables.
 
     Attributes:
         group_id: The consumer group.
@@ -82,6 +88,9 @@ class BatchReport:
             with ``fail_on_data_loss=False``.
         delivery: The road that the rows took, ``direct`` or ``staged``. Of a staged batch,
             ``partitions`` are the progress partitions.
+        dead_letters: Number of rows committed as dead letters, by reason: ``error``,
+            ``exception``, ``too_large``, ``unknown_topic``, ``unknown_partition``,
+            ``invalid_header`` or ``invalid_record``. They are not among ``rows_written``.
 
     Example:
         >>> report = BatchReport(
@@ -118,10 +127,16 @@ class BatchReport:
     milliseconds: Mapping[str, float]
     lost: tuple[LostRecords, ...] = ()
     delivery: str = "direct"
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         fields = self.fields()
+        if not self.dead_letters:
+            del fields["dead_letters"]
         return key_values({name: fields[name] for name in _IN_TEXT if name in fields})
+
+    def _repr_html_(self) -> str:
+        return report_html(self)
 
     def fields(self) -> dict[str, Any]:
         """The report as flat fields of a log record, with ``<step>_ms`` for each step's time.
@@ -137,6 +152,7 @@ class BatchReport:
             "delivery": self.delivery,
             "rows_written": self.rows_written,
             "rows_skipped": self.rows_skipped,
+            "dead_letters": sum(self.dead_letters.values()),
             "bytes_written": self.bytes_written,
             "transactions": self.transactions,
             "source_partitions": len(self.partitions),
@@ -188,6 +204,7 @@ def batch_report(
             rows_written=total((topic, index), "rows"),
             rows_skipped=total((topic, index), "skipped"),
             member_epoch=members[topic, index].epoch if (topic, index) in members else None,
+            dead_letters=total((topic, index), "dead_letters"),
         )
         for (topic, index), end in sorted(batch.ends.items())
     )
@@ -211,6 +228,7 @@ def batch_report(
         milliseconds={**milliseconds, **in_tasks},
         lost=lost,
         delivery=delivery,
+        dead_letters=dead_letters_of(outcomes).reasons,
     )
 
 

@@ -60,6 +60,34 @@ def lost_records(
     return tuple(found)
 
 
+def unreadable(
+    batch: BatchRange, committed: Positions, first_offsets: Positions
+) -> dict[tuple[str, int], int]:
+    """Where the batch would read records again that are written, and deleted by now.
+
+    Args:
+        batch: The batch's range.
+        committed: Next offset by (topic, partition), from before the batch.
+        first_offsets: The first offset that still exists, by (topic, partition).
+
+    Returns:
+        The first offset to read, by (topic, partition).
+
+    Example:
+        >>> orders = ("orders", 0)
+        >>> unreadable(BatchRange(1, {orders: 5}, {orders: 9}), {orders: 9}, {orders: 7})
+        {('orders', 0): 5}
+    """
+    found = {}
+    for place, end in sorted(batch.ends.items()):
+        first, start = first_offsets.get(place, 0), batch.starts.get(place)
+        # A partition that the log does not know may be new, and begin where it does.
+        written = committed.get(place, 0) - (start is None)
+        if (start or 0) < end and (start or 0) < first <= written:
+            found[place] = start or 0
+    return found
+
+
 def deleted_meanwhile(
     before: Iterable[LostRecords], now: Iterable[LostRecords]
 ) -> tuple[LostRecords, ...]:

@@ -42,6 +42,7 @@ class PartitionPlan:
         metadata: The text to commit with them.
         progress: The (topic, partition) whose offset in the group is committed; None for the
             source partition itself. ``topic_id`` is the id of its topic.
+        max_dead_letters: How many rows of the partition may become dead letters in this round.
     """
 
     topic_id: uuid.UUID
@@ -51,6 +52,7 @@ class PartitionPlan:
     member: MemberIdentity
     metadata: str
     progress: tuple[str, int] | None = None
+    max_dead_letters: int = 0
 
 
 # Starting a task in a Python worker takes as long as writing a few thousand rows.

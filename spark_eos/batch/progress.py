@@ -72,4 +72,4 @@ def rows_relayed(outcomes: Sequence[JobOutcome]) -> int:
         outcomes: The outcome of each round. A round reads its buckets from their first row.
     """
     last = {place: part for outcome in outcomes for place, part in outcome.partitions.items()}
-    return sum(part.rows + part.skipped for part in last.values())
+    return sum(part.rows + part.skipped + part.dead_letters for part in last.values())

@@ -6,11 +6,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from spark_eos.batch.dead_letters import DeadLetterTally
 from spark_eos.kafka.transactions import BY_ID, BY_NAME
 
 WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
 TOO_SLOW: Final = "too slow"
+OVER_LIMIT: Final = "over limit"
+AFTER_OVER_LIMIT: Final = "after over limit"
 DEFERRED: Final = "deferred"
 FAILED: Final = "failed"
 MISPLACED: Final = "misplaced"
@@ -24,6 +27,7 @@ _COLUMNS: Final = (
     ("next_offset", pa.int64(), "long"),
     ("rows", pa.int64(), "long"),
     ("skipped", pa.int64(), "long"),
+    ("dead_letters", pa.int64(), "long"),
     ("reason", pa.string(), "string"),
     ("transactions", pa.int64(), "long"),
     ("bytes", pa.int64(), "long"),
@@ -33,6 +37,8 @@ _COLUMNS: Final = (
     ("flush_ms", pa.float64(), "double"),
     ("offsets_ms", pa.float64(), "double"),
     ("commit_ms", pa.float64(), "double"),
+    ("dead", pa.string(), "string"),
+    ("dead_over_limit", pa.string(), "string"),
 )
 _SCHEMA: Final = pa.schema([(name, arrow) for name, arrow, _ in _COLUMNS])
 REPORT_DDL: Final = ", ".join(f"{name} {spark}" for name, _, spark in _COLUMNS)
@@ -83,12 +89,15 @@ class PartitionOutcome:
 
     Attributes:
         status: WRITTEN; REJECTED (a later round may write it); TOO_SLOW (smaller transactions in a
-            later round may); DEFERRED (a repeated attempt, which leaves it to a later round);
-            FAILED (it can't be written); MISPLACED (its rows were out of order).
+            later round may); OVER_LIMIT (more dead letters than allowed in this round);
+            AFTER_OVER_LIMIT (its task has stopped at such a partition); DEFERRED (a repeated
+            attempt, which leaves it to a later round); FAILED (it can't be written); MISPLACED
+            (its rows were out of order).
         next_offset: Offset after the last committed row; None if no row was committed.
         rows: Committed rows.
         skipped: Rows below the committed offset, already written by an earlier attempt.
         reason: Why the partition is not written.
+        dead_letters: Rows committed as dead letters; they are not among ``rows``.
     """
 
     status: str = WRITTEN
@@ -96,6 +105,7 @@ class PartitionOutcome:
     rows: int = 0
     skipped: int = 0
     reason: str | None = None
+    dead_letters: int = 0
 
 
 def report_batch(
@@ -103,9 +113,23 @@ def report_batch(
     reason: str | None,
     counters: Counters,
     outcomes: Mapping[tuple[str, int], PartitionOutcome],
+    dead: DeadLetterTally | None = None,
+    dead_over_limit: DeadLetterTally | None = None,
 ) -> pa.RecordBatch:
-    """A task's report as an Arrow batch of `REPORT_DDL`."""
-    rows: list[dict[str, Any]] = [{"status": status, "reason": reason, **asdict(counters)}]
+    """A task's report as an Arrow batch of `REPORT_DDL`.
+
+    Args:
+        status: The task's status.
+        reason: Why rows are not written.
+        counters: What the task did.
+        outcomes: What became of each source partition, by (topic, partition).
+        dead: Committed dead letters, if there are any.
+        dead_over_limit: Dead letters of the transaction that exceeded the limit.
+    """
+    task: dict[str, Any] = {"status": status, "reason": reason, **asdict(counters)}
+    for name, tally in (("dead", dead), ("dead_over_limit", dead_over_limit)):
+        task[name] = tally.to_json() if tally is not None and tally.total else None
+    rows: list[dict[str, Any]] = [task]
     rows += [
         {"topic": topic, "partition": partition, **asdict(outcome)}
         for (topic, partition), outcome in outcomes.items()
@@ -125,6 +149,8 @@ class JobOutcome:
         misplaced: Partitions whose rows came out of order, or in two tasks: some may not be
             written although later ones are.
         deferred: Whether a task was a retry or a speculative copy.
+        dead: Committed dead letters.
+        dead_over_limit: Dead letters of transactions that were aborted because of their number.
     """
 
     partitions: dict[tuple[str, int], PartitionOutcome] = field(default_factory=dict)
@@ -133,6 +159,8 @@ class JobOutcome:
     failed: bool = False
     misplaced: set[tuple[str, int]] = field(default_factory=set)
     deferred: bool = False
+    dead: DeadLetterTally = field(default_factory=DeadLetterTally)
+    dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
 
     @property
     def unwritten(self) -> list[tuple[str, int]]:
@@ -143,6 +171,17 @@ class JobOutcome:
     def too_slow(self) -> bool:
         """Whether a transaction took too long, so that smaller ones may succeed."""
         return any(outcome.status == TOO_SLOW for outcome in self.partitions.values())
+
+    @property
+    def over_limit(self) -> bool:
+        """Whether all that is unwritten is so because of the number of dead letters."""
+        statuses = {outcome.status for outcome in self.partitions.values()} - {WRITTEN}
+        return bool(statuses) and statuses <= {OVER_LIMIT, AFTER_OVER_LIMIT}
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything was committed."""
+        return any(outcome.next_offset is not None for outcome in self.partitions.values())
 
 
 def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:
@@ -160,11 +199,15 @@ def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:
         if row["status"] == FAILED:
             job.failed = True
         if row["topic"] is None:
-            for name in asdict(job.counters):
-                setattr(job.counters, name, getattr(job.counters, name) + row[name])
+            _add_task(job, row)
             continue
         outcome = PartitionOutcome(
-            row["status"], row["next_offset"], row["rows"], row["skipped"], row["reason"]
+            row["status"],
+            row["next_offset"],
+            row["rows"],
+            row["skipped"],
+            row["reason"],
+            row["dead_letters"],
         )
         place = (row["topic"], row["partition"])
         known = job.partitions.setdefault(place, outcome)
@@ -182,3 +225,19 @@ def job_outcome(rows: Iterable[Mapping[str, Any]]) -> JobOutcome:
                 "sink.read and sink.write, rows must stay in their source partition"
             )
     return job
+
+
+def _add_task(job: JobOutcome, row: Mapping[str, Any]) -> None:
+    for name in asdict(job.counters):
+        setattr(job.counters, name, getattr(job.counters, name) + row[name])
+    for name in ("dead", "dead_over_limit"):
+        if row[name] is not None:
+            getattr(job, name).include(DeadLetterTally.from_json(row[name]))
+
+
+def dead_letters_of(outcomes: Iterable[JobOutcome]) -> DeadLetterTally:
+    """The committed dead letters of all rounds of a batch."""
+    tally = DeadLetterTally()
+    for outcome in outcomes:
+        tally.include(outcome.dead)
+    return tally

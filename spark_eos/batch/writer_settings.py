@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
+from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.client.checks import check_flag, check_positive, check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
@@ -27,6 +28,7 @@ class WriterSettings:
 
     Attributes:
         client: Kafka client settings.
+        source_client: Those of the cluster that has the source topics; None if it is the same one.
         group_id: The consumer group whose offsets are committed with the output.
         topic: Default target topic; None if every row names its own.
         transactional_id_prefix: What transactional ids begin with.
@@ -40,6 +42,7 @@ class WriterSettings:
         metadata_max_idle_ms: Milliseconds after which unused topics leave the metadata cache.
         fail_on_data_loss: Whether source records that were deleted before they were read end the
             query; if not, they are reported.
+        dead_letters: What to do with rows that can't be written; None to end the query.
 
     Raises:
         ConfigurationError: A setting can't be used as given.
@@ -77,6 +80,8 @@ class WriterSettings:
     max_block_ms: int
     metadata_max_idle_ms: int
     fail_on_data_loss: bool
+    source_client: ClientSettings | None = None
+    dead_letters: DeadLetterSettings | None = None
 
     def __post_init__(self) -> None:
         check_text("group_id", self.group_id)
@@ -84,6 +89,11 @@ class WriterSettings:
         check_flag("fail_on_data_loss", self.fail_on_data_loss)
         if self.topic is not None:
             check_text("topic", self.topic)
+        if self.dead_letters is not None and self.dead_letters.topic == self.topic:
+            raise ConfigurationError(
+                f"dead_letter_topic={self.topic!r} is the target topic: dead letters need a topic "
+                "of their own"
+            )
         check_positive(**{name: getattr(self, name) for name in _NUMBERS})
         if self.max_transaction_ms >= self.transaction_timeout_ms:
             raise ConfigurationError(
@@ -91,6 +101,12 @@ class WriterSettings:
                 f"transaction_timeout_ms={self.transaction_timeout_ms}, or the brokers abort "
                 "transactions before they end"
             )
+
+    @property
+    def target_topics(self) -> tuple[str, ...]:
+        """The topics that the query writes to, as far as they are known before its rows."""
+        letters = None if self.dead_letters is None else self.dead_letters.topic
+        return tuple(topic for topic in (self.topic, letters) if topic is not None)
 
     @property
     def id_prefix(self) -> str:

@@ -10,6 +10,7 @@ COMMANDS = {
     "acls": "spark_eos.cli.acls:acls",
     "adopt": "spark_eos.cli.adopt:adopt",
     "broker": "spark_eos.cli.broker:broker",
+    "dead-letters": "spark_eos.cli.dead_letters:dead_letters",
     "demo": "spark_eos.cli.demo:demo",
     "jars": "spark_eos.cli.jars:jars",
     "progress": "spark_eos.cli.progress:progress",
@@ -36,6 +37,8 @@ def main() -> None:
     Print the commands that grant it its ACLs:
       spark-eos acls --bootstrap-servers localhost:9092 --principal User:orders \\
           --group-id orders --source orders --target orders-enriched
+    Count the records that it could not write, by why it could not:
+      spark-eos dead-letters count --bootstrap-servers localhost:9092 --topic orders-dlq
     Run a Kafka for experiments, until Ctrl-C:
       spark-eos broker --port 9092
     """  # noqa: D301 - click needs the character itself

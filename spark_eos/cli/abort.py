@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import click
 from rich.text import Text
 
+from spark_eos.admin.status_tables import count, host, transactions
 from spark_eos.cli.query import Query, connected, query_options, terminal
-from spark_eos.cli.status_tables import count, host, transactions
 from spark_eos.client.printable import printable
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.connection import Wire

@@ -53,6 +53,11 @@ from spark_eos.kafka.transactional_ids import id_prefix
     metavar="TYPE:NAME",
     help="The client's principal there.  [default: --principal]",
 )
+@click.option(
+    "--dead-letter-topic",
+    metavar="TOPIC",
+    help="The query's dead_letter_topic, if it has one.",
+)
 @prefix_option
 @click.option(
     "--for",
@@ -79,6 +84,7 @@ def acls(
     progress_topic: str | None,
     source_bootstrap_servers: str | None,
     source_principal: str | None,
+    dead_letter_topic: str | None,
     prefix: str,
     purposes: tuple[str, ...],
     command_config: str | None,
@@ -96,6 +102,8 @@ def acls(
             check_text("a topic", topic)
         if progress_topic is not None:
             check_text("--progress-topic", progress_topic)
+        if dead_letter_topic is not None:
+            check_text("--dead-letter-topic", dead_letter_topic)
     except SparkEosError as error:
         raise click.ClickException(str(error)) from error
     source_principal = source_principal or principal
@@ -109,7 +117,7 @@ def acls(
         )
     ids = id_prefix(prefix, group_id)
     wanted = [Purpose(purpose) for purpose in purposes]
-    given = (group_id, ids, sources, targets, progress_topic)
+    given = (group_id, ids, sources, targets, progress_topic, dead_letter_topic)
     grantee = Grantee(principal, bootstrap_servers, command_config)
     found = without_implied(
         acl for purpose in wanted for acl in acls_for(purpose, *given, mirrored=mirrored)

@@ -3,8 +3,8 @@
 import click
 
 from spark_eos.admin import migration
+from spark_eos.admin.status_tables import count
 from spark_eos.cli.query import Query, connected, query_options
-from spark_eos.cli.status_tables import count
 from spark_eos.driver.checkpoint_files import ArrowFiles
 from spark_eos.driver.offset_log import FinishedBatches, OffsetLog
 

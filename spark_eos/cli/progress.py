@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import click
 
 from spark_eos.admin.mirrored_progress import Place, group_progress, set_progress
+from spark_eos.admin.status_tables import progress_table
 from spark_eos.cli.query import Query, connected, query_options, terminal
-from spark_eos.cli.status_tables import progress_table
 from spark_eos.client.settings import ClientSettings
 from spark_eos.jobs.client_options import source_client_options
 from spark_eos.kafka.connection import Wire

@@ -1,43 +1,79 @@
 """``spark-eos status``."""
 
-import contextlib
+import signal
+import time
 from collections.abc import Mapping
 
 import click
 
-from spark_eos.admin.status import query_status
-from spark_eos.cli.query import Query, connected, query_options, terminal
+from spark_eos.admin.status import Status, ask_status
+from spark_eos.admin.status_tables import status_tables
+from spark_eos.cli.query import Query, query_options, terminal
 from spark_eos.cli.status_document import as_json
-from spark_eos.cli.status_tables import status_tables
 from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import source_client_options
-from spark_eos.kafka.connection import Wire
 
 
 @click.command()
 @query_options
 @source_client_options
 @click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
-def status(*, query: Query, source_kafka: Mapping[str, str] | None, json_: bool) -> None:
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0, min_open=True),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[SECONDS]",
+    help="Show it again every SECONDS, 2 by default, until Ctrl-C.",
+)
+def status(
+    *, query: Query, source_kafka: Mapping[str, str] | None, json_: bool, watch: float | None
+) -> None:
     """Show the state of a query: its group, offsets, lag and open transactions.
 
     Only reads, so a running query is not affected. Exit status 1 if there is no such group. The lag
-    of a mirrored query is known only with --source-bootstrap-servers.
+    is unknown where the group has no offset, and of a mirrored query without
+    --source-bootstrap-servers.
     """
-    with contextlib.ExitStack() as stack:
-        wire = stack.enter_context(connected(query))
-        source = None
-        if source_kafka is not None:
-            source = stack.enter_context(contextlib.closing(Wire(ClientSettings(source_kafka))))
-        found = query_status(
-            wire,
-            query.client.bootstrap_servers,
-            query.group_id,
-            query.prefix,
-            query.deadline(),
-            source_wire=source,
-        )
+    # Also if a shell has started it in the background, with SIGINT ignored.
+    if watch is not None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _show(_status(query, source_kafka), json_=json_, clear=watch is not None)
+        while watch is not None:
+            time.sleep(watch)
+            try:
+                found = _status(query, source_kafka)
+            except SparkEosError as error:
+                # A cluster that restarts, or a group that is gone for now.
+                click.echo(f"Error: {error}", err=True)
+            else:
+                _show(found, json_=json_, clear=True)
+    except KeyboardInterrupt:
+        if watch is None:
+            raise
+
+
+def _status(query: Query, source_kafka: Mapping[str, str] | None) -> Status:
+    return ask_status(
+        query.client,
+        query.group_id,
+        query.prefix,
+        query.timeout,
+        "--timeout",
+        source_client=None if source_kafka is None else ClientSettings(source_kafka),
+    )
+
+
+def _show(found: Status, *, json_: bool, clear: bool) -> None:
     if json_:
         click.echo(as_json(found))
-    else:
-        terminal().print(status_tables(found))
+        return
+    console = terminal()
+    if clear:
+        console.clear()  # Only a terminal; in a file, one follows the other.
+        console.print(time.strftime("%H:%M:%S"))
+    console.print(status_tables(found))
+    if clear and not console.is_terminal:
+        console.print()

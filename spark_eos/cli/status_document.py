@@ -6,7 +6,7 @@ from typing import Any
 
 from spark_eos.admin.staged_status import StagedStatus
 from spark_eos.admin.status import PartitionStatus, Status
-from spark_eos.cli.status_tables import host
+from spark_eos.admin.status_tables import host
 from spark_eos.kafka.groups import DescribedMember
 from spark_eos.kafka.open_transactions import OpenTransaction
 

@@ -51,6 +51,13 @@ class _CannotJudgeError(click.ClickException):
     help="Output topic; repeatable.",
 )
 @click.option(
+    "--dead-letter-topic",
+    "dead_letter_topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Output topic that holds the query's dead letters; repeatable.",
+)
+@click.option(
     "--position-header",
     metavar="NAME",
     help="Match by this header of the output, which holds its source's topic:partition:offset.",
@@ -92,6 +99,12 @@ class _CannotJudgeError(click.ClickException):
     show_default=True,
     help="Isolation level at which to read the outputs.",
 )
+@click.option(
+    "--at-most-once-each",
+    is_flag=True,
+    help="Inputs may be missing from the output, as those that a query filters out, but none may "
+    "be there twice. With --expect-header: its number is the most there may be.",
+)
 @click.option("--complete", is_flag=True, help="Count input not yet processed as an anomaly.")
 @click.option(
     "--timeout",
@@ -114,6 +127,7 @@ def verify_command(
     *,
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
+    dead_letter_topics: tuple[str, ...],
     position_header: str | None,
     header: str | None,
     key: bool,
@@ -122,6 +136,7 @@ def verify_command(
     group_id: str | None,
     prefix: str | None,
     isolation_level: str,
+    at_most_once_each: bool,
     complete: bool,
     kafka: Mapping[str, str],
     source_kafka: Mapping[str, str] | None,
@@ -154,10 +169,12 @@ def verify_command(
             verify,
             source_kafka=source_kafka,
             inputs=inputs,
+            dead_letter_topics=dead_letter_topics,
             position_header=position_header,
             header=header,
             expect_header=expect_header,
             isolation_level=isolation_level,
+            at_most_once_each=at_most_once_each,
             complete=complete,
         )
     else:
@@ -165,10 +182,12 @@ def verify_command(
             {
                 "--source-bootstrap-servers": source_kafka is not None,
                 "--input": inputs,
+                "--dead-letter-topic": dead_letter_topics,
                 "--position-header": position_header is not None,
                 "--header": header is not None,
                 "--expect-header": expect_header is not None,
                 "--isolation-level": isolation_level != ISOLATION_LEVELS[0],
+                "--at-most-once-each": at_most_once_each,
                 "--complete": complete,
             }
         )

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 from typing import Any
 
 from spark_eos.batch.batch_report import BatchReport
@@ -47,7 +48,11 @@ class InFlightBatch:
         only: Partitions | None,
     ) -> JobOutcome:
         if only is None:
-            self._plan.set_result(batch_plan)
+            # There is no further round that could give one partition what others have not used.
+            most = sum(plan.max_dead_letters for plan in batch_plan.values())
+            self._plan.set_result(
+                {p: replace(plan, max_dead_letters=most) for p, plan in batch_plan.items()}
+            )
             return self._outcome.result()
         (topic, partition), *_ = only
         raise WriteError(

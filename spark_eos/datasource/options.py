@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spark_eos.batch.dead_letters import dead_letter_settings, parse_max_dead_letters
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.checks import check_positive, check_text
 from spark_eos.client.settings import ClientSettings
@@ -25,8 +26,9 @@ _OF_STAGED_QUERIES: Final = (
     "progress_replicas",
 )
 # A data source has one job per batch, and its options are text: it can't take functions.
-# And it writes directly, within one cluster.
+# And it writes directly, within one cluster, with Spark's log.
 _OF_THE_SINK_ONLY: Final = (
+    "asynchronous_progress",
     "kafka",
     "source_kafka",
     "max_rounds",
@@ -50,6 +52,7 @@ def _parse_bool(text: str) -> bool:
 
 
 _PARSERS: Final[Mapping[type, Callable[[str], Any]]] = {int: int, float: float, bool: _parse_bool}
+_SPECIAL_PARSERS: Final = {"max_dead_letters": parse_max_dead_letters}
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ def _known() -> dict[str, _Option]:
     found = [_Option(_IDLE_TIMEOUT, 600_000, int)]
     for parameter in inspect.signature(ExactlyOnceSink).parameters.values():
         if parameter.name not in _OF_THE_SINK_ONLY:
-            parse = _PARSERS.get(parameter.annotation, str)
+            usual = _PARSERS.get(parameter.annotation, str)
+            parse = _SPECIAL_PARSERS.get(parameter.name, usual)
             found.append(_Option(parameter.name, parameter.default, parse))
     return {option.shown.lower(): option for option in found}
 
@@ -168,7 +172,13 @@ def read_options(options: Mapping[str, str]) -> DataSourceOptions:
     }
     check_positive(**numbers)
     client = ClientSettings(kafka).checked_by_librdkafka()
-    settings = WriterSettings(client=client, **chosen)
+    letters = dead_letter_settings(
+        chosen.pop("dead_letter_topic"),
+        chosen.pop("max_dead_letters"),
+        chosen.pop("dead_letter_headers"),
+        stacktrace=chosen.pop("dead_letter_stacktrace"),
+    )
+    settings = WriterSettings(client=client, dead_letters=letters, **chosen)
     return DataSourceOptions(settings, checkpoint_location, **numbers)
 
 

@@ -30,6 +30,11 @@ from spark_eos.datasource.options import (
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
 from spark_eos.observability.on_batch import announce
 from spark_eos.spark.columns import check_columns, check_marked, marked
+from spark_eos.spark.dead_letter_columns import (
+    carries_record,
+    check_error_column,
+    direct_columns,
+)
 from spark_eos.spark.narrow_plan import check_stream
 from spark_eos.spark.stream_sources import sources_of
 from spark_eos.worker.task import write_task
@@ -105,6 +110,7 @@ class KafkaEosDataSource(DataSource):
         with _raised_in_option_names():
             options = read_options(self.options)
             check_columns(schema, options.settings.topic)
+            check_error_column(schema, dead_letters=options.settings.dead_letters is not None)
             check_marked(schema)
             request = Plan(
                 options.settings,
@@ -204,6 +210,8 @@ def write_stream(frame: DataFrame) -> DataStreamWriter:
     # The writer checks the topic, which its options may set.
     check_columns(frame.schema, "")
     check_stream(frame, lineage_follows=False)
+    if carries_record(frame.schema):
+        frame = frame.select(*direct_columns(frame.schema))
     writer = marked(frame).writeStream.format(KafkaEosDataSource.name())
     ignores_loss = any(
         source.options.get("failondataloss", "true").lower() == "false"

@@ -1,11 +1,15 @@
 """The tables at the end, and the texts below them."""
 
+from typing import Final
+
 from rich.table import Table
 
 from spark_eos.demo.counts import CountsOutcome
 from spark_eos.demo.play import Outcome
 from spark_eos.verify import Difference
 
+RELAYED: Final = "Two kills in the middle of a batch, then a deleted checkpoint"
+COUNTED: Final = "Orders by customer and window: two kills in the middle of a batch"
 WHY_TWICE = (
     "Without its checkpoint, Spark's own sink does not know what it has written: it starts again "
     "at startingOffsets. With earliest, as here, it writes orders twice; with latest it loses "
@@ -20,40 +24,53 @@ WHY_COUNTED_TWICE = (
 
 def results(ours: Outcome, sparks: Outcome) -> Table:
     """Returns a table of both outcomes of the first act side by side."""
-    table = _table("Two kills in the middle of a batch, then a deleted checkpoint")
+    table = side_by_side(RELAYED)
     for name, attribute in (
         ("orders in", "orders_in"),
         ("orders out", "orders_out"),
         ("duplicates", "duplicates"),
     ):
-        _add(table, name, getattr(ours.tally, attribute), getattr(sparks.tally, attribute))
-    _add(table, "  of them before the checkpoint's loss", ours.before_loss, sparks.before_loss)
+        add_numbers(table, name, getattr(ours.tally, attribute), getattr(sparks.tally, attribute))
+    add_numbers(
+        table, "  of them before the checkpoint's loss", ours.before_loss, sparks.before_loss
+    )
     for name, attribute in (
         ("missing", "missing"),
         ("open transactions", "open_transactions"),
         ("group lag", "group_lag"),
     ):
-        _add(table, name, getattr(ours.tally, attribute), getattr(sparks.tally, attribute))
+        add_numbers(table, name, getattr(ours.tally, attribute), getattr(sparks.tally, attribute))
     return table
 
 
 def counts_results(ours: CountsOutcome, sparks: CountsOutcome) -> Table:
     """Returns a table of both outcomes of the second act side by side."""
-    table = _table("Orders by customer and window: two kills in the middle of a batch")
+    table = side_by_side(COUNTED)
     both = (ours.comparison, sparks.comparison)
-    _add(table, "counts expected", *(found.rows_expected for found in both))
-    _add(table, "counts out", *(found.records_out for found in both))
+    add_numbers(table, "counts expected", *(found.rows_expected for found in both))
+    add_numbers(table, "counts out", *(found.records_out for found in both))
     for name, kind in (
         ("duplicates", Difference.DUPLICATE),
         ("missing", Difference.MISSING),
         ("unexpected", Difference.UNEXPECTED),
     ):
-        _add(table, name, *(found.count(kind) for found in both))
-    _add(table, "open transactions", ours.open_transactions, sparks.open_transactions)
+        add_numbers(table, name, *(found.count(kind) for found in both))
+    add_numbers(table, "open transactions", ours.open_transactions, sparks.open_transactions)
     return table
 
 
-def _table(title: str) -> Table:
+def side_by_side(title: str) -> Table:
+    """Returns an empty table with a column for each contender.
+
+    Args:
+        title: What stands above it.
+
+    Example:
+        >>> table = side_by_side(RELAYED)
+        >>> add_numbers(table, "duplicates", 0, 131_206)
+        >>> table.row_count
+        1
+    """
     table = Table(title=title)
     table.add_column("")
     table.add_column("spark-eos", justify="right")
@@ -61,7 +78,14 @@ def _table(title: str) -> Table:
     return table
 
 
-def _add(table: Table, name: str, *numbers: int | None) -> None:
+def add_numbers(table: Table, name: str, *numbers: int | None) -> None:
+    """Adds a row; where a number should be 0, its color says whether it is.
+
+    Args:
+        table: As `side_by_side` returns it.
+        name: What is counted; "orders ..." and "counts ..." are neither good nor bad.
+        numbers: One for each contender; None without a consumer group.
+    """
     neutral = name.startswith(("orders", "counts"))
     table.add_row(
         name,

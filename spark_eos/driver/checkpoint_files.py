@@ -43,7 +43,7 @@ class ArrowFiles:
     """
 
     def __init__(self, location: str) -> None:
-        self._location = location
+        self.location = location
         directory = local_directory(location)
         try:
             if directory is not None:
@@ -56,7 +56,7 @@ class ArrowFiles:
 
     def _refused(self, error: Exception) -> CheckpointError:
         return CheckpointError(
-            f"checkpoint_location {self._location!r} can't be used here: {error}. It must be a "
+            f"checkpoint_location {self.location!r} can't be used here: {error}. It must be a "
             "path of this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
             "abfs or hdfs"
         )

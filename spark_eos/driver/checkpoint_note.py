@@ -3,10 +3,10 @@
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from spark_eos.kafka.offset_metadata import SourcePartition
+from spark_eos.kafka.offset_metadata import SourcePartition, numbers_in, ranges_of
 
 DIRECT: Final = "direct"
 """The road on which a source partition's own offset is the progress."""
@@ -27,6 +27,9 @@ class Note:
         progress_partitions: Number of progress partitions that a staged query has used.
         sources: The source partitions of a mirrored query, by number of the progress partition
             that stands for each.
+        partitions: The partitions of each topic that a direct query has ever read.
+        behind: Whether the checkpoint's logs may lie behind what is written, since Spark wrote
+            them asynchronously.
 
     Example:
         >>> note = Note("orders", {"in": uuid.UUID(int=7)})
@@ -41,6 +44,38 @@ class Note:
     delivery: str = DIRECT
     progress_partitions: int = 0
     sources: Mapping[int, SourcePartition] = field(default_factory=dict)
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    behind: bool = False
+
+    def names(self, place: tuple[str, int], topic_id: uuid.UUID | None) -> bool:
+        """Whether rows of a partition may have been written.
+
+        Args:
+            place: The partition, or the progress partition that stands for it.
+            topic_id: The id that its topic has now.
+        """
+        topic, index = place
+        if self.topic_ids.get(topic) != topic_id:
+            return False
+        return index in self.sources or index in self.partitions.get(topic, ())
+
+    def following(self, before: "Note") -> "Note":
+        """This note with what an earlier one of the checkpoint tells beyond it.
+
+        Of the same group, the partitions stay that its topics have had, unless the topic was
+        created anew.
+
+        Args:
+            before: The earlier note.
+        """
+        ids = {**before.topic_ids, **self.topic_ids}
+        partitions = dict(self.partitions)
+        if before.group_id == self.group_id:
+            for topic, read in before.partitions.items():
+                if before.topic_ids.get(topic) == ids.get(topic):
+                    partitions[topic] = read | partitions.get(topic, frozenset())
+        sources = {**before.sources, **self.sources}
+        return replace(self, topic_ids=ids, sources=sources, partitions=partitions)
 
     @classmethod
     def parse(cls, text: str) -> "Note":
@@ -54,6 +89,8 @@ class Note:
                 str(fields.get("delivery", DIRECT)),
                 int(fields.get("progress_partitions", 0)),
                 {int(k): SourcePartition.parse(s) for k, s in fields.get("sources", {}).items()},
+                {t: frozenset(numbers_in(r)) for t, r in fields.get("partitions", {}).items()},
+                behind=fields.get("behind") is True,
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()
@@ -68,4 +105,9 @@ class Note:
             fields["progress_partitions"] = self.progress_partitions
         if self.delivery == MIRRORED:
             fields["sources"] = {k: source.as_json() for k, source in sorted(self.sources.items())}
+        if self.partitions:
+            read = sorted(self.partitions.items())
+            fields["partitions"] = {topic: ranges_of(numbers) for topic, numbers in read}
+        if self.behind:
+            fields["behind"] = True
         return json.dumps(fields)

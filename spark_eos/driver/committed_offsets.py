@@ -275,9 +275,10 @@ class CommittedOffsets:
         if not alone:
             # A newer run may have come and gone, written records and marked offsets.
             self.read_known()
-            self.check_doubts(batch)
             own = batch.ends.keys() & self.committed.keys()
             self.known = self.known.including(own, self._membership.topic_ids)
+        # New partitions may be marked as well.
+        self.check_doubts(batch)
         for (topic, partition), offset in before.items():
             found = self.committed.get((topic, partition), offset)
             # After a lost session a newer run may have written these; otherwise none has.

@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Collection
 
-from spark_eos.batch.data_loss import LostRecords, lost_records
+from spark_eos.batch.data_loss import LostRecords, lost_records, unreadable
 from spark_eos.batch.plan import BatchRange, Positions
 from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.group_deadline import group_deadline
-from spark_eos.errors import RecordsLostError
+from spark_eos.errors import CheckpointError, RecordsLostError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.list_offsets import start_offsets
 
@@ -42,16 +42,22 @@ class DataLossCheck:
 
         Raises:
             RecordsLostError: There are some, and ``fail_on_data_loss`` is set.
+            CheckpointError: It is set, and Spark would refuse to go on at records that are written
+                and deleted.
         """
         batch, committed = places.in_source(batch), places.by_source(committed)
         topics = {
-            topic for (topic, index), end in batch.ends.items() if end > committed[topic, index]
+            place[0]
+            for place, end in batch.ends.items()
+            if end > committed[place] or batch.starts.get(place, 0) < end
         }
         if not {place for place in batch.ends if place[0] in topics} <= self._leaders.keys():
             # Partitions were added.
             self._leaders.clear()
         deadline = group_deadline(self._group_timeout_ms)
         firsts = start_offsets(self._wire, topics, deadline, self._leaders)
+        if self._settings.fail_on_data_loss:
+            self._refuse_unreadable(batch, unreadable(batch, committed, firsts))
         lost = lost_records(batch, committed, firsts)
         if lost and self._settings.fail_on_data_loss:
             wanted = {places.progress((one.topic, one.partition)): one.after for one in lost}
@@ -65,6 +71,16 @@ class DataLossCheck:
                 "empty checkpoint_location"
             )
         return lost
+
+    def _refuse_unreadable(self, batch: BatchRange, found: Positions) -> None:
+        if found:
+            names = ", ".join(f"{topic}-{index} at {at}" for (topic, index), at in found.items())
+            raise CheckpointError(
+                f"by the checkpoint, batch {batch.batch_id} reads on at records that are deleted "
+                f"by now: {names}. They are written, and nothing is lost, but Spark can't go on "
+                "from there. Start with an empty checkpoint_location and the same group_id: the "
+                "group's offsets tell where to go on"
+            )
 
     def warn(self, batch_id: int, lost: Collection[LostRecords]) -> None:
         """Logs each loss at once: if the batch is repeated, its report won't have it."""

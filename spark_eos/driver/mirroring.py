@@ -8,7 +8,6 @@ all others and has read the group's offsets knows all pairs.
 """
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -23,19 +22,16 @@ from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, Note
 from spark_eos.driver.committed_offsets import CommittedOffsets
 from spark_eos.driver.group_deadline import group_deadline
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
+from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic, free_partitions
 from spark_eos.driver.road import other_road
 from spark_eos.driver.rounds import Job
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
 from spark_eos.kafka.cluster import NO_ID, TopicInfo, cluster_id
 from spark_eos.kafka.cluster import topics as cluster_topics
 from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.list_offsets import start_offsets
 from spark_eos.kafka.offset_metadata import SourcePartition
 from spark_eos.kafka.topic_cache import TopicCache, recreated, source_topics
-
-logger = logging.getLogger(__name__)
 
 # Errors name at most so many progress partitions.
 _NAMED: Final = 5
@@ -232,13 +228,12 @@ class Mirroring:
         if self._unknown:
             raise self._ambiguous(new)
         self._check_other_cluster({name: topics[name] for name, _ in new})
-        used = {index for name, index in (*known.partitions, *known.sources) if name == topic}
-        free = (index for index in range(len(used) + len(new)) if index not in used)
+        free = free_partitions(topic, (*known.partitions, *known.sources), len(new))
         pairs = {
             (topic, number): SourcePartition(
                 self._cluster, source, topics[source].topic_id, partition
             )
-            for (source, partition), number in zip(new, free, strict=False)
+            for (source, partition), number in zip(new, free, strict=True)
         }
         needed = 1 + max(number for _, number in pairs)
         deadline = group_deadline(self._group_timeout_ms)
@@ -289,7 +284,7 @@ class Mirroring:
         """The first offsets of source partitions, by progress partition."""
         places = self._offsets.places
         topics = {places.source(place)[0] for place in new}
-        deadline = Deadline(self._group_timeout_ms / 1000, "group_timeout_ms")
+        deadline = group_deadline(self._group_timeout_ms)
         return places.by_progress(start_offsets(self._source_wire, topics, deadline))
 
     def job(self, job: Job) -> Job:

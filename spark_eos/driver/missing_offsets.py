@@ -7,12 +7,15 @@ offset is restored if the checkpoint proves what it was, and refused otherwise.
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from spark_eos.batch.plan import BatchRange, Positions
 from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.driver.checkpoint_note import Note
 from spark_eos.errors import OffsetsLostError
 from spark_eos.kafka.offset_metadata import KnownPartitions
+
+_BEHIND: Final = "with asynchronous_progress more may be written than the checkpoint says"
 
 
 @dataclass(frozen=True)
@@ -55,38 +58,47 @@ def initial_offsets(
     # An old checkpoint that was put back proves nothing: the group has gone further since.
     unwritten = all(committed[p] <= start for p, start in batch.starts.items() if p in committed)
     current = all(committed[p] <= end for p, end in batch.ends.items() if p in committed)
-    for topic, partition in sorted(batch.ends.keys() - committed.keys()):
-        place = (topic, partition)
+    past = not current or (evidence.begun_now and not unwritten)
+    for place in sorted(batch.ends.keys() - committed.keys()):
         start = batch.starts.get(place)
         if start is None or batch.batch_id == 0:
-            if evidence.known.knows(topic, partition, evidence.topic_ids.get(topic)):
-                raise _lost(place, batch, evidence, "it had one before")
-            if start is None:
-                found[place] = first_offsets.get(place, 0)
-                continue
-            if evidence.note.group_id is not None:
-                raise _lost(place, batch, evidence, "batch 0 was begun before")
-        elif evidence.note.group_id != evidence.group_id or topic not in evidence.note.topic_ids:
-            raise _lost(
-                place,
-                batch,
-                evidence,
-                f"batch {batch.batch_id} starts at {start}, or the checkpoint is another group's",
-            )
-        elif not current or (evidence.begun_now and not unwritten):
-            raise _lost(
-                place, batch, evidence, "the group's other offsets lie past the checkpoint's"
-            )
-        elif not evidence.begun_now and batch.ends[place] != start:
-            raise _lost(
-                place,
-                batch,
-                evidence,
-                f"batch {batch.batch_id}, from {start} to {batch.ends[place] - 1}, was begun",
-            )
+            because = _known_before(place, evidence, new=start is None)
+        else:
+            because = _unproven(place, batch, evidence, past=past)
+        if because:
+            raise _lost(place, batch, evidence, because)
         # Earlier batches are finished, and nothing of this one can be written yet.
-        found[place] = start
+        found[place] = first_offsets.get(place, 0) if start is None else start
     return found
+
+
+def _known_before(place: tuple[str, int], evidence: Evidence, *, new: bool) -> str:
+    """Why a partition that the checkpoint has no offsets of is not a new one; "" if it is."""
+    (topic, partition), note = place, evidence.note
+    topic_id = evidence.topic_ids.get(topic)
+    if evidence.known.knows(topic, partition, topic_id):
+        return "it had one before"
+    if not new and note.group_id is not None:
+        return "batch 0 was begun before"
+    if note.group_id == evidence.group_id and note.names(place, topic_id):
+        return "the query has read it before"
+    if note.behind and not evidence.known.partitions:
+        return _BEHIND
+    return ""
+
+
+def _unproven(place: tuple[str, int], batch: BatchRange, evidence: Evidence, *, past: bool) -> str:
+    """Why the checkpoint does not prove what a lost offset was; "" if it does."""
+    start, note = batch.starts[place], evidence.note
+    if note.group_id != evidence.group_id or place[0] not in note.topic_ids:
+        return f"batch {batch.batch_id} starts at {start}, or the checkpoint is another group's"
+    if note.behind:
+        return _BEHIND
+    if past:
+        return "the group's other offsets lie past the checkpoint's"
+    if not evidence.begun_now and batch.ends[place] != start:
+        return f"batch {batch.batch_id}, from {start} to {batch.ends[place] - 1}, was begun"
+    return ""
 
 
 def _lost(
@@ -94,7 +106,7 @@ def _lost(
 ) -> OffsetsLostError:
     name = evidence.places.name(place)
     start = batch.starts.get(place)
-    ours = evidence.note.group_id == evidence.group_id and batch.batch_id > 0
+    ours = evidence.note.group_id == evidence.group_id and batch.batch_id > 0 and start is not None
     below = f" By this checkpoint's batches, everything below {start} is written." if ours else ""
     return OffsetsLostError(
         f"group {evidence.group_id!r} has no committed offset for {name}, although {because}: its "

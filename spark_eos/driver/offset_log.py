@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from spark_eos.batch.plan import BatchRange, Positions
@@ -18,12 +18,15 @@ from spark_eos.errors import CheckpointError
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
+_PARTS: Final = ("commits", "offsets", "sources", "state")
 # Our own directory in Spark's checkpoint, which Spark ignores; it holds one file, a `Note`.
 _NOTE: Final = "spark-eos/note"
 
 
 class Files(Protocol):
     """The file operations that an offset log needs; paths are relative to its location."""
+
+    location: str
 
     def read(self, path: str) -> str | None:
         """A file's text, or None if the file does not exist."""
@@ -70,7 +73,7 @@ def parse_positions(lines: list[str], where: str) -> Positions:
                 for topic, partitions in json.loads(text).items()
                 for partition, offset in partitions.items()
             }
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, TypeError) as error:
             raise CheckpointError(
                 f"{where} holds a source whose offsets are not Kafka's: {text[:200]!r}. "
                 "All sources of the query must come from sink.read"
@@ -115,14 +118,18 @@ def _entry(text: str, where: str) -> Positions:
     return parse_positions(lines, where)
 
 
+def _place(files: Files) -> str:
+    return f"checkpoint_location {files.location!r}"
+
+
 def _initial(files: Files) -> Positions:
     lines = []
     for name in sorted(files.names("sources")):
         text = files.read(f"sources/{name}/0")
         if text is None:
-            raise CheckpointError(f"the checkpoint's sources/{name}/0 is missing")
-        lines.append(text.split("\n", 1)[1])
-    return parse_positions(lines, "the checkpoint's sources")
+            raise CheckpointError(f"sources/{name}/0 is missing from {_place(files)}")
+        lines.append(text.partition("\n")[2])
+    return parse_positions(lines, f"sources of {_place(files)}")
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,11 @@ class OffsetLog:
         self._query_id: str | None = None
         self._note: Note | None = None
 
+    @property
+    def location(self) -> str:
+        """The checkpoint's location, as given to Spark."""
+        return self._files.location
+
     def query_id(self) -> str:
         """The id of the query that the checkpoint belongs to.
 
@@ -166,12 +178,28 @@ class OffsetLog:
         if self._query_id is None:
             text = self._files.read("metadata")
             if text is None:
+                raise self._no_checkpoint()
+            try:
+                self._query_id = str(json.loads(text)["id"])
+            except (ValueError, LookupError, TypeError) as error:
                 raise CheckpointError(
-                    "there is no streaming checkpoint at checkpoint_location; it must be the "
-                    "location that the query itself uses (sink.write sets it)"
-                )
-            self._query_id = str(json.loads(text)["id"])
+                    f"metadata of {_place(self._files)} can't be read: {text[:200]!r}. Put that "
+                    "file back as it was, from a copy of the checkpoint"
+                ) from error
         return self._query_id
+
+    def _no_checkpoint(self) -> CheckpointError:
+        place = _place(self._files)
+        found = [name for name in _PARTS if self._files.names(name)]
+        if found:
+            return CheckpointError(
+                f"{place} has {', '.join(found)} but no metadata: it is only a part of a "
+                "checkpoint. Put back what was deleted or not copied"
+            )
+        return CheckpointError(
+            f"there is no streaming checkpoint at {place}, which is empty or does not exist; it "
+            "must be the location that the query itself uses (sink.write sets it)"
+        )
 
     def latest(self) -> int:
         """The batch that Spark began last.
@@ -181,7 +209,7 @@ class OffsetLog:
         """
         begun = self._begun()
         if begun is None:
-            raise CheckpointError("the checkpoint's offsets are missing: no batch has begun")
+            raise CheckpointError(f"{_place(self._files)} has no offsets: no batch has begun")
         return begun
 
     def _begun(self) -> int | None:
@@ -190,28 +218,39 @@ class OffsetLog:
     def _ends(self, batch_id: int) -> Positions:
         if self._last is not None and self._last[0] == batch_id:
             return self._last[1]
-        where = f"offsets/{batch_id}"
-        text = self._files.read(where)
+        text = self._files.read(f"offsets/{batch_id}")
         if text is None:
-            raise CheckpointError(
-                f"the checkpoint's {where} is missing; checkpoint_location must be the location "
-                "that the query itself uses (sink.write sets it)"
-            )
-        return _entry(text, f"the checkpoint's {where}")
+            raise self._missing(batch_id)
+        return _entry(text, f"offsets/{batch_id} of {_place(self._files)}")
+
+    def _missing(self, batch_id: int) -> CheckpointError:
+        begun = self._begun()
+        last = "it has none" if begun is None else f"its last one is {begun}"
+        return CheckpointError(
+            f"offsets/{batch_id} is missing from {_place(self._files)} ({last}); that must be the "
+            "location that the query itself uses (sink.write sets it)"
+        )
 
     def finished(self) -> FinishedBatches:
         """How far the query has finished its batches; for a stopped query.
 
         Raises:
-            CheckpointError: There is no checkpoint, it has no batch, or it can't be read.
+            CheckpointError: There is no checkpoint, it has no batch, it can't be read, or more may
+                be written than it says.
         """
         self.query_id()
+        if self.note().behind:
+            raise CheckpointError(
+                f"the logs of {_place(self._files)} may lie behind what is written, since "
+                "spark-eos wrote from it with asynchronous_progress: only its group's offsets "
+                f"tell how far that is ({self.note().group_id!r}; spark-eos status shows them)"
+            )
         begun = self._begun()
         last = _greatest(self._files.names("commits"))
         if begun is None:
             raise CheckpointError(
-                "the checkpoint has no batch: the query has written nothing, so there is nothing "
-                "to continue from"
+                f"{_place(self._files)} has no batch: the query has written nothing, so there is "
+                "nothing to continue from"
             )
         ends = _initial(self._files) if last is None else self._ends(last)
         return FinishedBatches(last, begun if begun != last else None, ends)
@@ -263,7 +302,7 @@ class OffsetLog:
         """
         text = self._files.read(f"offsets/{batch_id}")
         if text is None:
-            raise CheckpointError(f"the checkpoint's offsets/{batch_id} is missing")
+            raise self._missing(batch_id)
         lines = [_PREFIX.sub("", line.strip()) for line in text.split("\n")[2:]]
         return fingerprint_of(self.began_ms(batch_id), lines)
 
@@ -281,7 +320,7 @@ class OffsetLog:
     def set_note(self, note: Note) -> None:
         """Notes what the checkpoint's offsets belong to, before the first row is written.
 
-        Topics that are no longer read stay in the note.
+        Topics and partitions that are no longer read stay in the note.
 
         Args:
             note: The group, and the topics it reads now.
@@ -289,12 +328,7 @@ class OffsetLog:
         Raises:
             CheckpointError: The note can't be written.
         """
-        before = self.note()
-        wanted = replace(
-            note,
-            topic_ids={**before.topic_ids, **note.topic_ids},
-            sources={**before.sources, **note.sources},
-        )
+        wanted = note.following(self.note())
         if wanted != self._note:
             self._files.write(_NOTE, wanted.text())
             self._note = wanted

@@ -68,15 +68,20 @@ def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> i
 
 
 def check_target_topic(
-    wire: Wire, topic: str | None, sources: Collection[str], deadline: Deadline
+    wire: Wire,
+    topic: str | None,
+    sources: Collection[str],
+    deadline: Deadline,
+    option: str = "topic",
 ) -> None:
-    """Checks the default target topic.
+    """Checks the default target topic, or the dead-letter topic.
 
     Args:
         wire: Connections.
-        topic: The default target topic, if there is one.
+        topic: The topic, if there is one.
         sources: The topics that the query reads.
         deadline: Time limit of all calls.
+        option: The option that names it, ``topic`` or ``dead_letter_topic``.
 
     Raises:
         TopicNotFoundError: The topic does not exist.
@@ -86,11 +91,12 @@ def check_target_topic(
         return
     if topic in sources:
         raise ConfigurationError(
-            f"topic={topic!r} is one of the topics that the query reads: it would feed itself; "
+            f"{option}={topic!r} is one of the topics that the query reads: it would feed itself; "
             "write to another topic"
         )
     if topic not in cluster.topics(wire, [topic], deadline):
-        raise TopicNotFoundError(f"target topic {topic!r} does not exist; create it first")
+        what = "target topic" if option == "topic" else "dead-letter topic"
+        raise TopicNotFoundError(f"{what} {topic!r} does not exist; create it first")
 
 
 def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
@@ -136,8 +142,7 @@ def check_authorization(
         AuthorizationError: ACLs are missing; the text names all of them.
         ConfigurationError: ``transaction_timeout_ms`` is longer than the brokers allow.
     """
-    targets = () if settings.topic is None else (settings.topic,)
-    needed = query_acls(settings.group_id, settings.id_prefix, sources, targets)
+    needed = query_acls(settings.group_id, settings.id_prefix, sources, settings.target_topics)
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
     missing = cluster.missing_acls(wire, on_topics, deadline)
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
@@ -187,4 +192,7 @@ def check_cluster(
     version = check_brokers(wire, settings, deadline)
     check_authorization(wire, settings, sources, deadline)
     check_target_topic(wire, settings.topic, sources, deadline)
+    if settings.dead_letters is not None:
+        letters = settings.dead_letters.topic
+        check_target_topic(wire, letters, sources, deadline, "dead_letter_topic")
     return version

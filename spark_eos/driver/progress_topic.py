@@ -7,7 +7,9 @@ source partition. Offsets belong to a group, so that one topic serves all querie
 
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from spark_eos.acls import Operation
@@ -73,6 +75,26 @@ def _check_number(name: str, value: object, least: int, most: int) -> None:
         raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
     if value > most:
         raise ConfigurationError(f"{name} must be at most {most}, not {value}")
+
+
+def free_partitions(topic: str, used: Iterable[tuple[str, int]], number: int) -> list[int]:
+    """The lowest progress partitions that a group does not use.
+
+    The same for everybody who asks, so that two runs that pair the same source partitions, without
+    knowing of each other, either pair them alike or meet in one progress partition.
+
+    Args:
+        topic: The progress topic.
+        used: (topic, partition) pairs that are in use; those of other topics do not count.
+        number: How many to find.
+
+    Example:
+        >>> free_partitions("progress", [("progress", 1), ("orders", 0)], 3)
+        [0, 2, 3]
+    """
+    taken = {index for name, index in used if name == topic}
+    free = (index for index in range(len(taken) + number) if index not in taken)
+    return list(islice(free, number))
 
 
 def ensure_progress_topic(

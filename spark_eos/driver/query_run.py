@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from spark_eos.batch.batch_report import BatchReport, batch_report
 from spark_eos.batch.data_loss import LostRecords, deleted_meanwhile
@@ -52,6 +53,7 @@ class QueryRun:
             None if that is not known.
         progress: The progress partitions, for a run on the staged road.
         source: The source cluster, for a run on the mirrored road.
+        asynchronous: Whether Spark writes the checkpoint's logs asynchronously.
 
     Attributes:
         run_id: Spark's id of the run, or "".
@@ -72,6 +74,7 @@ class QueryRun:
         prepared_ms: int | None = None,
         progress: ProgressPartitions | None = None,
         source: MirroredSource | None = None,
+        asynchronous: bool = False,
     ) -> None:
         self.run_id = run_id
         self.leaving = False
@@ -80,6 +83,7 @@ class QueryRun:
         self._offset_log = offset_log
         self._group_timeout_ms = group_timeout_ms
         self._prepared_ms = prepared_ms
+        self._asynchronous = asynchronous
         self._membership = GroupMembership(
             wire,
             settings.group_id,
@@ -236,6 +240,15 @@ class QueryRun:
         )
         return batch
 
+    def _behind(self, batch: BatchRange) -> bool:
+        """Whether more may be written than the checkpoint's logs say, also when the batch ends."""
+        if self._asynchronous:
+            return True
+        committed = self._offsets.committed
+        return self._offset_log.note().behind and any(
+            committed[place] > batch.starts.get(place, -1) for place in batch.ends
+        )
+
     def _range(self, batch_id: int) -> BatchRange:
         return (self._staging or self._mirroring or self._offset_log).batch_range(batch_id)
 
@@ -268,7 +281,10 @@ class QueryRun:
             self._offsets.take_over_if_changed(batch)
             if batch.ends.keys() - self._offsets.committed.keys():
                 self._commits.anchor(batch, self._offset_log.note(), begun_now=True)
-            note = Note(self._settings.group_id, dict(self._membership.topic_ids))
+            ids = dict(self._membership.topic_ids)
+            note = Note(self._settings.group_id, ids, behind=self._behind(batch))
+            if self._delivery == DIRECT:
+                note = replace(note, partitions=_by_topic(batch))
             lost: tuple[LostRecords, ...] = ()
             if self._staging and copies:
                 written = self._write_staged(self._staging, batch, note, copies, job, clock)
@@ -332,7 +348,7 @@ class QueryRun:
         outcomes: list[JobOutcome] = []
         members: Members = self._membership.identities()
         if staged.rows:
-            outcomes, members = self._rounds.run(batch, job, clock)
+            outcomes, members = self._rounds.run(batch, job, clock, staged.rows)
         staging.check_written(staged, outcomes)
         # 5. Commit the end of the batch in every bucket: only then Spark may finish it.
         with clock.step("settle"):
@@ -348,3 +364,11 @@ class QueryRun:
             self._commits.renew_with_next_commit(batch)
             self._renewal.renewed()
         self._commits.settle(batch)
+
+
+def _by_topic(batch: BatchRange) -> dict[str, frozenset[int]]:
+    """The partitions of each of a batch's topics."""
+    found: dict[str, set[int]] = {}
+    for topic, index in batch.ends:
+        found.setdefault(topic, set()).add(index)
+    return {topic: frozenset(indexes) for topic, indexes in found.items()}

@@ -9,6 +9,7 @@ from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.committed_offsets import CommittedOffsets
 from spark_eos.driver.data_loss_check import DataLossCheck
+from spark_eos.driver.dead_letter_limit import DeadLetterLimit
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.driver.offset_commits import OffsetCommits
 from spark_eos.driver.step_clock import StepClock
@@ -71,7 +72,7 @@ class BatchRounds:
         self._max_rounds = max_rounds
 
     def run(
-        self, batch: BatchRange, job: Job, clock: StepClock
+        self, batch: BatchRange, job: Job, clock: StepClock, rows: int | None = None
     ) -> tuple[list[JobOutcome], Mapping[tuple[str, int], MemberIdentity]]:
         """Writes the batch's rows.
 
@@ -79,25 +80,29 @@ class BatchRounds:
             batch: The batch's range.
             job: Runs its rows through tasks.
             clock: Times the steps ``plan``, ``job`` and ``fence``.
+            rows: Number of rows of a staged batch; None if it is written directly.
 
         Returns:
             The outcome of each round, and the member that each source partition is assigned to.
 
         Raises:
-            WriteError: Rows can't be written, or not within ``max_rounds`` rounds.
+            WriteError: Rows can't be written, or not within ``max_rounds`` rounds, or there are
+                too many dead letters.
         """
         outcomes: list[JobOutcome] = []
         only: list[tuple[str, int]] | None = None
+        limit = DeadLetterLimit(self._settings, batch, self._offsets.committed, rows)
         while True:
             with clock.step("plan"):
                 members = self._membership.identities()
-                planned = batch_plan(
+                planned: BatchPlan = batch_plan(
                     batch,
                     self._offsets.committed,
                     members,
                     self._membership.topic_ids,
                     self._offsets.known,
                 )
+                planned = limit.plan(planned, only, outcomes)
             with clock.step("job"):
                 outcome = self._run_job(job, batch, planned, only)
             outcomes.append(outcome)
@@ -105,6 +110,7 @@ class BatchRounds:
                 if part.next_offset is not None:
                     self._offsets.committed[partition] = part.next_offset
             self._check_outcome(batch, outcomes, only)
+            limit.check(outcomes)
             only = outcome.unwritten
             if only or outcome.deferred:
                 with clock.step("fence"):
@@ -114,6 +120,7 @@ class BatchRounds:
                 members = self._membership.identities()
             if not only:
                 self._grow_transactions(outcomes)
+                limit.log(outcomes)
                 return outcomes, members
             self._prepare_next_round(batch, outcomes)
 
@@ -156,7 +163,8 @@ class BatchRounds:
         unwritten = outcome.unwritten
         if outcome.too_slow:
             self._shrink_transactions()
-        if len(outcomes) >= self._max_rounds:
+        # Rounds after which more dead letters are divided anew end by themselves.
+        if sum(not (each.over_limit and each.moved) for each in outcomes) >= self._max_rounds:
             raise WriteError(
                 f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
                 f"{len(unwritten)} source partitions are not written after {len(outcomes)} rounds "

@@ -213,10 +213,11 @@ class Staging:
         if last.query != query:
             raise CheckpointError(
                 f"group {self._group_id!r} has staged batch {last.batch} of query {last.query}, "
-                f"but checkpoint_location belongs to query {query}. A query that stages its "
-                "batches can't be continued without its own checkpoint, which holds its state. "
-                "Put that checkpoint back, or start over with another group_id. To use this group "
-                f"with this checkpoint knowingly, {self._write_anew(batch_id)}"
+                f"but checkpoint_location {self._offset_log.location!r} belongs to query {query}. "
+                "A query that stages its batches can't be continued without its own checkpoint, "
+                "which holds its state. Put that checkpoint back, or start over with another "
+                "group_id. To use this group with this checkpoint knowingly, "
+                f"{self._write_anew(batch_id)}"
             )
         if batch_id == last.batch and range_ != last.range:
             raise CheckpointError(

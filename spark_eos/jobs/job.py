@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.errors import ConfigurationError, SparkEosError
+from spark_eos.jobs.job_metrics import JobMetrics
 from spark_eos.jobs.options import JobOptions
 from spark_eos.observability.json_logs import JsonFormatter
-from spark_eos.observability.on_batch import OnBatch
 from spark_eos.spark.sink import ExactlyOnceSink
 
 logger = logging.getLogger(__name__)
@@ -111,10 +111,10 @@ def run_job(
                 run_job(options, lambda orders: orders.select("source", "key", "value"))
     """
     _log_to_stderr(options.log_format)
-    on_batch = (
+    metrics = (
         None
         if options.metrics_port is None
-        else _metrics(options.metrics_port, options.metrics_address)
+        else JobMetrics(options.metrics_port, options.metrics_address)
     )
     signals = _StopSignals()
     signals.install()
@@ -125,12 +125,16 @@ def run_job(
             group_id=options.group_id,
             topic=options.target,
             checkpoint_location=options.checkpoint_location,
-            on_batch=on_batch,
+            dead_letter_topic=options.dead_letter_topic,
+            max_dead_letters=options.max_dead_letters,
+            on_batch=metrics,
         )
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     spark = session()
     signals.install()  # again: Spark has installed a handler of its own
+    if metrics is not None:
+        metrics.listen(spark)
     try:
         frame = sink.read(
             spark,
@@ -179,14 +183,6 @@ def _explained(error: Exception) -> Exception:
         return click.ClickException(str(error))
     raised = _USERS_ERROR.search(str(error))
     return click.ClickException(raised[1]) if raised else error
-
-
-def _metrics(port: int, address: str) -> OnBatch:
-    try:
-        from spark_eos.observability.prometheus import PrometheusMetrics  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise click.UsageError(f"--metrics-port: {error}") from error
-    return PrometheusMetrics(port=port, address=address)
 
 
 def _log_to_stderr(log_format: str) -> None:

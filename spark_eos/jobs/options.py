@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from spark_eos.batch.dead_letters import parse_max_dead_letters
 from spark_eos.jobs.client_options import client_options, decorated, source_client_options
 
 _INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
@@ -31,6 +32,8 @@ class JobOptions:
         metrics_address: Interface to serve the metrics on.
         source_kafka: Client settings of the cluster that has the source topics; None if it is the
             target's.
+        dead_letter_topic: Topic for rows that can't be written; None to end the query.
+        max_dead_letters: Maximum number of them in a batch, or a share of its records.
 
     Example:
         >>> JobOptions(
@@ -58,6 +61,8 @@ class JobOptions:
     metrics_port: int | None = None
     metrics_address: str = "127.0.0.1"
     source_kafka: Mapping[str, str] | None = field(default=None, repr=False)
+    dead_letter_topic: str | None = None
+    max_dead_letters: float = 0.1
 
 
 def _interval(
@@ -66,6 +71,13 @@ def _interval(
     if value is not None and not _INTERVAL.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not an interval such as '1 second' or '5 minutes'")
     return value
+
+
+def _limit(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
+    try:
+        return parse_max_dead_letters(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a number nor a share such as 0.1") from None
 
 
 _OPTIONS: Final = (
@@ -108,6 +120,20 @@ _OPTIONS: Final = (
         type=click.IntRange(min=1),
         metavar="N",
         help="Maximum number of records per batch; by default unlimited.",
+    ),
+    click.option(
+        "--dead-letter-topic",
+        metavar="TOPIC",
+        help="Topic for rows that can't be written; by default the query stops at the first one.",
+    ),
+    click.option(
+        "--max-dead-letters",
+        callback=_limit,
+        default=str(JobOptions.max_dead_letters),
+        show_default=True,
+        metavar="N",
+        help="Maximum number of dead letters per batch, or a share of its records, such as 0.1, "
+        "but at least 100. More stop the query.",
     ),
     click.option(
         "--log-format",
@@ -159,6 +185,8 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         trigger: str | None,
         starting_offsets: str,
         max_offsets_per_trigger: int | None,
+        dead_letter_topic: str | None,
+        max_dead_letters: float,
         log_format: str,
         metrics_port: int | None,
         metrics_address: str,
@@ -186,6 +214,8 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             metrics_port=metrics_port,
             metrics_address=metrics_address,
             source_kafka=source_kafka,
+            dead_letter_topic=dead_letter_topic,
+            max_dead_letters=max_dead_letters,
         )
         command(options=options, **rest)
 

@@ -5,7 +5,6 @@ event loop thread serves any number of calling threads.
 """
 
 import copy
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -18,10 +17,6 @@ from spark_eos.client.connections import ConnectionManager
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError
 from spark_eos.kafka.deadline import Deadline, RetriableError
-
-# This module reconnects by itself and raises an error that says what to do. Without a handler,
-# Python would print every failed attempt.
-logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 _NOT_SENT: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
 _LOST: Final = (

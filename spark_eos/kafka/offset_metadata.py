@@ -134,7 +134,7 @@ def _parse(text: str) -> _Metadata | None:
             return None
         doubt, staged, source = map(fields.get, ("doubt", "staged", "source"))
         return _Metadata(
-            frozenset(_numbers(fields["partitions"])),
+            frozenset(numbers_in(fields["partitions"])),
             frozenset(fields["topics"].split()),
             None if doubt is None else Doubt(*map(int, doubt)),
             None if staged is None else _staged(staged),
@@ -156,7 +156,7 @@ def _staged(fields: dict[str, Any]) -> StagedBatch:
     )
 
 
-def _ranges(numbers: Iterable[int]) -> str:
+def ranges_of(numbers: Iterable[int]) -> str:
     """Formats numbers as ranges: ``{0, 1, 2, 5}`` as ``0-2,5``."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     found = [[number for _, number in run] for _, run in runs]
@@ -165,7 +165,8 @@ def _ranges(numbers: Iterable[int]) -> str:
     return text if len(text) <= _MAX_LIST else f"{found[0][0]}-{found[-1][-1]}"
 
 
-def _numbers(ranges: str) -> Iterable[int]:
+def numbers_in(ranges: str) -> Iterable[int]:
+    """Yields the numbers of ranges as `ranges_of` formats them."""
     for part in filter(None, ranges.split(",")):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
@@ -276,7 +277,9 @@ class KnownPartitions:
         return _json(
             {
                 _FORMAT: 1,
-                "partitions": _ranges(index for known, index in self.partitions if known == topic),
+                "partitions": ranges_of(
+                    index for known, index in self.partitions if known == topic
+                ),
                 "topics": " ".join(self.topics[:_MAX_TOPICS]),
             }
         )

@@ -3,6 +3,7 @@
 The driver has one for source topics, each worker has one for target topics.
 """
 
+import contextlib
 import math
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -75,6 +76,14 @@ class TopicCache:
         missing = set(names) - found.keys()
         return {**found, **self._wait_for(missing, operation)} if missing else found
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a topic is in the cache."""
+        return name in self._topics
+
+    def to_ask_for(self, names: Collection[str]) -> set[str]:
+        """Those of the topics that are not in the cache, and may exist by their names."""
+        return {name for name in names if name not in self._topics and _is_valid(name)}
+
     def refresh(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
@@ -82,6 +91,34 @@ class TopicCache:
         for name in names:
             self._topics.pop(name, None)
         return self.get(names, operation)
+
+    def look(
+        self, names: Collection[str], operation: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicInfo]:
+        """Asks the cluster for topics without waiting for missing ones, which are left out."""
+        deadline = Deadline(self._max_block, "max_block_ms")
+        found = cluster.topics(self._wire, names, deadline, operation)
+        self._topics.update(found)
+        return found
+
+    def wait_for_partitions(
+        self, wanted: Mapping[str, int], operation: Operation = Operation.DESCRIBE
+    ) -> None:
+        """Waits until topics have at least so many partitions, at most max_block_ms.
+
+        Args:
+            wanted: Number of partitions by topic; all topics exist.
+            operation: The operation that must be allowed on each topic.
+        """
+        deadline = Deadline(self._max_block, "max_block_ms")
+
+        def attempt() -> None:
+            found = self.look(wanted, operation)
+            if any(name in found and found[name].partitions < wanted[name] for name in wanted):
+                raise RetriableError("there are fewer partitions")
+
+        with contextlib.suppress(DeadlineExceededError):
+            deadline.attempts("looking partitions up")(attempt)
 
     def clear(self) -> None:
         """Empties the cache."""

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
     StreamingQueryProgress,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import Positions
@@ -94,6 +96,9 @@ class BatchListener(StreamingQueryListener):
     Args:
         on_progress: Called with each `BatchProgress`, on one of Spark's threads. Spark logs the
             exceptions it raises.
+        on_idle: Called, likewise, with the ``group_id`` of a query of which Spark says that it has
+            nothing to read: about every ten seconds
+            (``spark.sql.streaming.noDataProgressEventInterval``).
 
     Example:
         ::
@@ -103,8 +108,14 @@ class BatchListener(StreamingQueryListener):
             sink = ExactlyOnceSink(..., on_batch=listener)
     """
 
-    def __init__(self, on_progress: Callable[[BatchProgress], object]) -> None:
+    def __init__(
+        self,
+        on_progress: Callable[[BatchProgress], object],
+        on_idle: Callable[[str], object] | None = None,
+    ) -> None:
         self._on_progress = on_progress
+        self._on_idle = on_idle
+        self._groups: dict[str, str] = {}
         self._waiting: OrderedDict[tuple[str, int], BatchReport] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -114,6 +125,10 @@ class BatchListener(StreamingQueryListener):
             self._waiting[report.query_id, report.batch_id] = report
             if len(self._waiting) > _MAX_WAITING:
                 self._waiting.popitem(last=False)
+
+    def on_query(self, query: StreamingQuery, group_id: str) -> None:
+        """Notes a query's group; the sink calls it when the query has started."""
+        self._groups[str(query.id)] = group_id
 
     def __getstate__(self) -> dict[str, Any]:
         raise ConfigurationError(
@@ -130,6 +145,12 @@ class BatchListener(StreamingQueryListener):
             report = self._waiting.pop((str(progress.id), progress.batchId), None)
         if report is not None:
             self._on_progress(BatchProgress(report, progress))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Passes on that a query of a sink has nothing to read; called by Spark."""
+        group_id = self._groups.get(str(event.id))
+        if group_id is not None and self._on_idle is not None:
+            self._on_idle(group_id)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Nothing to do."""

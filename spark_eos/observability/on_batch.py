@@ -1,7 +1,9 @@
-"""Announces each batch: to the log and to the functions given as ``on_batch``."""
+"""Announces queries and batches: to the log and to the functions given as ``on_batch``."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.errors import ConfigurationError
@@ -35,6 +37,37 @@ def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch,
     return found
 
 
+def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnBatch]) -> None:
+    """Tells the observers that have a method ``on_query`` of a query that has started.
+
+    It is called where the query was started. With Spark Connect that is another process than the
+    one in which copies of the observers are called with the batches. The query's first batch may
+    already be running, or be done. Exceptions are logged as warnings.
+
+    Args:
+        query: The query.
+        group_id: The group of its sink.
+        observers: The functions given as ``on_batch``.
+
+    Example:
+        ::
+
+            announce_query(query, "order-processors", as_observers([metrics, listener]))
+    """
+    for observer in observers:
+        on_query = getattr(observer, "on_query", None)
+        if callable(on_query):
+            try:
+                on_query(query, group_id)
+            except Exception:
+                logger.warning(
+                    "on_batch: %s failed at the start of the query of group %s, which continues",
+                    _name(observer),
+                    group_id,
+                    exc_info=True,
+                )
+
+
 def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
     """Logs a committed batch, then calls the observers in their order.
 
@@ -58,8 +91,12 @@ def _notify(observer: OnBatch, report: BatchReport) -> None:
         logger.warning(
             "on_batch: %s failed after batch %d of group %s; the batch is committed, and the "
             "query continues",
-            getattr(observer, "__qualname__", type(observer).__name__),
+            _name(observer),
             report.batch_id,
             report.group_id,
             exc_info=True,
         )
+
+
+def _name(observer: OnBatch) -> str:
+    return str(getattr(observer, "__qualname__", type(observer).__name__))

@@ -60,6 +60,12 @@ class _Families:
             source,
             registry=registry,
         )
+        self.dead_letters = Counter(
+            "spark_eos_dead_letters",
+            "Rows committed as dead letters, by why they are.",
+            ["group_id", "reason"],
+            registry=registry,
+        )
         self.offsets = Counter(
             "spark_eos_source_offsets",
             "Source offsets covered by batches, transaction markers included.",
@@ -87,6 +93,13 @@ class _Families:
         self.last = Gauge(
             "spark_eos_last_batch_timestamp_seconds",
             "Unix time at which the last batch was committed.",
+            group,
+            registry=registry,
+        )
+        self.seen = Gauge(
+            "spark_eos_last_seen_timestamp_seconds",
+            "Unix time at which a batch was committed, or Spark said that there is nothing to "
+            "read; the latter with a BatchListener.",
             group,
             registry=registry,
         )
@@ -119,11 +132,14 @@ class _Families:
         self.transactions.labels(group).inc(report.transactions)
         self.bytes.labels(group).inc(report.bytes_written)
         self.last.labels(group).set_to_current_time()
+        self.seen.labels(group).set_to_current_time()
         partitions = Sums(p.topic for p in report.partitions)
         for topic, number in partitions.items():
             self.partitions.labels(group, topic).set(number)
         for lost in report.lost:
             self.offsets_lost.labels(group, lost.topic).inc(lost.after - lost.first)
+        for reason, number in report.dead_letters.items():
+            self.dead_letters.labels(group, reason).inc(number)
         for p in report.partitions:
             self.rows_written.labels(group, p.topic).inc(p.rows_written)
             self.rows_skipped.labels(group, p.topic).inc(p.rows_skipped)
@@ -157,7 +173,8 @@ _servers: dict[tuple[str, int], tuple[CollectorRegistry, Any]] = {}
 class PrometheusMetrics:
     """Keeps Prometheus metrics of batches; give it to the sink as ``on_batch``.
 
-    It starts serving with the first batch, in the process that runs the batches: with Spark
+    It starts serving with the first batch, or when Spark first says that there is nothing to read
+    (`on_idle`), in the process that runs the batches: with Spark
     Connect that is a process of the server, one per query.
 
     Args:
@@ -179,7 +196,7 @@ class PrometheusMetrics:
         Serve the metrics of a query, with the lag that Spark reports::
 
             metrics = PrometheusMetrics(port=9108)
-            listener = BatchListener(metrics.on_progress)
+            listener = BatchListener(metrics.on_progress, metrics.on_idle)
             spark.streams.addListener(listener)
             sink = ExactlyOnceSink(..., on_batch=[metrics, listener])
     """
@@ -215,6 +232,15 @@ class PrometheusMetrics:
     def on_progress(self, joined: BatchProgress) -> None:
         """Sets the lag; a function for `spark_eos.observability.listener.BatchListener`."""
         self._families().note_lag(joined.report.group_id, joined.lag)
+
+    def on_idle(self, group_id: str) -> None:
+        """Notes that a query lives and has nothing to read; the same listener's ``on_idle``.
+
+        Raises:
+            ConfigurationError: The port can't be bound.
+        """
+        self._families().seen.labels(group_id).set_to_current_time()
+        self._serve()
 
     def close(self) -> None:
         """Stops serving for good; the metrics stay in their registry and continue to count."""

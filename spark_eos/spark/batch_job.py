@@ -2,7 +2,8 @@
 
 from typing import Any, Final, cast
 
-from pyspark.sql import DataFrame
+from pyspark.errors import PythonException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -11,9 +12,16 @@ from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import REPORT_DDL, JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.spark.columns import check_columns, written
+from spark_eos.spark.dead_letter_columns import (
+    carries_record,
+    check_error_column,
+    direct_columns,
+)
+from spark_eos.spark.failed_job import as_configuration_error, as_write_error
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.worker.arrow_columns import BUCKET
+from spark_eos.worker.dead_letters import ERROR
 from spark_eos.worker.task import write_task
 
 _FEW_ROWS: Final = 1_000
@@ -25,13 +33,18 @@ class BatchJobs:
     Args:
         default_topic: The sink's default topic, if it has one.
         runtime: Where the run takes place.
+        dead_letters: Whether there is a dead-letter topic.
     """
 
-    def __init__(self, default_topic: str | None, runtime: QueryRuntime) -> None:
+    def __init__(
+        self, default_topic: str | None, runtime: QueryRuntime, *, dead_letters: bool = False
+    ) -> None:
         self._runtime = runtime
         self._default_topic = default_topic
+        self._dead_letters = dead_letters
         self._schema = T.StructType()
-        self._columns: list[str] = []
+        self._columns: list[str] | list[Column] = []
+        self._is_as_wanted = False
         # Parsed once, not for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
         self._round = 0
@@ -39,6 +52,11 @@ class BatchJobs:
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(schema, self._default_topic)
         self._schema, self._columns = schema, written(schema)
+        self._is_as_wanted = written(schema) == schema.names
+        check_error_column(schema, dead_letters=self._dead_letters)
+        if self._dead_letters and (ERROR in schema.names or carries_record(schema)):
+            self._columns = direct_columns(schema)
+            self._is_as_wanted = False
 
     def run(
         self,
@@ -63,6 +81,7 @@ class BatchJobs:
         Raises:
             UnsupportedPipelineError: Rows may have left their source partitions, or a column is
                 missing or has the wrong type.
+            WriteError: A Python function of the query has failed.
         """
         rows = self._selected(frame)
         if only is None:
@@ -71,7 +90,11 @@ class BatchJobs:
                 rows = rows.coalesce(tasks)
         written = self._written(rows, settings, batch_plan, only)
         self._runtime.check_batch(frame, written, batch)
-        return self._outcome(written, settings, batch, only)
+        try:
+            return self._outcome(written, settings, batch, only)
+        except PythonException as error:
+            group = settings.group_id
+            raise as_write_error(error, group, batch.batch_id, batch_plan, only) from error
 
     def run_copy(
         self,
@@ -115,7 +138,7 @@ class BatchJobs:
             # A user's own function that calls the sink may select other columns.
             self._adopt(schema)
         # Skipped if possible: a projection costs milliseconds of planning and a copy of every row.
-        return frame if self._columns == schema.names else frame.select(*self._columns)
+        return frame if self._is_as_wanted else frame.select(*self._columns)
 
     def _written(
         self,
@@ -140,7 +163,13 @@ class BatchJobs:
         # Only the first round writes all rows.
         self._round = 1 if only is None else self._round + 1
         name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"
-        reports = self._runtime.collect(written, f"spark-eos: {name}")
+        try:
+            reports = self._runtime.collect(written, f"spark-eos: {name}")
+        except PythonException as error:
+            # Before the first row is written.
+            if wrong := as_configuration_error(error):
+                raise wrong from error
+            raise
         return job_outcome(row.asDict() for row in reports)
 
 

@@ -17,6 +17,7 @@ from spark_eos.driver.offset_log import (
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 from spark_eos.kafka.deadline import Deadline, RetriableError
+from spark_eos.spark.asynchronous import is_asynchronous
 from spark_eos.spark.footers import footer_rows
 from spark_eos.spark.job_description import described
 from spark_eos.spark.narrow_lineage import check_lineage
@@ -39,6 +40,7 @@ class HadoopFiles:
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
         jvm: Any = spark.sparkContext._jvm
         self._path = jvm.org.apache.hadoop.fs.Path
         self._io = jvm.org.apache.commons.io.IOUtils
@@ -66,6 +68,16 @@ class HadoopFiles:
             stream.write(f"{text}\n".encode())
         finally:
             stream.close()
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Creates a file with the text of another one, at once or not at all."""
+        text, aside = self.read(source), self._path(self._base, f"{target}.copied")
+        stream = self._fs.create(aside)
+        try:
+            stream.write((text or "").encode())
+        finally:
+            stream.close()
+        self._fs.rename(aside, self._path(self._base, target))
 
     def delete(self, path: str) -> None:
         """Deletes a directory with everything in it, if it exists."""
@@ -104,12 +116,8 @@ class ExecutionLog(OffsetLog):
         execution = self._current(batch_id)
         where = f"batch {batch_id}"
         ends = parse_positions(_texts(execution.endOffsets()), where)
-        # Spark reports no start of the first batch; the checkpoint has it.
-        starts = (
-            parse_positions(_texts(execution.startOffsets()), where)
-            if batch_id > 0
-            else self.initial()
-        )
+        # Spark reports no start of the first batch that it knows of; the checkpoint has it.
+        starts = parse_positions(_texts(execution.startOffsets()), where) or self.initial()
         return BatchRange(batch_id, starts, ends)
 
     def fingerprint(self, batch_id: int) -> str:
@@ -164,6 +172,7 @@ class ClassicRuntime:
         self._query_id = self._property(_QUERY_ID)
         self.run_id = self._property(_RUN_ID)
         self._query = query = self._streaming_query()
+        self.asynchronous = is_asynchronous(query)
         self.files: CheckpointFiles = HadoopFiles(self._session, location)
         self.offset_log: OffsetLog = ExecutionLog(self.files, query.getLatestExecutionContext)
         found = self.offset_log.query_id()

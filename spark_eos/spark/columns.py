@@ -24,6 +24,8 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
 _MARK: Final = {"spark-eos": "checked"}
 SOURCE: Final = "source"
 """The column that holds a row's position."""
+RECORD_FIELDS: Final = ("key", "value", "headers", "timestamp")
+"""Further fields of ``source``, where it carries the source record for dead letters."""
 
 _PAYLOAD: Final = {"value", "headers", *_OPTIONAL}
 _WRITTEN: Final = {SOURCE, *_PAYLOAD}
@@ -111,8 +113,10 @@ def _check_source(data_type: T.DataType | None) -> None:
             "sink.read and keep the column in every select"
         )
     fields = data_type.fields if isinstance(data_type, T.StructType) else []
-    if sorted(f.name for f in fields) != sorted(_SOURCE_FIELDS) or not all(
-        isinstance(f.dataType, _SOURCE_FIELDS[f.name]) for f in fields
+    # With a dead-letter topic, sink.read adds the record itself.
+    place = [f for f in fields if f.name not in RECORD_FIELDS]
+    if sorted(f.name for f in place) != sorted(_SOURCE_FIELDS) or not all(
+        isinstance(f.dataType, _SOURCE_FIELDS[f.name]) for f in place
     ):
         raise UnsupportedPipelineError(
             f"`source` is {data_type.simpleString()}, not the struct<topic:string,partition:int,"

@@ -67,6 +67,8 @@ class ConnectRuntime:
     # (2 s) after that.
     tasks_outlive_stop = 5.0
     stop_waits = False
+    # `spark_eos.spark.asynchronous` refuses it: without the JVM, only the log has a batch's range.
+    asynchronous = False
 
     def __init__(self, location: str, spark: SparkSession) -> None:
         # The last job's session: only it can cancel the job's operation.

@@ -36,6 +36,7 @@ class SparkFiles:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark = spark
+        self.location = location
         self._plain = location.rstrip("/")
         self._base = literal_path(self._plain)
 

@@ -72,14 +72,17 @@ def delivery_of_stream(
     reason = "delivery='staged'"
     if delivery != STAGED:
         try:
-            check_columns(frame.schema, default_topic)
+            # The plan first: what it lacks may be why columns are missing.
             check_stream(frame, lineage_follows=not is_connect(frame))
+            check_columns(frame.schema, default_topic)
         except UnsupportedPipelineError as error:
             if delivery in (DIRECT, MIRRORED) or not frame.isStreaming:
                 raise
             reason = str(error)
         else:
-            return MIRRORED if other_cluster else DIRECT
+            if other_cluster:
+                return MIRRORED
+            return DIRECT
     check_payload(frame.schema, default_topic)
     if not frame.isStreaming:
         raise UnsupportedPipelineError(

@@ -62,8 +62,9 @@ _MEANINGS: Final = {
     "Limit": "a limit",
     "Sort": "a sort",
     "Window": "a window function",
-    "CartesianProduct": "a join that is not broadcast",
 }
+# Of a stream with a table; below them Spark sorts and shuffles on its own account.
+_SHUFFLING_JOINS: Final = {"CartesianProduct", "ShuffledHashJoin", "SortMergeJoin"}
 _STREAM: Final = "StreamingRelation"
 _BATCH: Final = "Scan ExistingRDD"
 
@@ -220,6 +221,14 @@ def _check_narrow(plan: str, leaf: str) -> int:
     for operator in kept:
         if not (_is_leaf(operator, leaf) or _aside(operator) or _is_narrow(operator)):
             meaning = next((m for word, m in _MEANINGS.items() if word in operator.name), None)
+            if operator.name in _SHUFFLING_JOINS:
+                raise UnsupportedPipelineError(
+                    f"the query holds a join with a table that shuffles the stream "
+                    f"({operator.name} in its plan), so its rows leave their source partitions. "
+                    "Broadcast the table, which moves no row of the stream: "
+                    "stream.join(F.broadcast(table), ...). For a table that is too large for "
+                    "that, let ExactlyOnceSink stage the batches (delivery='auto' or 'staged')"
+                )
             raise UnsupportedPipelineError(
                 f"the query holds {meaning or 'an operator that may move rows'} ({operator.name} "
                 "in its plan). Exactly-once needs the rows of a source partition to stay in one "

@@ -23,6 +23,7 @@ class QueryRuntime(Protocol):
             long, the run ends the transactions that they leave open.
         stop_waits: Whether the caller of ``stop()`` waits for the sink, which must then return
             sooner than that.
+        asynchronous: Whether Spark writes the query's logs asynchronously.
     """
 
     run_id: str
@@ -30,6 +31,7 @@ class QueryRuntime(Protocol):
     offset_log: OffsetLog
     tasks_outlive_stop: float
     stop_waits: bool
+    asynchronous: bool
 
     def hold(self, frame: DataFrame) -> bool:
         """Whether a batch belongs to this run, not to a later one."""

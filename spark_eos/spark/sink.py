@@ -1,15 +1,20 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark_eos.admin.status import Status, ask_status
+from spark_eos.batch.dead_letters import dead_letter_settings
 from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.client.checks import check_positive, check_text
+from spark_eos.client.checks import check_flag, check_positive, check_text
+from spark_eos.client.html_tables import html_table
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import preflight
 from spark_eos.driver.checkpoint_note import MIRRORED, STAGED
@@ -21,9 +26,12 @@ from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import own_group
-from spark_eos.observability.on_batch import OnBatch, announce, as_observers
+from spark_eos.observability.on_batch import OnBatch, announce, announce_query, as_observers
+from spark_eos.spark.asynchronous import ProgressTracking, check_asynchronous, check_logged
+from spark_eos.spark.classic import HadoopFiles
 from spark_eos.spark.columns import check_columns
-from spark_eos.spark.connect import ConnectRuntime
+from spark_eos.spark.connect import ConnectRuntime, is_connect
+from spark_eos.spark.dead_letter_columns import check_error_column
 from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
 from spark_eos.spark.sink_run import RunLimits, SinkRun, StagingPlace, runtime_of
 from spark_eos.spark.source import (
@@ -33,6 +41,7 @@ from spark_eos.spark.source import (
     source_settings,
 )
 from spark_eos.spark.stream_writer import StreamWriters
+from spark_eos.spark.target_column import check_targets
 
 
 class ExactlyOnceSink:
@@ -103,6 +112,22 @@ class ExactlyOnceSink:
         progress_replicas: Number of replicas to create it with; None for the brokers' default.
         worker_directory: Directory, on each host, for the host's id and the locks of transactional
             ids; by default one below the temporary directory.
+        dead_letter_topic: Topic for rows that can't be written: those whose ``error`` column is not
+            null, and those that Kafka refuses for what they are. They are written there in the
+            same transaction as the rows around them. By default the query fails at the first one.
+        max_dead_letters: Maximum number of dead letters in a batch; the query fails if there are
+            more. An int is a number; a float is a share of the batch's source records (staged: of
+            its rows), but at least 100.
+        dead_letter_headers: Names of the headers that explain a dead letter: ``dlq``
+            (``__dlq.errors.*``, as share groups in Kafka 4.4), ``streams``
+            (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).
+        asynchronous_progress: Whether Spark logs the query's progress aside, about once a second,
+            in place of before and after each batch: small batches take about half the time. For
+            direct and mirrored queries of classic Spark; with ``availableNow`` Spark can't. After a
+            crash a batch number may come back with other rows, which a function of the user's own
+            may not take for written.
+        dead_letter_stacktrace: Whether to add the stack trace of an ``error`` that has one. It
+            may show values of records.
         on_batch: Function, or several, called with each `BatchReport` after everything is
             committed. They run on the driver; on Spark Connect, copies run in the process that the
             server starts for the query. Exceptions are logged, and the query continues.
@@ -136,15 +161,22 @@ class ExactlyOnceSink:
         progress_partitions: int = 33,
         progress_replicas: int | None = None,
         worker_directory: str | None = None,
+        dead_letter_topic: str | None = None,
+        max_dead_letters: float = 0.1,
+        dead_letter_headers: str = "dlq",
+        dead_letter_stacktrace: bool = False,
+        asynchronous_progress: bool = False,
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
         check_text("checkpoint_location", checkpoint_location)
+        check_flag("asynchronous_progress", asynchronous_progress)
         check_delivery(delivery, other_cluster=source_kafka is not None)
         check_positive(
             max_members=max_members, group_timeout_ms=group_timeout_ms, max_rounds=max_rounds
         )
         self._settings = WriterSettings(
             client=ClientSettings(kafka).checked_by_librdkafka(),
+            source_client=None if source_kafka is None else source_settings(source_kafka),
             group_id=group_id,
             topic=topic,
             transactional_id_prefix=transactional_id_prefix,
@@ -157,11 +189,17 @@ class ExactlyOnceSink:
             metadata_max_idle_ms=metadata_max_idle_ms,
             worker_directory=worker_directory,
             fail_on_data_loss=fail_on_data_loss,
+            dead_letters=dead_letter_settings(
+                dead_letter_topic,
+                max_dead_letters,
+                dead_letter_headers,
+                stacktrace=dead_letter_stacktrace,
+            ),
         )
-        self._source_client = None if source_kafka is None else source_settings(source_kafka)
         self._checkpoint_location = checkpoint_location
         self._limits = RunLimits(max_members, max_rounds, group_timeout_ms)
         self._wanted_delivery = delivery
+        self._asynchronous_progress = asynchronous_progress
         self._progress_topic = ProgressTopic(progress_topic, progress_partitions, progress_replicas)
         self._observers = as_observers(on_batch)
         self._selections: list[dict[str, str]] = []
@@ -179,6 +217,53 @@ class ExactlyOnceSink:
         return (
             f"ExactlyOnceSink(group_id={settings.group_id!r}, topic={settings.topic!r}, "
             f"kafka={settings.client!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        settings, source = self._settings, self._settings.source_client
+        letters = settings.dead_letters
+        rows = {
+            "group": settings.group_id,
+            "target topic": settings.topic or "as the rows say",
+            "delivery": self._delivery or f"{self._wanted_delivery}, before write",
+            "checkpoint": self._checkpoint_location,
+            "kafka": str(settings.client),
+            **({} if source is None else {"source_kafka": str(source)}),
+            **({} if letters is None else {"dead-letter topic": letters.topic}),
+        }
+        return html_table(["ExactlyOnceSink", ""], rows.items())
+
+    # Looking ----------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Asks the cluster how the query stands: group, offsets, lag, open transactions.
+
+        It is what ``spark-eos status`` shows, and a notebook shows it as tables. It only reads, so
+        the query, running or not, is not affected. ``connect_timeout_ms`` limits it.
+
+        Returns:
+            The status; of a mirrored query with the lag in the source's cluster.
+
+        Raises:
+            UnknownGroupError: No query has run with this group, or its offsets have expired.
+            DeadlineExceededError: No answer in time.
+            AuthenticationError: A broker and this client do not accept each other.
+            AuthorizationError: An ACL is missing; see ``spark-eos acls --for status``.
+            KafkaResponseError: A broker refuses a request for another reason.
+
+        Example:
+            ::
+
+                print(sink.status().lag)  # records from the committed offsets to the topics' ends
+        """
+        settings = self._settings
+        return ask_status(
+            settings.client,
+            settings.group_id,
+            settings.transactional_id_prefix,
+            settings.connect_timeout_ms / 1000,
+            "connect_timeout_ms",
+            source_client=settings.source_client,
         )
 
     # Reading ----------------------------------------------------------------------------------
@@ -208,11 +293,13 @@ class ExactlyOnceSink:
 
         Returns:
             The columns of Spark's Kafka source, and ``source``, a struct of ``topic``,
-            ``partition`` and ``offset`` that `write` needs unchanged.
+            ``partition`` and ``offset`` that `write` needs unchanged. With ``dead_letter_topic``
+            it also carries the record's key, value, headers and timestamp.
 
         Raises:
             ConfigurationError: Not exactly one of subscribe, subscribePattern and assign is given,
-                or ``kafka`` has ``oauth_cb`` and the source has no way to log in.
+                or ``kafka`` has ``oauth_cb`` and the source has no way to log in; or Spark has no
+                Kafka source, or its local workers' Python can't run our tasks.
             AuthenticationError: A broker and this client do not accept each other.
             UnsupportedPipelineError: An option would split or reorder source partitions.
             TopicNotFoundError: A source topic does not exist.
@@ -220,7 +307,7 @@ class ExactlyOnceSink:
         """
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
-        own = named_topics(selection) if self._source_client is None else set()
+        own = named_topics(selection) if self._settings.source_client is None else set()
 
         def check(wire: Wire) -> None:
             preflight.check_brokers(wire, self._settings, self._deadline())
@@ -237,7 +324,8 @@ class ExactlyOnceSink:
             include_headers=include_headers,
             options=options,
             fail_on_data_loss=self._settings.fail_on_data_loss,
-            source_client=self._source_client,
+            source_client=self._settings.source_client,
+            carry_records=self._settings.dead_letters is not None,
             check=check,
         )
         self._selections.append(selection)
@@ -251,8 +339,9 @@ class ExactlyOnceSink:
 
         Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key`` (binary
         or string), ``headers`` (array of struct<key, value>), ``topic``, ``partition`` and
-        ``timestamp``. To be written directly, the rows need ``source`` from `read`, too. Other
-        columns are ignored.
+        ``timestamp``. To be written directly, the rows need ``source`` from `read`, too. With
+        ``dead_letter_topic``, ``error`` (string, or struct<message, exception, stacktrace>) makes
+        a row a dead letter unless it is null. Other columns are ignored.
 
         Args:
             frame: The streaming DataFrame.
@@ -270,17 +359,35 @@ class ExactlyOnceSink:
             AuthenticationError: A broker and this client do not accept each other.
         """
         settings = self._settings
+        if settings.dead_letters is not None:
+            check_error_column(frame.schema)
         self._delivery = delivery_of_stream(
             frame,
             self._wanted_delivery,
             settings.topic,
             settings.group_id,
-            other_cluster=self._source_client is not None,
+            other_cluster=settings.source_client is not None,
         )
+        if self._asynchronous_progress:
+            check_asynchronous(frame, self._delivery)
         self._spark = frame.sparkSession
         self._check_cluster()
         self._prepared_ms = time.time_ns() // 1_000_000
-        writer = self._writers.writer(frame, self, self._note_relation)
+
+        def check() -> None:
+            if settings.source_client is None:
+                check_targets(frame)
+
+        def started(query: StreamingQuery) -> None:
+            announce_query(query, settings.group_id, self._observers)
+
+        def tracked(writer: DataStreamWriter) -> ProgressTracking | None:
+            if is_connect(frame):
+                return None
+            files = functools.partial(HadoopFiles, frame.sparkSession, self._checkpoint_location)
+            return ProgressTracking(writer, files, wanted=self._asynchronous_progress)
+
+        writer = self._writers.writer(frame, self, self._note_relation, check, started, tracked)
         return writer.option("checkpointLocation", self._checkpoint_location)
 
     def _note_relation(self, relation: str) -> None:
@@ -289,7 +396,7 @@ class ExactlyOnceSink:
     def _check_cluster(self) -> None:
         settings = self._settings
         with contextlib.closing(Wire(settings.client)) as wire:
-            sources = set[str]() if self._source_client else self._source_topics(wire)
+            sources = set[str]() if settings.source_client else self._source_topics(wire)
             if self._delivery in (MIRRORED, STAGED):
                 sources.add(self._progress_topic.name)
                 ensure_progress_topic(wire, self._progress_topic, self._deadline())
@@ -340,13 +447,15 @@ class ExactlyOnceSink:
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
         delivery = delivery_of_run(self._delivery, self._wanted_delivery, runtime, check_first)
+        if runtime.asynchronous:
+            check_logged(delivery)
         if delivery != STAGED:
             # Before the run joins the group and notes anything.
             check_columns(frame.schema, self._settings.topic)
         staging = StagingPlace(location, self._progress()) if delivery == STAGED else None
         source = None
-        if delivery == MIRRORED and self._source_client is not None:
-            source = MirroredSource(self._source_client, self._progress_topic)
+        if delivery == MIRRORED and self._settings.source_client is not None:
+            source = MirroredSource(self._settings.source_client, self._progress_topic)
         if self._run is not None:
             self._run.abandon()
             self._run = None

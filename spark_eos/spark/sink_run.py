@@ -1,17 +1,21 @@
 """One run of a sink's query: the group's members, its Spark jobs, and where it takes place."""
 
+import contextlib
 import functools
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver.group_deadline import group_deadline
 from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.driver.staging import ProgressPartitions
 from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.kafka.cluster import cluster_id
 from spark_eos.kafka.connection import Wire
 from spark_eos.spark.batch_job import BatchJobs
 from spark_eos.spark.classic import ClassicRuntime
@@ -76,12 +80,24 @@ class SinkRun:
         source: MirroredSource | None = None,
     ) -> None:
         self._runtime = runtime
+        letters = settings.dead_letters
+        if letters is not None and staging is not None:
+            settings = replace(settings, dead_letters=replace(letters, positions=False))
+        elif letters is not None and settings.source_client is not None:
+            cluster = _cluster_of(settings.source_client, limits.group_timeout_ms)
+            settings = replace(settings, dead_letters=replace(letters, cluster=cluster))
         self._copies = (
             None
             if staging is None
-            else StagedCopies(runtime, staging.location, staging.progress.topic, settings.topic)
+            else StagedCopies(
+                runtime,
+                staging.location,
+                staging.progress.topic,
+                settings.topic,
+                dead_letters=letters is not None,
+            )
         )
-        self._jobs = BatchJobs(settings.topic, runtime)
+        self._jobs = BatchJobs(settings.topic, runtime, dead_letters=letters is not None)
         self._query_run = QueryRun(
             runtime.run_id,
             Wire(settings.client),
@@ -94,6 +110,7 @@ class SinkRun:
             prepared_ms=prepared_ms,
             progress=None if staging is None else staging.progress,
             source=source,
+            asynchronous=runtime.asynchronous,
         )
         runtime.end_with(self._query_run)
         self._last_batch = -1
@@ -171,6 +188,12 @@ class SinkRun:
             if self._copies is not None:
                 self._copies.close()
             self._query_run.leave(tasks_outlive_stop, aside=aside)
+
+
+def _cluster_of(client: ClientSettings, group_timeout_ms: int) -> str:
+    """The id of a cluster, for dead letters of its records."""
+    with contextlib.closing(Wire(client)) as wire:
+        return cluster_id(wire, group_deadline(group_timeout_ms))
 
 
 def runtime_of(

@@ -18,6 +18,8 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.offset_metadata import KnownPartitions
 from spark_eos.kafka.offsets import all_group_offsets, committed_offsets
+from spark_eos.spark.dead_letter_columns import with_record
+from spark_eos.spark.session import check_session
 from spark_eos.spark.stream_sources import READ_BY_US
 from spark_eos.spark.unlogged import unlogged
 
@@ -221,6 +223,7 @@ def read_from_offsets(
     options: Mapping[str, str] | None,
     fail_on_data_loss: bool,
     source_client: ClientSettings | None = None,
+    carry_records: bool = False,
     check: Callable[[Wire], None] | None = None,
 ) -> DataFrame:
     """`read_from_group`, with checked settings and a selection under Spark's option names.
@@ -236,11 +239,13 @@ def read_from_offsets(
         options: As in `read_from_group`.
         fail_on_data_loss: As in `read_from_group`.
         source_client: Client settings of the cluster that is read, if it is not the group's.
+        carry_records: As in `read_from_group`.
         check: Called before anything is looked up.
     """
     options = dict(options or {})
     read = source_client or client
     check_source_options(starting_offsets, options, read)
+    check_session(spark)
     with contextlib.ExitStack() as stack:
         wire = stack.enter_context(contextlib.closing(Wire(client)))
         if check is not None:
@@ -265,9 +270,11 @@ def read_from_offsets(
                 READ_BY_US: "true",
             }
         )
-        if include_headers:
+        if include_headers or carry_records:
             reader = reader.option("includeHeaders", "true")
         frame = reader.load()
+    if carry_records:
+        return with_record(frame, include_headers=include_headers)
     return frame.withColumn("source", F.struct("topic", "partition", "offset"))
 
 
@@ -284,6 +291,7 @@ def read_from_group(
     options: Mapping[str, str] | None = None,
     connect_timeout_ms: int = 30_000,
     fail_on_data_loss: bool = True,
+    carry_records: bool = False,
 ) -> DataFrame:
     """Reads source topics as a streaming DataFrame, starting at a group's committed offsets.
 
@@ -311,6 +319,8 @@ def read_from_group(
         connect_timeout_ms: Milliseconds allowed to reach the cluster.
         fail_on_data_loss: Whether the query fails when records were deleted before they were read;
             `write_stream` passes it on to the writer.
+        carry_records: Whether ``source`` carries key, value, headers and timestamp of the record
+            too, for dead letters (``deadLetterTopic``).
 
     Returns:
         The columns of Spark's Kafka source, and ``source``, a struct of ``topic``, ``partition``
@@ -318,7 +328,8 @@ def read_from_group(
 
     Raises:
         ConfigurationError: Not exactly one of subscribe, subscribePattern and assign is given, or
-            another option can't be used as given.
+            another option can't be used as given; or Spark has no Kafka source, or its local
+            workers' Python can't run our tasks.
         UnsupportedPipelineError: An option would split or reorder source partitions.
         TopicNotFoundError: A source topic does not exist.
     """
@@ -333,4 +344,5 @@ def read_from_group(
         include_headers=include_headers,
         options=options,
         fail_on_data_loss=fail_on_data_loss,
+        carry_records=carry_records,
     )

@@ -22,6 +22,7 @@ from spark_eos.errors import CheckpointError
 from spark_eos.kafka.offset_metadata import StagedBatch
 from spark_eos.spark.columns import check_payload, payload
 from spark_eos.spark.connect_files import literal_path
+from spark_eos.spark.dead_letter_columns import check_error_column, staged_columns, staged_names
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.worker.arrow_columns import BUCKET, ROW, staged_batches
 from spark_eos.worker.task import Arrange
@@ -55,6 +56,7 @@ class StagedCopies:
         location: The checkpoint's location, as given to Spark.
         progress_topic: The topic that rows name as their source.
         default_topic: The sink's default topic, if it has one.
+        dead_letters: Whether there is a dead-letter topic, so that errors are staged too.
 
     Attributes:
         number_of_rows: Number of rows of the opened copy.
@@ -67,8 +69,11 @@ class StagedCopies:
         location: str,
         progress_topic: str,
         default_topic: str | None,
+        *,
+        dead_letters: bool = False,
     ) -> None:
         self._runtime = runtime
+        self._dead_letters = dead_letters
         self._location = location.rstrip("/")
         self._progress_topic = progress_topic
         self._default_topic = default_topic
@@ -98,7 +103,7 @@ class StagedCopies:
         Raises:
             UnsupportedPipelineError: A column can't be written.
         """
-        check_payload(frame.schema, self._default_topic)
+        self._check(frame.schema)
         self._frame, self._rows = frame, None
         return self
 
@@ -147,9 +152,15 @@ class StagedCopies:
         )
 
     def _payload(self, frame: DataFrame) -> DataFrame:
+        if self._dead_letters:
+            return frame.select(*staged_columns(frame.schema))
         names = payload(frame.schema)
         # Skipped if possible: a projection costs milliseconds of planning.
         return frame if names == frame.schema.names else frame.select(*names)
+
+    def _check(self, schema: T.StructType) -> None:
+        check_payload(schema, self._default_topic)
+        check_error_column(schema, dead_letters=self._dead_letters)
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -165,8 +176,9 @@ class StagedCopies:
         schema = self._schema(copy.copy)
         if schema is None:
             return False
-        check_payload(schema, self._default_topic)
-        self._rows = self._read(copy.copy, schema).select(*payload(schema), *self._place)
+        self._check(schema)
+        names = staged_names(schema) if self._dead_letters else payload(schema)
+        self._rows = self._read(copy.copy, schema).select(*names, *self._place)
         self.arrange = functools.partial(
             staged_batches,
             progress_topic=self._progress_topic,

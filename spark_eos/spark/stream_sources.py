@@ -60,6 +60,9 @@ def sources_of_plan(plan: Any) -> list[StreamSource]:
 
 def _of_leaf(leaf: Any) -> StreamSource:
     kind = str(leaf.getClass().getSimpleName())
+    if kind == "StreamingRelation":
+        # Of a source that Spark has in its first API, such as files.
+        return StreamSource(str(leaf.dataSource().className()).lower(), {})
     if kind != "StreamingRelationV2":
         return StreamSource(kind, {})
     given = leaf.extraOptions()

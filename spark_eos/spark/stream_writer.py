@@ -9,7 +9,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.spark.asynchronous import ProgressTracking
 from spark_eos.spark.connect import is_connect
+from spark_eos.spark.interrupting import stopping_on_interrupt
 from spark_eos.spark.narrow_plan import remote_relations
 
 BatchFunction = Callable[[DataFrame, int], None]
@@ -26,7 +28,13 @@ class StreamWriters:
         return {"_query": None}
 
     def writer(
-        self, frame: DataFrame, sink: BatchFunction, note_relation: Callable[[str], None]
+        self,
+        frame: DataFrame,
+        sink: BatchFunction,
+        note_relation: Callable[[str], None],
+        check: Callable[[], None],
+        started: Callable[[StreamingQuery], None],
+        tracked: Callable[[DataStreamWriter], ProgressTracking | None],
     ) -> DataStreamWriter:
         """A writer whose foreachBatch function is the sink, and whose ``start`` is guarded.
 
@@ -34,16 +42,33 @@ class StreamWriters:
             frame: The streaming DataFrame.
             sink: Called with each batch.
             note_relation: On Spark Connect, called before each batch with the server's id of it.
+            check: Called at the start if no function of the user's own makes the rows to write.
+            started: Called with the query once it has started.
+            tracked: Decides how Spark tracks the progress of a writer's query.
         """
         writer = frame.writeStream
         if is_connect(frame):
             _note_relations(writer, note_relation)
         writer = writer.foreachBatch(sink)
-        self._guard_start(writer)
+        own = _own_functions(writer)
+        tracking = tracked(writer)
+
+        def prepare() -> None:
+            if not own:
+                check()
+            if tracking is not None:
+                tracking.prepare()
+
+        self._guard_start(writer, prepare, started)
         return writer
 
-    def _guard_start(self, writer: DataStreamWriter) -> None:
-        """Makes ``start`` refuse a second active query of the sink.
+    def _guard_start(
+        self,
+        writer: DataStreamWriter,
+        prepare: Callable[[], None],
+        started: Callable[[StreamingQuery], None],
+    ) -> None:
+        """Makes ``start`` prepare the stream, and refuse a second active query of the sink.
 
         Spark would take it for a new run of the first, because of the common checkpoint, and stop
         the first.
@@ -58,7 +83,9 @@ class StreamWriters:
                     "stop it first, or give the other query a separate sink, with its own "
                     "group_id and checkpoint_location"
                 )
-            self._query = start(*args, **options)
+            prepare()
+            self._query = stopping_on_interrupt(start(*args, **options))
+            started(self._query)
             return self._query
 
         vars(writer)["start"] = start_alone
@@ -78,6 +105,20 @@ class _RelationNoting:
         (relation,) = remote_relations(frame)
         self._note_relation(relation)
         self._function(frame, batch_id)
+
+
+def _own_functions(writer: DataStreamWriter) -> list[BatchFunction]:
+    """Collects what the user gives the writer's foreachBatch from now on."""
+    choose = writer.foreachBatch
+    own: list[BatchFunction] = []
+
+    @functools.wraps(choose)
+    def choose_own(function: BatchFunction) -> DataStreamWriter:
+        own.append(function)
+        return choose(function)
+
+    vars(writer)["foreachBatch"] = choose_own
+    return own
 
 
 def _note_relations(writer: DataStreamWriter, note_relation: Callable[[str], None]) -> None:

@@ -1,6 +1,5 @@
 """A real Kafka broker for tests: one node, ready in about a second, gone when it is closed."""
 
-import logging
 import os
 import signal
 import tempfile
@@ -21,13 +20,13 @@ from spark_eos.testing.broker_properties import (
     Ports,
     broker_properties,
     free_ports,
+    is_free,
     write_properties,
 )
 from spark_eos.testing.broker_remains import Remains
 from spark_eos.testing.broker_security import BrokerSecurity
 
 _Broker = TypeVar("_Broker", bound="EmbeddedKafka")
-_logger = logging.getLogger(__name__)
 KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
 _NEWEST = "4.4.0"
 _BIND_ATTEMPTS = 5
@@ -62,7 +61,8 @@ class EmbeddedKafka:
         start_timeout: Seconds within which a start must succeed.
 
     Raises:
-        BrokerStartError: From `start`: Kafka does not start; the message ends with its log.
+        BrokerStartError: From `start`: Kafka does not start; the message ends with its log, or
+            says that `port` is in use.
         spark_eos.jars.jar_sets.JarError: From `start`: a jar's checksum differs from the lock's.
         spark_eos.jars.ivy.DownloadError: From `start`: the broker's jars could not be downloaded.
         spark_eos.jars.java.JavaError: From `start`: there is no Java 17 or newer.
@@ -144,9 +144,20 @@ class EmbeddedKafka:
         """Start the broker and wait until it is ready; again with the same data and port."""
         if self.is_running:
             raise RuntimeError("The broker is running already")
+        self._start(self._prepared())
+
+    def prepare(self) -> None:
+        """Download the broker's jars and archive its classes, as the first start would do."""
+        self._prepared()
+
+    def _prepared(self) -> BrokerImage:
+        if self._ports is None and self._port is not None and not is_free(self._port):
+            raise BrokerStartError(
+                f"Port {self._port} of {HOST} is in use: choose another one, or none for a free one"
+            )
         image = broker_image(self._jar_set)
         image.archive.train(lambda options: _train(self._jar_set, image, options))
-        self._start(image)
+        return image
 
     def _start(self, image: BrokerImage, options: Sequence[str] = ()) -> None:
         try:
@@ -268,7 +279,6 @@ class EmbeddedKafka:
 
 def _train(jar_set: str, image: BrokerImage, options: Sequence[str]) -> None:
     """Run a broker once through what tests do, so that its JVM can archive the classes it loads."""
-    _logger.info("Preparing %s for quick starts", jar_set)
     broker = EmbeddedKafka(jar_set=jar_set)
     try:
         broker._start(image, options)  # noqa: SLF001

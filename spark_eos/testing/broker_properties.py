@@ -46,6 +46,8 @@ BASE: Mapping[str, str] = {
     "background.threads": "2",
     "group.coordinator.threads": "1",
     "log.cleaner.enable": "false",
+    # A test's records may have any timestamp, and must not be deleted because of it.
+    "log.retention.ms": "-1",
 }
 
 
@@ -87,6 +89,18 @@ def free_ports(
         controller=ports[2],
         secured=dict(zip(secured, ports[3:], strict=True)),
     )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server can listen on a port."""
+    with socket.socket() as listener:
+        # As Java's servers do: connections that have just ended do not count.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def broker_properties(

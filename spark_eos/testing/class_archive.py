@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
+from rich.console import Console
 
 from spark_eos.jars.java import Java
 
@@ -66,6 +67,10 @@ class ClassArchive:
             if self.file.exists() or failed.exists():
                 return
             new = self.file.with_suffix(".new")
+            # Half a minute of silence looks like a program that hangs.
+            Console(stderr=True, highlight=False, soft_wrap=True).print(
+                f"{self.of} are prepared for quick starts, once on this machine: half a minute ..."
+            )
             try:
                 exercise([f"-XX:ArchiveClassesAtExit={new}", _QUIET])
                 new.rename(self.file)

@@ -5,6 +5,7 @@ environment loads this module, so it imports what it needs only on use.
 """
 
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +19,19 @@ _LOG_LINES = 60
 _BROKER = "embedded_kafka"
 
 
+@contextmanager
+def _shown(config: pytest.Config) -> Iterator[None]:
+    """Shows what is written meanwhile: downloads and preparations take long, the first time."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        yield
+        return
+    with capture.global_and_fixture_disabled():
+        yield
+
+
 @pytest.fixture(scope="session")
-def embedded_kafka() -> "Iterator[EmbeddedKafka]":
+def embedded_kafka(request: pytest.FixtureRequest) -> "Iterator[EmbeddedKafka]":
     """A running `EmbeddedKafka`, shared by the whole test run: use a topic per test.
 
     When a test that uses it fails, the report contains the end of the broker's log.
@@ -32,12 +44,15 @@ def embedded_kafka() -> "Iterator[EmbeddedKafka]":
     """
     from spark_eos.testing.broker import EmbeddedKafka  # noqa: PLC0415
 
-    with EmbeddedKafka() as broker:
+    kafka = EmbeddedKafka()
+    with _shown(request.config):
+        kafka.prepare()
+    with kafka as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def spark_eos_session() -> "Iterator[SparkSession]":
+def spark_eos_session(request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
     """A local Spark session with Spark's Kafka source, shared by the whole test run.
 
     Example:
@@ -46,8 +61,10 @@ def spark_eos_session() -> "Iterator[SparkSession]":
             def test_count(spark_eos_session):
                 assert spark_eos_session.range(3).count() == 3
     """
-    from spark_eos.testing.spark import spark_session  # noqa: PLC0415
+    from spark_eos.testing.spark import prepare_quick_start, spark_session  # noqa: PLC0415
 
+    with _shown(request.config):
+        prepare_quick_start()
     session = spark_session("spark-eos-tests", quick_start=True)
     yield session
     session.stop()

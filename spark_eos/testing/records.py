@@ -196,7 +196,9 @@ def _arguments(row: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
+def _bytes(value: str | bytes | bytearray | None) -> bytes | None:
+    if isinstance(value, bytearray):  # rows of Spark 4.0 have binary columns so
+        return bytes(value)
     return value.encode() if isinstance(value, str) else value
 
 

@@ -54,6 +54,18 @@ def spark_session(
     return builder.config(map=dict(settings)).getOrCreate()
 
 
+def prepare_quick_start() -> None:
+    """Download the Kafka source's jars and archive Spark's classes, as the first session would do.
+
+    Raises:
+        spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
+        spark_eos.jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
+        spark_eos.jars.java.JavaError: There is no Java 17 or newer.
+    """
+    spark_kafka_jars()
+    quick_start_options()
+
+
 def prepare_environment() -> None:
     """Set what Spark takes only from the environment, for this process and its children."""
     # Otherwise workers would run whatever python3 is first on PATH.

@@ -1,9 +1,11 @@
 """An independent verifier: it judges a query by its topics alone.
 
 `verify` judges the output by the input, record by record; `compare` by what the user expects.
-It shares no code with the writing side, so it can't repeat a mistake made there.
+It shares no code with the writing side but the names of a dead letter's headers, so it can't repeat
+a mistake made there.
 """
 
+import spark_eos.client  # noqa: F401 - before kafka-python, which it imports quietly
 from spark_eos.errors import VerificationError
 from spark_eos.verify.comparing import compare
 from spark_eos.verify.comparison import Comparison, Difference, Differences, RowExample

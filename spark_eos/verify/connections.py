@@ -1,6 +1,5 @@
 """Connections by kafka-python: a route to the brokers that does not involve librdkafka."""
 
-import logging
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
@@ -10,9 +9,6 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from spark_eos.client.connections import ConnectionManager
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
-
-# The user sees a failure as one error; without a handler Python would print every attempt.
-logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 _PASSING: Final = (
     kafka_errors.NodeNotReadyError,

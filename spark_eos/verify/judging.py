@@ -20,6 +20,8 @@ class Evidence:
 
     Attributes:
         by_position: Whether the ledger's ids are positions.
+        at_most_once_each: Whether inputs may have no output.
+        expects_numbers: Whether inputs say how many outputs they have.
         isolation_level: Isolation level at which the outputs were read.
         group_id: The group, if one was given.
         committed: The group's offsets, read after the outputs, by input place.
@@ -31,6 +33,8 @@ class Evidence:
     """
 
     by_position: bool
+    at_most_once_each: bool
+    expects_numbers: bool
     isolation_level: str
     group_id: str | None
     committed: Mapping[int, int]
@@ -80,7 +84,7 @@ class _Judge:
             found[Kind.UNPROCESSED] = self._unprocessed()
         phantoms_unsure = self._phantoms_unsure()
         unjudged = {
-            _OUTPUTS_REMOVED: ledger.count("unsure"),
+            _OUTPUTS_REMOVED: 0 if evidence.at_most_once_each else ledger.count("unsure"),
             _INPUTS_REMOVED: ledger.count("unmatched") if phantoms_unsure else 0,
         }
         return Findings(
@@ -251,6 +255,32 @@ class _Judge:
             )
             if removed:
                 yield f"retention removed {removed:,} input offsets before they were processed"
+        yield from self._notes_on_numbers()
+
+    def _notes_on_numbers(self) -> Iterator[str]:
+        """What a query that filters or explodes has done, and how to say that it may."""
+        ledger, evidence = self._ledger, self._evidence
+        if evidence.at_most_once_each:
+            missing = ledger.total("missing WHERE NOT visible") - ledger.total("lost")
+            if missing:
+                yield (
+                    f"{missing:,} processed inputs have no output, which --at-most-once-each "
+                    "allows: whether the query should have written them is not judged"
+                )
+        elif (never := ledger.total("lost WHERE NOT fate AND NOT visible")) and (
+            not evidence.expects_numbers
+        ):
+            yield (
+                f"{never:,} processed inputs were never written, in no transaction. If the query "
+                "filters, they may have been left out on purpose: --at-most-once-each lets inputs "
+                "be missing, but none be written twice; --expect-header says how many outputs each "
+                "has"
+            )
+        if not evidence.expects_numbers and ledger.count("duplicates"):
+            yield (
+                "inputs have several outputs. If the query makes more than one of a record, let a "
+                "header of the input say how many (--expect-header)"
+            )
 
     def _name(self, id_: object) -> bytes | None:
         return id_ if isinstance(id_, bytes) else None

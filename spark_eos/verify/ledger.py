@@ -64,7 +64,7 @@ _GONE: Final = f"""EXISTS (
 
 _MISSING: Final = """
 CREATE VIEW missing AS
-    SELECT id, source, due - visible AS number FROM odd WHERE visible < due"""
+    SELECT id, source, due - visible AS number, visible FROM odd WHERE visible < due"""
 _UNSURE_VIEW: Final = f"""
 CREATE VIEW unsure AS SELECT * FROM missing WHERE {_UNSURE}"""
 _LOST: Final = f"""
@@ -74,6 +74,8 @@ CREATE VIEW lost AS
         SELECT id, MAX(fate) AS fate, MIN(position) AS position FROM attempts GROUP BY id
     ) AS a USING (id)
     WHERE NOT {_UNSURE}"""
+# Where inputs may have no output: only those whose outputs the query has tried to write.
+_LOST_AFTER_ATTEMPTS: Final = f"{_LOST} AND a.fate IS NOT NULL AND NOT m.visible"
 _DUPLICATES: Final = """
 CREATE VIEW duplicates AS
     SELECT id, source, first, last, visible - expected AS number, visible, expected
@@ -144,12 +146,19 @@ class Ledger(Database):
         )
         return {place: (low, last + 1) for place, low, last in found}
 
-    def match(self, lows: Mapping[int, int], unsure: Mapping[int, int]) -> None:
+    def match(
+        self,
+        lows: Mapping[int, int],
+        unsure: Mapping[int, int],
+        *,
+        at_most_once_each: bool = False,
+    ) -> None:
         """Matches all records; creates the views that `count` and `rows` read.
 
         Args:
             lows: First existing offset, by input place.
             unsure: Offset below which retention may have removed outputs, by input place.
+            at_most_once_each: Whether inputs may have no output, or fewer than expected.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
@@ -163,7 +172,7 @@ class Ledger(Database):
             _EXPOSED,
             _MISSING,
             _UNSURE_VIEW,
-            _LOST,
+            _LOST_AFTER_ATTEMPTS if at_most_once_each else _LOST,
             _DUPLICATES,
             _AHEAD,
             _UNMATCHED,

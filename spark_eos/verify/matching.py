@@ -1,10 +1,12 @@
 """How output records are matched with input records, and the ledger's rows of both."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import Message
 
+from spark_eos.client.letter_headers import read_letter_headers
 from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.ledger import AHEAD, DONE, DUE, Id, InputRow, OutputRow
 from spark_eos.verify.places import OFFSETS, SHIFT, Places
@@ -20,6 +22,8 @@ class Matching:
         header: Header with the same value in input and output.
         key: Whether the key is the same in input and output.
         expect_header: Input header that holds the number of outputs expected of the record.
+        dead_letter_topics: Outputs that hold dead letters, whose headers tell their position.
+        at_most_once_each: Whether a record may have fewer outputs than expected, or none.
 
     Raises:
         ConfigurationError: None or several of the first three are given, or a name is empty.
@@ -29,6 +33,8 @@ class Matching:
     header: str | None = None
     key: bool = False
     expect_header: str | None = None
+    dead_letter_topics: Collection[str] = ()
+    at_most_once_each: bool = False
 
     def __post_init__(self) -> None:
         if (self.position_header is not None) + (self.header is not None) + self.key != 1:
@@ -54,6 +60,14 @@ class Matching:
 def _header(message: Message, name: str) -> bytes | None:
     """Returns the value of a header; the last one if there are several."""
     return dict(message.headers() or ()).get(name)  # type: ignore[return-value]
+
+
+def _letter_position(message: Message) -> bytes | None:
+    """The source position of a dead letter, as its headers tell it in one of three styles."""
+    headers: Any = message.headers() or ()
+    told = read_letter_headers(headers).told
+    parts = [told.get(name, b"") for name in ("topic", "partition", "offset")]
+    return b":".join(parts) if all(parts) else None
 
 
 class Progress:
@@ -136,6 +150,12 @@ class Outputs:
         self._matching = matching
         self._header = matching.position_header
         self._name = matching.name()
+        # Dead letters tell their source's position in headers of their own.
+        self._letters = {
+            place
+            for place in places.outputs
+            if places.partition(place)[0] in matching.dead_letter_topics
+        }
         self._bases = {places.name(place).encode(): place << SHIFT for place in places.inputs}
         # By output place: the highest source position so far, by input place.
         self._highest: dict[int, dict[int, int]] = {place: {} for place in places.outputs}
@@ -164,7 +184,8 @@ class Outputs:
         rows: list[OutputRow] = []
         strays: list[tuple[int, bytes | None]] = []
         for at, message in batch:
-            value = _header(message, header)
+            letter = at >> SHIFT in self._letters
+            value = _letter_position(message) if letter else _header(message, header)
             partition, _, offset = (value or b"").rpartition(b":")
             base = bases.get(partition)
             number = int(offset) if base is not None and offset.isdigit() else OFFSETS + 1

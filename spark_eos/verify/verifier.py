@@ -36,10 +36,12 @@ def verify(
     header: str | None = None,
     key: bool = False,
     expect_header: str | None = None,
+    dead_letter_topics: Sequence[str] = (),
     group_id: str | None = None,
     prefix: str | None = None,
     isolation_level: str = "read_committed",
     complete: bool = False,
+    at_most_once_each: bool = False,
     timeout: float = 30.0,
     examples: int = 5,
     watch: Watch | None = None,
@@ -61,12 +63,17 @@ def verify(
         key: Whether to match by the key, the same in input and output.
         expect_header: Input header that holds the number of outputs expected of the record, for
             queries that filter (0) or explode (n). Without it, one output of each is expected.
+        dead_letter_topics: Further outputs, which hold dead letters: each input record is to be
+            output or dead letter. By position, their own headers tell it.
         group_id: Consumer group to which the query commits its offsets. Without it, all input is
             expected to be processed.
         prefix: Also report open transactions of transactional ids that begin with this.
         isolation_level: Isolation level at which to read the outputs; ``read_uncommitted`` shows
             what such a consumer is exposed to. Inputs are always read with ``read_committed``.
         complete: Whether input that the group has not yet processed counts as an anomaly.
+        at_most_once_each: Whether input records may have no output, for queries that filter; with
+            ``expect_header``, fewer than it says. Lost is then only what an aborted or open
+            transaction held and no other one wrote.
         timeout: Seconds to wait for open transactions to end, and for each answer.
         examples: Maximum number of examples of each anomaly.
         watch: Called often with the current step, how much of it is done and how much there is.
@@ -95,7 +102,15 @@ def verify(
     """
     settings = ClientSettings(kafka)
     source_settings = None if source_kafka is None else _source_settings(source_kafka)
-    matching = Matching(position_header, header, key, expect_header)
+    matching = Matching(
+        position_header,
+        header,
+        key,
+        expect_header,
+        frozenset(dead_letter_topics),
+        at_most_once_each,
+    )
+    outputs = outputs if isinstance(outputs, str) else [*outputs, *dead_letter_topics]
     _check(inputs, outputs, group_id, isolation_level, timeout, apart=source_kafka is not None)
     try:
         with ExitStack() as stack:
@@ -225,12 +240,15 @@ class _Verification:
         input_lows = source.lows(places, places.inputs)
         # 7. Match inputs and outputs.
         self._watch("Matching", 0, 1)
-        ledger.match(input_lows, self._unsure(output_lows, rows))
+        at_most = self._matching.at_most_once_each
+        ledger.match(input_lows, self._unsure(output_lows, rows), at_most_once_each=at_most)
         # 8. Find out why outputs are missing.
-        if ledger.count("lost"):
+        if ledger.count("missing"):
             self._read_attempts()
         return Evidence(
             by_position=self._matching.by_position,
+            at_most_once_each=at_most,
+            expects_numbers=self._matching.expect_header is not None,
             isolation_level=isolation_level,
             group_id=group_id,
             committed=after.committed,

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eos.worker.dead_letters import ERROR, RECORD
 from spark_eos.worker.records import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
 
 _SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURCE_OFFSET}
-_AS_THEY_ARE = ("topic", "partition", "headers")
+_AS_THEY_ARE = ("topic", "partition", "headers", ERROR, RECORD)
 BUCKET = "bucket"
 """The column with the number of a staged row's file."""
 ROW = "row"

@@ -53,6 +53,9 @@ class TransactionalProducer:
         settings: The writer's settings.
         wire: The producer's own connections.
         topics: Cached target topics, kept from one clean commit to the next.
+        absent_topics: Topics that did not exist after max_block_ms, so that dead letters do not
+            wait for them again.
+        refused_sizes: The size from which on a topic last refused records, by topic.
     """
 
     def __init__(self, settings: WriterSettings) -> None:
@@ -63,6 +66,8 @@ class TransactionalProducer:
             max_block_ms=settings.max_block_ms,
             max_idle_ms=settings.metadata_max_idle_ms,
         )
+        self.absent_topics: set[str] = set()
+        self.refused_sizes: dict[str, int] = {}
         self._slot: Slot | None = None
         self._producer: Any = None
         self._identity: ProducerIdAndEpoch | None = None

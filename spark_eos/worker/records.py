@@ -1,6 +1,6 @@
 """A task's Arrow batches as source rows and Kafka records; without I/O."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -144,7 +144,10 @@ def target_topics(found: SourceRows, default: str | None) -> list[str | None]:
 
 
 def produce_arguments(
-    found: SourceRows, topics: list[str | None], on_delivery: Any
+    found: SourceRows,
+    topics: list[str | None],
+    on_delivery: Any,
+    without: Collection[int] = (),
 ) -> Iterator[tuple[Any, ...]]:
     """Positional arguments of ``Producer.produce`` for each row.
 
@@ -155,6 +158,7 @@ def produce_arguments(
         found: The rows.
         topics: Each row's target topic.
         on_delivery: Called with each record's error, or None, and the message.
+        without: Rows whose headers are not looked at, since other arguments take their place.
 
     Raises:
         RowError: A header is null or has no key.
@@ -176,7 +180,14 @@ def produce_arguments(
             repeat(0) if timestamps is None else [0 if t is None else t for t in timestamps]
         )
     if headers is not None:
-        columns.append([_header_pairs(found, n, row) for n, row in enumerate(headers)])
+        columns.append(
+            [
+                None if n in without else _header_pairs(found, n, row)
+                for n, row in enumerate(headers)
+            ]
+            if without
+            else [_header_pairs(found, n, row) for n, row in enumerate(headers)]
+        )
     return zip(*columns, strict=False)
 
 
@@ -189,6 +200,23 @@ def _header_pairs(
             raise RowError(f"{found.position(row)}: a header is null or has no key")
         pairs.append((header["key"], header["value"]))
     return pairs or None
+
+
+def message_contents(
+    found: SourceRows,
+) -> Iterator[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]]:
+    """Key, value, headers and timestamp (ms; 0 if null) of the record that each row makes.
+
+    Headers that are null or have no key are left out.
+    """
+    count = found.rows.num_rows
+    keys, values, headers, timestamps = (
+        _values(found.rows, name) or [None] * count
+        for name in ("key", "value", "headers", "timestamp")
+    )
+    for key, value, own, timestamp in zip(keys, values, headers, timestamps, strict=True):
+        pairs = [(h["key"], h["value"]) for h in own or () if h and h["key"] is not None]
+        yield key, value, pairs, timestamp or 0
 
 
 def find_record(found: SourceRows, key: bytes | None, value: bytes | None) -> int | None:

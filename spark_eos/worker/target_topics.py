@@ -1,6 +1,6 @@
 """The topics that a transaction writes to: they must exist, and must not change meanwhile."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from spark_eos.acls import Operation
 from spark_eos.errors import SparkEosError
@@ -10,17 +10,28 @@ from spark_eos.worker.librdkafka_errors import TransactionError, is_transient
 from spark_eos.worker.records import SourceRows
 
 
+class WaitAheadError(Exception):
+    """Topics have to be waited for: an open transaction should be ended before."""
+
+
 class TargetTopics:
     """Target topics of the open transaction, as they were when it first wrote to them.
 
     Args:
         cache: The producer's cached topics.
         sources: The topics that the query reads, which it may not write.
+        absent: Topics that did not exist in earlier tasks; updated in place.
     """
 
-    def __init__(self, cache: TopicCache, sources: Collection[str]) -> None:
+    def __init__(
+        self, cache: TopicCache, sources: Collection[str], absent: set[str] | None = None
+    ) -> None:
         self._cache = cache
         self._sources = sources
+        self._absent: set[str] = set() if absent is None else absent
+        self._missing: dict[str | None, str] = {
+            None: "the row names no topic and the sink has no default (topic=)"
+        }
         self._seen: dict[str, TopicInfo] = {}
 
     def look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
@@ -60,6 +71,112 @@ class TargetTopics:
         except SparkEosError as error:
             raise cluster_failure("looking up target topics", error) from error
 
+    # For dead letters -------------------------------------------------------------------------
+
+    def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
+        """Why topics can't be written to that do not exist, by topic; for None too.
+
+        Waits for a topic that does not exist only once in this process; each later task looks
+        whether it exists now.
+
+        Raises:
+            TransactionError: The cluster does not answer, or does not allow to write.
+        """
+        new = {name for name in names if name is not None} - self._missing.keys() - {*self._sources}
+        try:
+            before = new & self._absent
+            if before:
+                self._note_missing(before - self._cache.look(before, Operation.WRITE).keys(), "")
+                self._absent -= before - self._missing.keys()
+                new -= self._missing.keys()
+            while new:
+                try:
+                    self._cache.get(new, Operation.WRITE)
+                    break
+                except MissingTopicsError as error:
+                    self._absent.update(error.names)
+                    self._note_missing(error.names, f" ({error.reason})")
+                    new -= set(error.names)
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+        return {name: why for name, why in self._missing.items() if name in names}
+
+    def check_known(self, names: Collection[str | None]) -> None:
+        """Checks that `missing` does not have to wait.
+
+        Raises:
+            WaitAheadError: It has to.
+            TransactionError: The cluster does not answer, or does not allow to write.
+        """
+        new = {name for name in names if name is not None} - self._missing.keys() - {*self._sources}
+        new = self._cache.to_ask_for(new - self._absent)
+        try:
+            if new and new - self._cache.look(new, Operation.WRITE).keys():
+                raise WaitAheadError
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+
+    def looked_up(self, names: Collection[str | None]) -> set[str]:
+        """Those of the topics that are known to exist, without asking again."""
+        found = {name for name in names if name is not None and name in self._cache}
+        return found - self._missing.keys()
+
+    def check_awaited(self, wanted: Mapping[str, int]) -> None:
+        """Checks that `partitions` does not have to wait.
+
+        Raises:
+            WaitAheadError: It has to.
+        """
+        if any(_of_partitions(name) not in self._absent for name in wanted):
+            raise WaitAheadError
+
+    def _note_missing(self, names: Collection[str], why: str) -> None:
+        for name in names:
+            self._missing[name] = f"topic {name!r} does not exist{why}"
+
+    def partitions(
+        self, names: Collection[str | None], wanted: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Numbers of partitions of the topics that exist.
+
+        Args:
+            names: The topics' names.
+            wanted: Numbers of partitions to wait for, by topic: once for each topic in this
+                process, and at most max_block_ms. Others are asked for without waiting.
+
+        Raises:
+            TransactionError: The cluster does not answer.
+        """
+        known = {n for n in names if n is not None} - self._missing.keys() - {*self._sources}
+        wanted = wanted or {}
+        new = {n: number for n, number in wanted.items() if _of_partitions(n) not in self._absent}
+        try:
+            if new:
+                self._cache.wait_for_partitions(new, Operation.WRITE)
+                self._absent.update(map(_of_partitions, new))
+            look = self._cache.refresh if wanted else self._cache.get
+            return {n: t.partitions for n, t in look(known, Operation.WRITE).items()}
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+
+    def letter_partitions(self, topic: str) -> int:
+        """The number of partitions of the dead-letter topic, which is written to from now on.
+
+        Raises:
+            TransactionError: It does not exist, or the cluster does not answer or allow it.
+        """
+        try:
+            found = self._cache.get([topic], Operation.WRITE)
+        except MissingTopicsError as error:
+            raise TransactionError(
+                f"dead_letter_topic {topic!r} does not exist; create it first ({error.reason})",
+                again=False,
+            ) from error
+        except SparkEosError as error:
+            raise cluster_failure("looking up the dead-letter topic", error) from error
+        self.add(found)
+        return found[topic].partitions
+
     def clear(self) -> None:
         """Forgets the topics of the last transaction."""
         self._seen = {}
@@ -86,6 +203,11 @@ class TargetTopics:
                 raise TransactionError(
                     f"target topic {name!r} {what}: it was {before} and is {now[name]}", again=True
                 )
+
+
+def _of_partitions(topic: str) -> str:
+    """The entry for partitions that a topic did not get in time; no topic has such a name."""
+    return f"{topic}/"
 
 
 def cluster_failure(what: str, error: SparkEosError) -> TransactionError:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_eos.batch import task_report
+from spark_eos.batch.dead_letters import DeadLetterTally
 from spark_eos.batch.plan import BatchPlan
 from spark_eos.batch.task_report import Counters, PartitionOutcome, report_batch
 from spark_eos.batch.writer_settings import WriterSettings
@@ -19,6 +20,7 @@ from spark_eos.worker.arrow_columns import writable_batches
 from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import RowError, SourceRows, source_rows
+from spark_eos.worker.target_topics import WaitAheadError
 from spark_eos.worker.transaction import Transactions
 from spark_eos.worker.worker_tuning import reduce_task_overhead
 
@@ -99,6 +101,10 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     return report_batch(task_report.DEFERRED, reason, Counters(), outcomes)
 
 
+class _OverLimitError(Exception):
+    """There are more dead letters than this round allows the task."""
+
+
 class _TaskWriter:
     def __init__(
         self, settings: WriterSettings, plan: BatchPlan, producer: TransactionalProducer
@@ -115,6 +121,9 @@ class _TaskWriter:
         self._held: SourceRows | None = None
         self._status = task_report.WRITTEN
         self._reason: str | None = None
+        # Dead letters: committed, and those of a transaction that had too many.
+        self._dead = DeadLetterTally()
+        self._dead_over_limit = DeadLetterTally()
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
@@ -128,7 +137,16 @@ class _TaskWriter:
         except BaseException:
             self._transactions.abort()
             raise
-        return report_batch(self._status, self._reason, self._transactions.counters, self._outcomes)
+        finally:
+            self._transactions.close()
+        return report_batch(
+            self._status,
+            self._reason,
+            self._transactions.counters,
+            self._outcomes,
+            self._dead,
+            self._dead_over_limit,
+        )
 
     def _is_due(self) -> bool:
         """Whether the open transaction must end before more rows arrive."""
@@ -203,23 +221,66 @@ class _TaskWriter:
             if self._status != task_report.WRITTEN:
                 return
         try:
-            transactions.add(part)
+            try:
+                transactions.add(part, wait=not transactions.open or self._goes_on(part))
+            except WaitAheadError:
+                # It must not grow old meanwhile.
+                self._commit()
+                if self._status != task_report.WRITTEN:
+                    return
+                transactions.add(part)
         except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
             self._fail(error, part.position(0))
         else:
             self._pending[partition] = self._pending.get(partition, 0) + part.rows.num_rows
+            try:
+                self._check_dead_letters()
+            except _OverLimitError as error:
+                self._stop_over_limit(error)
+
+    def _check_dead_letters(self) -> None:
+        """Checks the open transaction's dead letters.
+
+        Raises:
+            _OverLimitError: They are more than this round allows the task.
+        """
+        letters = self._transactions.letters
+        if letters is None or not letters.tally.total:
+            return
+        allowed = sum(self._plan[p].max_dead_letters for p in self._seen if p in self._plan)
+        wanted = self._dead.total + letters.tally.total
+        if wanted > allowed:
+            raise _OverLimitError(f"{wanted} dead letters are more than this round's {allowed}")
+
+    def _stop_over_limit(self, error: "_OverLimitError") -> None:
+        letters = self._transactions.letters
+        assert letters is not None  # noqa: S101 - there would be no such error
+        self._dead_over_limit = letters.tally
+        wanting = [self._outcomes[partition] for partition in letters.by_partition]
+        self._stop(task_report.AFTER_OVER_LIMIT, str(error))
+        for outcome in wanting:
+            outcome.status, outcome.reason = task_report.OVER_LIMIT, self._reason
 
     def _commit(self) -> None:
         offsets = dict(self._transactions.offsets)
         try:
-            self._transactions.commit()
+            self._transactions.commit(self._check_dead_letters)
+        except _OverLimitError as error:
+            self._stop_over_limit(error)
+            return
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error, "the end of a transaction")
             return
+        letters = self._transactions.letters
+        dead = {} if letters is None else letters.by_partition
         for partition, rows in self._pending.items():
             outcome = self._outcomes[partition]
-            outcome.rows += rows
+            outcome.rows += rows - dead.get(partition, 0)
+            outcome.dead_letters += dead.get(partition, 0)
             outcome.next_offset = offsets[partition]
+        if letters is not None:
+            self._dead.include(letters.tally)
+            letters.begin()
         self._pending.clear()
 
     def _fail(self, error: Exception, where: str) -> None:
@@ -267,5 +328,5 @@ class _TaskWriter:
         outcome.status, outcome.reason = task_report.MISPLACED, self._reason
 
     def _leave_out(self, outcome: PartitionOutcome) -> None:
-        if outcome.status != task_report.MISPLACED:
+        if outcome.status not in (task_report.MISPLACED, task_report.OVER_LIMIT):
             outcome.status, outcome.reason = self._status, self._reason

@@ -8,7 +8,7 @@ import contextlib
 import enum
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from spark_eos.acls import query_acls
@@ -25,9 +25,12 @@ from spark_eos.kafka.transactions import (
     OffsetCommitAnswer,
     txn_offset_commit,
 )
+from spark_eos.worker.letter_maker import LetterMaker
 from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import SourceRows, target_topics
+from spark_eos.worker.refusals import Refusals
+from spark_eos.worker.refused_rows import RefusedRows
 from spark_eos.worker.target_topics import TargetTopics, cluster_failure
 
 Offsets = dict[tuple[str, int], int]
@@ -66,6 +69,7 @@ class Transactions:
 
     Attributes:
         counters: What the transactions took, for the task's report.
+        letters: The dead letters of the open transaction; None without a topic for them.
     """
 
     def __init__(
@@ -82,7 +86,14 @@ class Transactions:
         self._began = 0.0
         # Topics that may not be written: where the source is another cluster's, its topics may.
         read = {topic for topic, _ in map(self._progress, plan)}
-        self._targets = TargetTopics(producer.topics, read)
+        self._targets = TargetTopics(producer.topics, read, producer.absent_topics)
+        refusals = Refusals(_compression(settings), producer.refused_sizes)
+        self._refused_rows = RefusedRows(producer, settings, refusals)
+        self.letters = (
+            None
+            if settings.dead_letters is None
+            else LetterMaker(settings, settings.dead_letters, self._targets, refusals)
+        )
         self.counters = Counters()
 
     def _become(self, state: State) -> None:
@@ -113,21 +124,38 @@ class Transactions:
     def _age(self) -> float:
         return time.monotonic() - self._began
 
-    def add(self, found: SourceRows) -> None:
+    def add(self, found: SourceRows, *, wait: bool = True) -> None:
         """Adds rows to the open transaction, or begins one.
+
+        Args:
+            found: The rows.
+            wait: Whether to wait for missing topics that may become dead letters' reason.
 
         Raises:
             TransactionError: They can't be written; the caller aborts.
+            WaitAheadError: Topics are missing, and ``wait`` is False; nothing was added.
         """
         started = time.monotonic()
+        if self.letters is None:
+            self._add(found)
+        else:
+            if not wait:
+                self.letters.check_without_waiting(
+                    found, target_topics(found, self._settings.topic)
+                )
+            if not self.open:
+                self._refused_rows.parts = []
+            self._refused_rows.parts.append(found)
+            self._without_refused(lambda: self._add(found), self._add_parts)
+        self.counters.bytes += found.rows.nbytes
+        self.counters.produce_ms += (time.monotonic() - started) * 1000
+
+    def _add(self, found: SourceRows) -> None:
         topics = target_topics(found, self._settings.topic)
+        faults = {} if self.letters is None else self.letters.judge(found, topics)
         targets = self._targets.look_up(found, topics)
         if not self.open:
-            self._producer.begin()
-            self._become(State.OPEN)
-            self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
-            self._targets.clear()
-            self._began = time.monotonic()
+            self._begin()
         self._targets.add(targets)
         self._firsts.setdefault((found.topic, found.partition), found.first_offset)
         self._offsets[found.topic, found.partition] = found.last_offset + 1
@@ -135,10 +163,32 @@ class Transactions:
         self._bytes += found.rows.nbytes
         with self._in_time():
             records = self._producer.records
-            records.produce(found, topics, self._targets.check)
+            letters = None
+            if self.letters is not None:
+                letters = self.letters.letters(found, faults, records.on_delivery(found))
+            records.produce(found, topics, self._targets.check, letters)
             records.wait_while(self._has_backlog, self._targets.check)
-        self.counters.bytes += found.rows.nbytes
-        self.counters.produce_ms += (time.monotonic() - started) * 1000
+
+    def _begin(self) -> None:
+        self._producer.begin()
+        self._become(State.OPEN)
+        self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
+        self._targets.clear()
+        if self.letters is not None:
+            self.letters.begin()
+        self._began = time.monotonic()
+
+    def _without_refused(self, action: Callable[[], None], again: Callable[[], None]) -> None:
+        self._refused_rows.without(action, again, self._give_up)
+
+    def _add_parts(self) -> None:
+        for part in self._refused_rows.parts:
+            self._add(part)
+
+    def _give_up(self) -> None:
+        if self._state is not State.NONE:
+            self._become(State.NONE)
+        self._producer.drop()
 
     def _progress(self, partition: tuple[str, int]) -> tuple[str, int]:
         """The partition whose offset in the group is the progress of a source partition."""
@@ -157,23 +207,30 @@ class Transactions:
         known = {topic: id_ for topic, id_ in self._topic_ids().items() if topic in names}
         source_topics(self._producer.topics, known, known, self._settings.group_id)
 
-    def commit(self) -> None:
+    def commit(self, check: Callable[[], None] | None = None) -> None:
         """Commits the open transaction: its rows and their source offsets, or neither.
+
+        Args:
+            check: Called when all dead letters are known, before anything is committed; what it
+                raises is raised, and nothing is.
 
         Raises:
             TransactionError: It is not committed, or its outcome is unknown. The producer is
                 fenced and closed.
         """
-        deadline = Deadline(self._settings.transaction_timeout_ms / 1000, "transaction_timeout_ms")
         self._become(State.COMMITTING)
         counters, clock = self.counters, time.monotonic
         try:
             # 1. Every record is acknowledged, none has failed.
             started = clock()
-            with self._in_time():
-                before_abort = self._before_the_broker_aborts(deadline)
-                self._producer.records.flush(before_abort, self._targets.check)
+            if self.letters is None:
+                self._flush()
+            else:
+                self._without_refused(self._flush, self._flush_again)
+            if check is not None:
+                check()
             flushed = clock()
+            deadline = self._deadline()
             if flushed - self._began >= _LONG:
                 # Rows in a topic that has been deleted must not count as written.
                 self._targets.check()
@@ -187,13 +244,26 @@ class Transactions:
             counters.offsets_ms += (sent - flushed) * 1000
             counters.commit_ms += (clock() - sent) * 1000
         except BaseException:
-            self._become(State.NONE)
-            self._producer.drop()
+            self._give_up()
             raise
         self._become(State.NONE)
+        self._refused_rows.parts = []
         counters.transactions += 1
         if not self._producer.clean():
             self._producer.drop()
+
+    def _flush(self) -> None:
+        with self._in_time():
+            before_abort = self._before_the_broker_aborts(self._deadline())
+            self._producer.records.flush(before_abort, self._targets.check)
+
+    def _flush_again(self) -> None:
+        self._add_parts()
+        self._become(State.COMMITTING)
+        self._flush()
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._settings.transaction_timeout_ms / 1000, "transaction_timeout_ms")
 
     def _send_offsets(self, deadline: Deadline) -> None:
         by_member: dict[MemberIdentity, Offsets] = {}
@@ -308,6 +378,17 @@ class Transactions:
 
     def abort(self) -> None:
         """Aborts the open transaction, if there is one; nothing of it becomes visible."""
+        self._refused_rows.parts = []
         if self.open:
-            self._become(State.NONE)
-            self._producer.drop()
+            self._give_up()
+
+    def close(self) -> None:
+        """Closes what the dead letters have opened; the producer stays open."""
+        if self.letters is not None:
+            self.letters.close()
+
+
+def _compression(settings: WriterSettings) -> str | None:
+    client = settings.client.for_producer("", settings.transaction_timeout_ms)
+    found = client.get("compression.type", client.get("compression.codec"))
+    return None if found is None else str(found)

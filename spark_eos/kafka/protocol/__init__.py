@@ -6,6 +6,7 @@ TxnOffsetCommit 0-6 (KIP-447, KIP-1319), ConsumerGroupHeartbeat 0-1 and Consumer
 
 import sys
 import types
+import warnings
 from typing import Any
 
 from kafka.protocol.api_message import ApiMessage
@@ -15,7 +16,10 @@ def _message(name: str) -> Any:
     def body(namespace: dict[str, Any]) -> None:
         namespace["__module__"] = __name__
 
-    return types.new_class(name, (ApiMessage,), {"load_json": sys.modules[__name__]}, body)
+    with warnings.catch_warnings():
+        # kafka-python reads the schema in a deprecated way.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return types.new_class(name, (ApiMessage,), {"load_json": sys.modules[__name__]}, body)
 
 
 # Commits offsets inside an open transaction; topic names up to v5, topic ids from v6.

@@ -1,25 +1,28 @@
-"""A query's status as tables for a terminal of 100 columns or more."""
+"""A query's status as tables, for a terminal or a notebook."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from spark_eos.admin.fitting_table import FittingTable
 from spark_eos.admin.mirrored_progress import MirroredPartition
 from spark_eos.admin.staged_status import StagedStatus
-from spark_eos.admin.status import ClusterStatus, PartitionStatus, Status
+from spark_eos.client.html_tables import html_line
 from spark_eos.client.printable import printable
 from spark_eos.kafka.cluster import by_topic
 from spark_eos.kafka.groups import DescribedMember
 from spark_eos.kafka.open_transactions import OpenTransaction
 
+if TYPE_CHECKING:  # Which shows itself with these tables.
+    from spark_eos.admin.status import ClusterStatus, PartitionStatus, Status
+
 _UNKNOWN = "-"
 
 
-def status_tables(status: Status) -> RenderableType:
+def status_tables(status: "Status") -> Group:
     """Returns all tables, most important first, separated by empty lines."""
     parts: list[RenderableType] = [_headline(status)]
     if status.group.members:
@@ -37,6 +40,21 @@ def status_tables(status: Status) -> RenderableType:
     return Group(parts[0], *(piece for part in parts[1:] for piece in (Text(), part)))
 
 
+def status_html(status: "Status") -> str:
+    """Returns the same tables as HTML."""
+    return "".join(_html(status_tables(status)))
+
+
+def _html(tables: Group) -> Iterator[str]:
+    for part in tables.renderables:
+        if isinstance(part, Group):
+            yield from _html(part)
+        elif isinstance(part, FittingTable):
+            yield part._repr_html_()
+        elif isinstance(part, Text) and part.plain:
+            yield html_line(part.plain)
+
+
 def count(number: int, noun: str) -> str:
     """Returns a number with its noun: ``1 member``, ``1,200 members``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -47,7 +65,7 @@ def host(member: DescribedMember) -> str:
     return printable(member.client_host.removeprefix("/"))
 
 
-def _open(status: Status) -> Text:
+def _open(status: "Status") -> Text:
     text = Text(f"{count(len(status.transactions), 'open transaction')}", style="bold")
     if not status.group.members:
         text.append(
@@ -57,13 +75,13 @@ def _open(status: Status) -> Text:
     return text
 
 
-def _none_open(status: Status) -> str:
+def _none_open(status: "Status") -> str:
     return f"No open transactions of prefix {status.prefix} and group {status.group_id}."
 
 
-def transactions(found: Iterable[OpenTransaction], now: float) -> Table:
+def transactions(found: Iterable[OpenTransaction], now: float) -> FittingTable:
     """Returns a table of open transactions, with their ages at ``now`` (seconds since 1970)."""
-    table = _table("transactional id", "state", "age>", "timeout>", "in")
+    table = FittingTable("transactional id", "state", "age>", "timeout>", "in")
     for one in found:
         age = one.age(now)
         _row(
@@ -101,7 +119,7 @@ def ranges(partitions: Iterable[tuple[str, int]]) -> str:
     return "; ".join(found)
 
 
-def _headline(status: Status) -> Text:
+def _headline(status: "Status") -> Text:
     group = status.group
     line = Text()
     line.append(f"Group {status.group_id}", style="bold")
@@ -112,14 +130,15 @@ def _headline(status: Status) -> Text:
         line.append(f", group epoch {group.epoch}, assignment epoch {group.assignment_epoch}")
     if status.delivery is not None:
         line.append(f", delivery {status.delivery}")
-    line.append(f", {count(len(group.members), 'member')}, lag {status.lag:,}")
+    lag = "unknown" if status.lag is None else f"{status.lag:,}"
+    line.append(f", {count(len(group.members), 'member')}, lag {lag}")
     if status.mirrored and all(partition.lag is None for partition in status.partitions):
         line.append(" (of the source only with --source-bootstrap-servers)")
     return line
 
 
-def _members(members: Iterable[DescribedMember]) -> Table:
-    table = _table("member", "epoch>", "client id", "host", "assigned")
+def _members(members: Iterable[DescribedMember]) -> FittingTable:
+    table = FittingTable("member", "epoch>", "client id", "host", "assigned")
     for member in members:
         _row(
             table,
@@ -132,8 +151,8 @@ def _members(members: Iterable[DescribedMember]) -> Table:
     return table
 
 
-def _partitions(found: Iterable[PartitionStatus], names: dict[str, str]) -> Table:
-    table = _table(
+def _partitions(found: "Iterable[PartitionStatus]", names: dict[str, str]) -> FittingTable:
+    table = FittingTable(
         "topic",
         "partition>",
         "committed>",
@@ -158,18 +177,20 @@ def _partitions(found: Iterable[PartitionStatus], names: dict[str, str]) -> Tabl
     return table
 
 
-def progress_table(found: Iterable[MirroredPartition]) -> Table:
+def progress_table(found: Iterable[MirroredPartition]) -> FittingTable:
     """Returns a table of a mirrored query's source partitions."""
-    table = _table("topic", "partition>", "next offset>", "progress topic", "progress>", "cluster")
+    table = FittingTable(
+        "topic", "partition>", "next offset>", "progress topic", "progress>", "cluster"
+    )
     for one in found:
         source = one.source
         _row(table, source.topic, source.partition, one.offset, *one.place, source.cluster)
     return table
 
 
-def _staged(staged: StagedStatus) -> RenderableType:
+def _staged(staged: StagedStatus) -> Group:
     batch = staged.batch
-    table = _table("progress topic", "batch>", "rows>", "buckets written>", "copy")
+    table = FittingTable("progress topic", "batch>", "rows>", "buckets written>", "copy")
     _row(
         table,
         staged.topic,
@@ -181,8 +202,10 @@ def _staged(staged: StagedStatus) -> RenderableType:
     return Group(Text(f"Last staged batch of Spark's query {printable(batch.query)}"), table)
 
 
-def _brokers(cluster: ClusterStatus) -> Table:
-    table = _table("broker>", "TxnOffsetCommit>", "ConsumerGroupHeartbeat>", "transaction.version>")
+def _brokers(cluster: "ClusterStatus") -> FittingTable:
+    table = FittingTable(
+        "broker>", "TxnOffsetCommit>", "ConsumerGroupHeartbeat>", "transaction.version>"
+    )
     for one in cluster.brokers:
         _row(
             table,
@@ -194,7 +217,7 @@ def _brokers(cluster: ClusterStatus) -> Table:
     return table
 
 
-def _verdict(cluster: ClusterStatus) -> Text:
+def _verdict(cluster: "ClusterStatus") -> Text:
     if cluster.problem is not None:
         return Text(f"spark-eos can't write here: {cluster.problem}", style="red")
     version = cluster.offset_commit_version
@@ -202,27 +225,11 @@ def _verdict(cluster: ClusterStatus) -> Text:
     return Text(f"Offsets are committed {how}: TxnOffsetCommit v{version}.")
 
 
-def _table(*columns: str) -> Table:
-    """Returns a table; columns whose name ends in ``>`` hold numbers."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for name in columns:
-        # Folded, not cut, so that names can be copied into other commands.
-        table.add_column(
-            name.removesuffix(">"),
-            justify="right" if name.endswith(">") else "left",
-            overflow="fold",
-            # A folded number would read as two numbers.
-            no_wrap=name.endswith(">"),
-        )
-    return table
-
-
-def _row(table: Table, *values: str | int | None) -> None:
+def _row(table: FittingTable, *values: str | int | None) -> None:
     def text(value: str | int | None) -> str:
         if value is None:
             return _UNKNOWN
         # Clients choose their own ids, which may hold control characters.
         return f"{value:,}" if isinstance(value, int) else printable(value)
 
-    # As Text, because rich would take brackets in a str for markup.
-    table.add_row(*(Text(text(value)) for value in values))
+    table.add(*map(text, values))

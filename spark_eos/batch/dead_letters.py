@@ -1,0 +1,203 @@
+"""Dead letters: rows that can't be written as they are, and go to a topic of their own; pure."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from spark_eos.client.checks import check_flag, check_text
+from spark_eos.client.letter_headers import STYLES
+from spark_eos.errors import ConfigurationError
+
+# Why a row became a dead letter; also the values of a metric's label.
+ERROR: Final = "error"
+EXCEPTION: Final = "exception"
+TOO_LARGE: Final = "too_large"
+UNKNOWN_TOPIC: Final = "unknown_topic"
+UNKNOWN_PARTITION: Final = "unknown_partition"
+INVALID_HEADER: Final = "invalid_header"
+INVALID_RECORD: Final = "invalid_record"
+
+# A share of a small batch would be less than a handful.
+_AT_LEAST: Final = 100
+# What a task tells of its errors' texts, which may all differ.
+_MAX_ERRORS: Final = 50
+_MAX_TEXT: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterSettings:
+    """Where dead letters go, how many there may be, and what their headers tell.
+
+    Attributes:
+        topic: The dead-letter topic.
+        max_dead_letters: Maximum number for a batch: an int is a number, a float the share of the
+            batch's source records (staged: rows), but at least 100.
+        headers: Style of the headers: ``dlq``, ``streams`` or ``connect``.
+        stacktrace: Whether to add stack traces, which may show values.
+        positions: Whether rows have source positions; staged rows have none.
+        cluster: Id of the source's cluster; None if it is the dead-letter topic's.
+
+    Raises:
+        ConfigurationError: A setting can't be used as given.
+
+    Example:
+        >>> DeadLetterSettings(topic="orders-dlq").limit(50_000)
+        5000
+        >>> DeadLetterSettings(topic="orders-dlq", max_dead_letters=7).limit(50_000)
+        7
+    """
+
+    topic: str
+    max_dead_letters: float = 0.1
+    headers: str = "dlq"
+    stacktrace: bool = False
+    positions: bool = True
+    cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        check_text("dead_letter_topic", self.topic)
+        check_flag("dead_letter_stacktrace", self.stacktrace)
+        most = self.max_dead_letters
+        whole = type(most) is int and most >= 0
+        share = type(most) is float and 0 <= most <= 1
+        if not whole and not share:
+            raise ConfigurationError(
+                f"max_dead_letters is {most!r}; it must be a whole number of rows, or a share of "
+                "them between 0.0 and 1.0"
+            )
+        if self.headers not in STYLES:
+            raise ConfigurationError(
+                f"dead_letter_headers is {self.headers!r}; it must be one of "
+                f"{', '.join(map(repr, STYLES))}"
+            )
+
+    def limit(self, records: int) -> int:
+        """Maximum number of dead letters in a batch.
+
+        Args:
+            records: Number of source records of the batch, or of rows if it is staged.
+        """
+        if isinstance(self.max_dead_letters, int):
+            return self.max_dead_letters
+        return max(_AT_LEAST, int(self.max_dead_letters * records))
+
+
+def dead_letter_settings(
+    topic: str | None, max_dead_letters: float, headers: str, *, stacktrace: bool
+) -> DeadLetterSettings | None:
+    """The settings made of a sink's arguments; None without a dead-letter topic.
+
+    Raises:
+        ConfigurationError: A setting can't be used as given, with or without a topic.
+    """
+    found = DeadLetterSettings(
+        topic="unused" if topic is None else topic,
+        max_dead_letters=max_dead_letters,
+        headers=headers,
+        stacktrace=stacktrace,
+    )
+    return None if topic is None else found
+
+
+def parse_max_dead_letters(text: str) -> float:
+    """A number of rows or a share of them, as an option's text gives it.
+
+    Example:
+        >>> parse_max_dead_letters("500"), parse_max_dead_letters("0.05")
+        (500, 0.05)
+
+    Raises:
+        ValueError: It is neither.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+@dataclass
+class DeadLetterTally:
+    """How many dead letters there are, and why.
+
+    Attributes:
+        reasons: Number by reason.
+        first: Where the first one of each reason came from.
+        errors: Number by the error's text, the most frequent ones.
+
+    Example:
+        >>> tally = DeadLetterTally()
+        >>> tally.add("error", "source orders-0 offset 3", "no valid order_id")
+        >>> tally.total, tally.first
+        (1, {'error': 'source orders-0 offset 3'})
+    """
+
+    reasons: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Number of dead letters."""
+        return sum(self.reasons.values())
+
+    def add(self, reason: str, position: str, error: str) -> None:
+        """Counts a dead letter."""
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        self.first.setdefault(reason, position)
+        text = error if len(error) <= _MAX_TEXT else error[:_MAX_TEXT] + "..."
+        if text in self.errors or len(self.errors) < _MAX_ERRORS:
+            self.errors[text] = self.errors.get(text, 0) + 1
+
+    def include(self, other: "DeadLetterTally") -> None:
+        """Adds another tally, which comes after this one."""
+        for mine, others in ((self.reasons, other.reasons), (self.errors, other.errors)):
+            for name, number in others.items():
+                mine[name] = mine.get(name, 0) + number
+        self.first = {**other.first, **self.first}
+
+    def most_frequent(self, number: int = 3) -> str:
+        """The most frequent errors, for a text."""
+        found = Counter(self.errors).most_common(number)
+        return "; ".join(f"{times} times: {text}" for text, times in found)
+
+    def to_json(self) -> str:
+        """The tally as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "DeadLetterTally":
+        """The inverse of `to_json`."""
+        return cls(**json.loads(text))
+
+
+def allowances(limit: int, records: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """Divides a batch's limit among source partitions, in proportion to their records.
+
+    A task that needs more than its partitions' part stops, and a further round gives it what
+    others have not used. So never more than the limit are written, in whatever number of tasks.
+
+    Args:
+        limit: How many dead letters there may be in all.
+        records: Number of records by (topic, partition).
+
+    Example:
+        >>> allowances(10, {("a", 0): 90, ("a", 1): 10, ("a", 2): 0})
+        {('a', 0): 9, ('a', 1): 1, ('a', 2): 0}
+    """
+    total = sum(records.values())
+    weights = records if total else dict.fromkeys(records, 1)
+    whole = total or len(records)
+    found = {place: limit * weight // whole for place, weight in weights.items()}
+    left = limit - sum(found.values())
+    for place in _fullest(weights):
+        if left <= 0:
+            break
+        found[place] += 1
+        left -= 1
+    return found
+
+
+def _fullest(records: Mapping[tuple[str, int], int]) -> Iterable[tuple[str, int]]:
+    return sorted(records, key=lambda place: -records[place])

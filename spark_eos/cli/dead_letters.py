@@ -1,0 +1,186 @@
+"""``spark-eos dead-letters``."""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+from spark_eos.admin.dead_letter_replay import DeadLetterReplay, Replay
+from spark_eos.admin.dead_letter_topic import DeadLetter, DeadLetterTopic
+from spark_eos.admin.fitting_table import FittingTable
+from spark_eos.admin.status_tables import count as counted
+from spark_eos.cli.query import terminal
+from spark_eos.client.checks import check_text
+from spark_eos.client.printable import printable
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import SparkEosError
+from spark_eos.jobs.client_options import client_options, decorated
+
+_OPTIONS: Final = (
+    click.option("--topic", required=True, metavar="TOPIC", help="The dead-letter topic."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=15,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for each answer of the cluster.",
+    ),
+)
+_FILTERS: Final = (
+    click.option("--reason", metavar="REASON", help="Only letters with this reason."),
+    click.option("--group-id", metavar="GROUP", help="Only letters of this group's query."),
+)
+
+
+def _topic_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that name a dead-letter topic, which the command receives as ``topic``."""
+
+    @functools.wraps(command)
+    def with_options(*, topic: str, timeout: float, kafka: Mapping[str, str], **rest: Any) -> None:
+        try:
+            check_text("--topic", topic)
+            command(topic=DeadLetterTopic(ClientSettings(kafka), topic, timeout), **rest)
+        except SparkEosError as error:
+            raise click.ClickException(str(error)) from error
+
+    return client_options(decorated(with_options, _OPTIONS))
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """List, count, show and replay the records of a dead-letter topic."""
+
+
+@dead_letters.command("list")
+@_topic_options
+@functools.partial(decorated, options=_FILTERS)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of letters.",
+)
+def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, limit: int) -> None:
+    """List dead letters with their reasons and source positions, without their values."""
+    found = (letter for letter in topic.read() if _matches(letter, reason, group_id))
+    table = FittingTable("letter", "written", "reason", "source", "error")
+    for letter in islice(found, limit):
+        table.add(
+            f"{letter.partition}:{letter.offset}",
+            _time(letter.timestamp),
+            printable(letter.reason),
+            printable(_source(letter)),
+            printable(letter.told.get("message", "")),
+        )
+    terminal().print(table)
+
+
+@dead_letters.command()
+@_topic_options
+@functools.partial(decorated, options=_FILTERS)
+def count(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None) -> None:
+    """Count dead letters by group, reason and exception."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for letter in topic.read():
+        if _matches(letter, reason, group_id):
+            told = letter.told
+            found[told.get("group", "-"), letter.reason, told.get("exception", "-")] += 1
+    table = FittingTable("letters>", "group", "reason", "exception")
+    for texts, number in found.most_common():
+        table.add(f"{number:,}", *map(printable, texts))
+    terminal().print(table)
+    click.echo(f"{counted(found.total(), 'dead letter')}.")
+
+
+@dead_letters.command()
+@_topic_options
+@click.option("--partition", type=click.IntRange(min=0), required=True, help="Its partition.")
+@click.option("--offset", type=click.IntRange(min=0), required=True, help="Its offset.")
+def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
+    """Show one dead letter with its headers, key and value."""
+    letter = topic.letter(partition, offset)
+    if letter is None:
+        raise click.ClickException(f"there is no committed record at {partition}:{offset}")
+    for name, content in letter.headers:
+        click.echo(f"{printable(name)}: {_text(content)}")
+    click.echo(f"key: {_text(letter.key)}")
+    click.echo(f"value: {_text(letter.value)}")
+
+
+@dead_letters.command()
+@_topic_options
+@click.option(
+    "--to", "target", metavar="TOPIC", help="Topic to write to.  [default: the letter's source]"
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Maximum number of letters.")
+@click.option(
+    "--skip-omitted",
+    is_flag=True,
+    help="Pass over letters whose value was too large to keep; by default the replay ends there.",
+)
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Begin at the first letter in partitions of which it is not known how far they were "
+    "replayed: for the first replay. By default such letters are refused.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be done, without doing it.")
+def replay(
+    *,
+    topic: DeadLetterTopic,
+    target: str | None,
+    limit: int | None,
+    skip_omitted: bool,
+    from_beginning: bool,
+    dry_run: bool,
+) -> None:
+    """Write dead letters to their source topic, or another one, exactly once.
+
+    Begins after the last letter that a replay of the topic has written, and ends with the letters
+    that are there now. The headers that explain a dead letter are left out. Progress is kept in
+    the offsets of the group spark-eos-replay-TOPIC, committed in the transactions that hold the
+    letters. Brokers forget them some time after the last replay (offsets.retention.minutes, seven
+    days by default); then, as before the first one, nothing is written without --from-beginning.
+    """
+    replaying = DeadLetterReplay(
+        topic, target, limit=limit, skip_omitted=skip_omitted, from_beginning=from_beginning
+    )
+    done = replaying.run(dry_run=dry_run)
+    click.echo(_outcome(done, dry_run=dry_run))
+
+
+def _outcome(done: Replay, *, dry_run: bool) -> str:
+    verb = "Would replay" if dry_run else "Replayed"
+    where = ", ".join(f"{number:,} to {topic}" for topic, number in sorted(done.written.items()))
+    text = f"{verb} {counted(done.total, 'dead letter')}{f': {where}' if where else ''}."
+    return text + (f" Passed over {done.omitted} without a value." if done.omitted else "")
+
+
+def _matches(letter: DeadLetter, reason: str | None, group_id: str | None) -> bool:
+    return reason in (None, letter.reason) and group_id in (None, letter.told.get("group"))
+
+
+def _source(letter: DeadLetter) -> str:
+    names = ("topic", "partition", "offset")
+    return ":".join(letter.told[name] for name in names if name in letter.told) or "-"
+
+
+def _time(milliseconds: int) -> str:
+    when = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    return when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _text(content: bytes | None) -> str:
+    if content is None:
+        return "null"
+    try:
+        return printable(content.decode())
+    except UnicodeDecodeError:
+        return content.hex()

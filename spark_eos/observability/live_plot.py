@@ -1,0 +1,207 @@
+"""A plot of a query's rows, lag and times that a notebook keeps up to date; needs ``notebook``."""
+
+import base64
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos.batch.batch_report import BatchReport
+from spark_eos.errors import SparkEosError
+from spark_eos.observability.batch_pictures import Batch, picture
+from spark_eos.observability.listener import source_lag
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two pictures, and the largest part of the time that drawing may take: it holds
+# Python's lock, which the query's batches need too.
+_PAUSE: Final = 1.0
+_SHARE: Final = 0.1
+# As many as Spark remembers by default.
+_BATCHES: Final = 100
+
+
+class LivePlot:
+    """Draws the last hundred batches of a query; give it to the sink as ``on_batch``.
+
+    It shows rows, lag (where Spark tells it) and milliseconds, by batch. As the value of a cell it
+    is a picture. Jupyter exchanges it while the query runs, at most once a second; Databricks shows
+    the picture of the moment. Rows are those written, by the sink's reports. With Spark Connect,
+    whose batches run in another process than the notebook, and for a query that has started
+    already, they are those read, by Spark's progress, which tells lag and time too. A thread of its
+    own draws, as long as the query runs.
+
+    Args:
+        query: A query that has started. None if the sink is to name it, as ``on_batch``.
+
+    Example:
+        In one cell, and ``plot`` in any other::
+
+            plot = LivePlot()
+            sink = ExactlyOnceSink(..., on_batch=plot)
+            query = sink.write(orders).start()
+            plot
+
+        Of a query that runs::
+
+            LivePlot(query)
+    """
+
+    def __init__(self, query: StreamingQuery | None = None) -> None:
+        self._query = query
+        self._batches: dict[int, Batch] = {}
+        self._changed = False
+        self._woken = False
+        self._shown: list[Callable[[Any], object]] = []
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, report: BatchReport) -> None:
+        """Notes a batch; called as ``on_batch``."""
+        with self._lock:
+            batch = self._batch(report.batch_id)
+            batch.rows_written = report.rows_written
+            batch.sink_ms = report.milliseconds.get("total")
+            self._changed = True
+            self._wake()
+
+    def on_query(self, query: StreamingQuery, group_id: str) -> None:  # noqa: ARG002
+        """Follows a query; the sink calls it when the query has started."""
+        with self._lock:
+            if self._query is not None and self._query.id != query.id:
+                # Of another checkpoint, whose batches begin anew.
+                self._batches.clear()
+            self._query = query
+            self._wake()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark Connect sends on_batch to the process of the batches, which shows nothing, and may
+        # have no matplotlib: something that takes a report and does nothing.
+        return attrgetter, ("batch_id",)
+
+    def png(self) -> bytes | None:
+        """Draws the picture of this moment.
+
+        Returns:
+            A PNG of 8 by 2 inches for each panel at 100 dots per inch; None without any batch.
+
+        Example:
+            ::
+
+                Path("batches.png").write_bytes(plot.png() or b"")
+        """
+        self._read_progress()
+        with self._lock:
+            self._changed = False
+            batches = dict(self._batches)
+        return picture(batches) if batches else None
+
+    # What a notebook calls --------------------------------------------------------------------
+
+    def _repr_html_(self) -> str:
+        png = self.png()
+        if png is None:
+            return "<div>No batch yet.</div>"
+        text = base64.b64encode(png).decode()
+        return f'<img alt="rows, lag and time by batch" src="data:image/png;base64,{text}">'
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import HTML, display  # noqa: PLC0415 - who calls this has it
+
+        page = HTML(self._repr_html_())
+        if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+            display(page)
+            return
+        handle = display(page, display_id=True)
+        with self._lock:
+            self._shown.append(lambda html: handle.update(HTML(html)))
+            self._wake()
+
+    # The thread that draws --------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Starts the thread if there is anything for it to do; the lock is held."""
+        self._woken = True
+        if self._shown and self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="live-plot", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            while True:
+                self._woken = False
+                lives = self._read_progress()
+                spent = self._exchange() if self._changed else 0.0
+                time.sleep(max(_PAUSE, spent / _SHARE))
+                with self._lock:
+                    if not (lives or self._woken or self._changed):
+                        self._thread = None
+                        return
+        except Exception:
+            logger.warning("the live plot is not drawn any more; show it again", exc_info=True)
+            with self._lock:
+                self._thread = None
+                self._shown.clear()
+
+    def _exchange(self) -> float:
+        """Exchanges the pictures on all pages; returns the processor's seconds."""
+        begun = time.thread_time()
+        html = self._repr_html_()
+        for exchange in list(self._shown):
+            exchange(html)
+        return time.thread_time() - begun
+
+    def _read_progress(self) -> bool:
+        """Notes what Spark tells of its batches; returns whether the query runs."""
+        query = self._query
+        if query is None:
+            return False
+        try:
+            lives = query.isActive
+            last = query.lastProgress
+            if last is None:
+                return lives
+            with self._lock:
+                before = self._batches.get(last.batchId - 1)
+            # All of them only if some were missed: each costs a call to the JVM.
+            missed = before is None or before.trigger_ms is None
+            found = query.recentProgress if missed else [last]
+        except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
+            return False
+        for progress in found:
+            self._note(progress)
+        return lives
+
+    def _note(self, progress: StreamingQueryProgress) -> None:
+        spent = progress.durationMs
+        if "addBatch" not in spent:  # a look for new records that found none
+            return
+        lag = _lag(progress)
+        with self._lock:
+            batch = self._batch(progress.batchId)
+            if batch.trigger_ms is None:
+                batch.rows_read, batch.lag = progress.numInputRows, lag
+                batch.trigger_ms = spent["triggerExecution"]
+                batch.sink_ms = spent["addBatch"] if batch.sink_ms is None else batch.sink_ms
+                self._changed = True
+
+    def _batch(self, number: int) -> Batch:
+        batch = self._batches.setdefault(number, Batch())
+        for old in sorted(self._batches)[:-_BATCHES]:
+            del self._batches[old]
+        return batch
+
+
+def _lag(progress: StreamingQueryProgress) -> int | None:
+    """The lag over all partitions; None if Spark does not tell it, as of files."""
+    try:
+        lags = source_lag(progress)
+    except (SparkEosError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return sum(lags.values()) if lags else None
