@@ -1,16 +1,19 @@
 """Fixtures of spark-eos' own tests."""
 
+import concurrent.futures
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import HealthCheck, settings
 
 from spark_eos.testing import EmbeddedKafka
 from support.bench import Bench, bench
+from support.broker_threads import add_threads
 from support.collected import COLLECTED
 from support.connect_server import ConnectStage
 from support.flow import Flow
@@ -35,6 +38,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keeps what there is, before marks leave some of it out."""
     whole = [str(Path(__file__).parent.relative_to(config.rootpath))]
     config.stash[COLLECTED] = {item.nodeid for item in items} if config.args == whole else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Iterator[None]:
+    """Makes an exception of what confluent-kafka may raise: pytest itself ends by a KafkaError."""
+    try:
+        return (yield)
+    except KafkaError as error:  # type: ignore[misc]
+        raised = KafkaException(KafkaError(error.code(), error.str()))
+    raise raised
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: "pytest.CallInfo[None]"
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds what the broker does to the report of a test that has waited for it in vain."""
+    report = yield
+    broker = getattr(item, "funcargs", {}).get("embedded_kafka")
+    timeouts = (TimeoutError, concurrent.futures.TimeoutError)
+    if broker is not None and call.excinfo is not None and call.excinfo.errisinstance(timeouts):
+        add_threads(report, broker)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

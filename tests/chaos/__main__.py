@@ -1,6 +1,7 @@
 """``python -m chaos``: runs trials of seeds, one after another."""
 
 import json
+import logging
 import random
 import shutil
 import sys
@@ -64,6 +65,8 @@ def main(
 
     A failure prints its seed and keeps data and logs; the same seed and options do the same again.
     """
+    # The proxies' peers are killed on purpose, and asyncio has nothing else to say.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     first = random.randrange(100_000) if seed is None else seed
     if mutations or chosen:
         proofs = prove(

@@ -58,13 +58,20 @@ MUTATIONS = {
         (Kind.QUERY_KILL,), steps=4, transaction_timeout_ms=120_000
     ),
     "ledger-as-nobody": _staged(Kind.BEFORE_LEDGER_FREEZE),
-    "ledger-before-the-files": _staged(Kind.STAGING_KILL),
+    # While staging, a restart that runs the frame for its state alone may be met instead.
+    "ledger-before-the-files": _staged(Kind.BEFORE_LEDGER_KILL),
     "sweep-leaves-only-its-own": _staged(Kind.BEFORE_SWEEP_FREEZE, steps=2),
     "staged-anew-when-repeated": _staged(Kind.RELAY_KILL),
     "positions-not-in-the-transaction": _staged(Kind.RELAY_KILL),
     "rows-read-not-counted": _staged(Kind.COPY_REMOVED),
     "pair-taken-twice": Mutation((Kind.PARTITIONS_ADDED,), steps=2, front="mirrored"),
     "state-not-run-when-repeated": _staged(Kind.AFTER_LEDGER_KILL, load="totals"),
+    "dead-letters-outside-the-transaction": Mutation(
+        (Kind.WORKER_KILL, Kind.QUERY_KILL), steps=3, load="poison"
+    ),
+    # Of a query that is killed, as after late offsets, the batch's report is missing.
+    "dead-letters-of-aborted-transactions-counted": Mutation((Kind.SESSION_EXPIRY,), load="poison"),
+    "dead-letters-swallowed": Mutation((Kind.WORKER_KILL,), steps=1, load="poison"),
 }
 
 

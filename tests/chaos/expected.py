@@ -11,14 +11,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chaos.staged_loads import STAGED
+from chaos.staged_loads import expected_rows
 from spark_eos.testing import spark_session
 
 _TESTS = Path(__file__).parents[1]
 
 
 def write_expected(
-    load: str, servers: str, source: str, targets: list[str], directory: Path
+    load: str,
+    servers: str,
+    source: str,
+    targets: list[str],
+    letters: list[str],
+    directory: Path,
 ) -> Path:
     """Runs the batch query.
 
@@ -31,6 +36,7 @@ def write_expected(
         "servers": servers,
         "source": source,
         "targets": targets,
+        "letters": letters,
         "where": str(where),
     }
     paths = [str(_TESTS), os.environ.get("PYTHONPATH")]
@@ -62,8 +68,8 @@ def main() -> None:
         .option("subscribe", settings["source"])
         .load()
     )
-    rows = STAGED[settings["load"]].transform(frame, settings["targets"])
-    rows.select("key", "value", "topic").write.parquet(settings["where"])
+    rows = expected_rows(settings["load"], frame, settings["targets"], settings["letters"])
+    rows.write.parquet(settings["where"])
     spark.stop()
 
 

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from chaos import loads, processes, staged_faults
+from chaos.giving_up import await_one_to_give_up
 from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
 from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
@@ -36,7 +37,6 @@ from support.proxy_faults import Link, Request
 _PATIENCE = 240.0
 _AN_OCCASION = 22.5
 _MOST_PARTITIONS = 7
-_BOTH_WRITE = 3
 
 
 def inflict(stage: Stage, fault: Fault) -> None:
@@ -208,29 +208,13 @@ def _two_drivers(stage: Stage, fault: Fault) -> None:
     end = time.monotonic() + _PATIENCE
     # Until one of them has given up and the other has written; then the other is ended, and the
     # harness starts the first.
-    _await_one_to_give_up(stage, other, end)
+    await_one_to_give_up(stage, other, end)
     wait_for(
         lambda: other.poll() is not None or stage.reports_of_another(),
         end,
         "of two drivers the one that is left does not write",
     )
     _end_another(stage, other, fault)
-
-
-def _await_one_to_give_up(stage: Stage, other: "subprocess.Popen[bytes]", end: float) -> None:
-    counts: list[tuple[int, int]] = []
-    while other.poll() is None and stage.exit_status() is None:
-        time.sleep(0.02)
-        both = stage.reports(), stage.reports_of_another()
-        # Whoever is fenced may have been in a batch then, and have reported it late; each may
-        # have taken the other over once.
-        if both[1] and (not counts or min(a - b for a, b in zip(both, counts[-1], strict=True))):
-            counts.append(both)
-        if len(counts) > _BOTH_WRITE:
-            seen = f"both have written {_BOTH_WRITE} times beside each other"
-            raise ViolationError(Rule.ONE_RUN, seen)
-        if time.monotonic() > end:
-            raise TrialError("of two drivers of one group neither has given up")
 
 
 def _end_another(stage: Stage, other: "subprocess.Popen[bytes]", fault: Fault) -> None:
@@ -257,7 +241,7 @@ def _frozen_query(stage: Stage, fault: Fault) -> None:
             time.sleep(0.05)
     finally:
         processes.send(pids, signal.SIGCONT)
-    _await_one_to_give_up(stage, other, end)
+    await_one_to_give_up(stage, other, end)
     _end_another(stage, other, fault)
 
 

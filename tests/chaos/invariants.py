@@ -40,6 +40,7 @@ class Rule(enum.Enum):
     COPIES_SWEPT = "of the copies only those of the last batch are left"
     STATE_KEPT = "a query finds the state that its batches have left"
     STOPS_WITHOUT_STATE = "a staged query without its own latest checkpoint writes nothing"
+    COUNTED = "no more dead letters are reported than there are"
     ROW_NAMED = "an error about a record names the source record it was made of"
 
     @property

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from chaos.staged_places import wait_if_asked
+from spark_eos import guarded
 
 POSITION = "position"
 EXPECT = "expect"
@@ -56,6 +57,7 @@ class Load:
         mode: the query's output mode.
         by_key: whether a row replaces the one before of its key.
         closing: of a staged load, the record that each partition gets last, if any.
+        dead_letters: whether one record in a hundred can't be written, and there is a topic for it.
     """
 
     sources: int
@@ -71,6 +73,7 @@ class Load:
     mode: str = "append"
     by_key: bool = False
     closing: Callable[[int], Record] | None = None
+    dead_letters: bool = False
 
 
 def _relay_record(chosen: random.Random, number: int, partitions: int) -> Record:
@@ -119,6 +122,40 @@ def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
     )
 
 
+# What the second target of a load with dead letters takes.
+MAX_BYTES = 20_000
+FAULTS = (b"error", b"raise", b"large", b"topic", b"place")
+
+
+def _poison_record(chosen: random.Random, number: int, partitions: int) -> Record:
+    fault = FAULTS[number // 100 % len(FAULTS)] if number % 100 == 7 else b"good."
+    value = fault + b"%012d" % number + b"x" * 88
+    return Record(0, chosen.randrange(partitions), b"%06d" % (number % 100_000), value, 1)
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if any(value.startswith(b"raise") for value in batch.column("value").to_pylist()):
+        raise ValueError("the user's function can't take this record")
+    return batch
+
+
+def _poison(frame: DataFrame, targets: list[str]) -> DataFrame:
+    fault = F.expr("cast(left(value, 5) as string)")
+    rows = guarded(frame, _checked, "key binary, value binary", kind="arrow")
+    error = F.coalesce("error.message", F.when(fault == "error", F.lit("it is judged so")))
+    value = F.when(fault == "large", F.repeat("value", 300)).otherwise(F.col("value"))
+    topic = F.when(fault == "large", targets[1]).when(fault == "topic", "nowhere")
+    partition = F.when(fault == "place", 1_000).cast("int")
+    return rows.select(
+        "source",
+        "key",
+        value.cast("binary").alias("value"),
+        topic.otherwise(targets[0]).alias("topic"),
+        partition.alias("partition"),
+        error.alias("error"),
+    )
+
+
 LOADS = {
     "relay": Load(
         1, 1, 4, 60_000, 5_000, 250_000, {"max_transaction_records": 10_000}, _relay_record, _relay,
@@ -136,6 +173,18 @@ LOADS = {
         {"max_transaction_records": 300, "max_transaction_bytes": 4 << 20},
         _skewed_record,
         _skewed,
+    ),
+    "poison": Load(
+        1,
+        2,
+        4,
+        30_000,
+        5_000,
+        120_000,
+        {"max_transaction_records": 5_000, "max_block_ms": 3_000},
+        _poison_record,
+        _poison,
+        dead_letters=True,
     ),
 }  # fmt: skip
 
@@ -189,6 +238,12 @@ def ask_a_task_to_sleep(control: Path, seconds: float) -> None:
 def ask_a_task_to_raise(control: Path) -> None:
     """The next task that begins, or finishes an Arrow batch, raises."""
     _put(control / _RAISE_FILE, "now")
+
+
+def ask_nothing_more(control: Path) -> None:
+    """Takes back what no task has been told yet."""
+    for name in (_SLEEP_FILE, _RAISE_FILE):
+        (control / name).unlink(missing_ok=True)
 
 
 def _put(file: Path, text: str) -> None:

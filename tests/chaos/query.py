@@ -84,7 +84,8 @@ def _staged_writer(
     sink = ExactlyOnceSink(
         **load.options, **settings["sink"], on_batch=_Reports(settings["reports"])
     )
-    frame = disturbed(sink.read(spark, **reading).drop("source"), control)
+    read = sink.read(spark, **reading)
+    frame = disturbed(read if load.dead_letters else read.drop("source"), control)
     writer = sink.write(load.transform(frame, settings["targets"])).outputMode(load.mode)
     of_batch = load.of_batch
     if of_batch is None:
@@ -101,7 +102,13 @@ def _data_source_writer(
     load = LOADS[settings["load"]]
     given = {**load.options, **settings["sink"]}
     kafka = given.pop("kafka")
-    frame = read_from_group(spark, kafka=kafka, group_id=given["group_id"], **reading)
+    frame = read_from_group(
+        spark,
+        kafka=kafka,
+        group_id=given["group_id"],
+        carry_records=load.dead_letters,
+        **reading,
+    )
     rows = transformed(load, frame, settings["targets"], Path(settings["control"]))
     spark.dataSource.register(KafkaEosDataSource)
     options = {f"kafka.{name}": value for name, value in kafka.items()}

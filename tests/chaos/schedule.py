@@ -86,7 +86,7 @@ MIRRORED_ONLY = _SOURCE_BROKER | {Kind.SOURCE_NETWORK_CUT, Kind.SOURCE_NETWORK_N
 FRONTS = ("sink", "connect", "data-source", "staged", "mirrored")
 _IN_ONE_PROCESS = ("sink", "staged", "mirrored")
 # Names of the loads that have to be staged; all others are for all other fronts.
-STAGED_LOADS = ("shuffled", "windows", "totals")
+STAGED_LOADS = ("shuffled", "spoiled", "windows", "totals")
 # The proxy does one of these at a time, the broker one of those.
 NETWORK = frozenset(
     {

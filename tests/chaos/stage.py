@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from chaos.invariants import Rule, Violation
-from chaos.loads import Source
+from chaos.loads import MAX_BYTES, Source, ask_nothing_more
 from chaos.order import OrderCheck
 from chaos.processes import children, holders_of, keepers_of, send
 from chaos.reports import reports_of
@@ -88,6 +88,7 @@ class Stage:
         self.name = f"chaos-{plan.seed}"
         self.sources = [f"in-{self.name}-{n}" for n in range(self.load.sources)]
         self.targets = [f"out-{self.name}-{n}" for n in range(self.load.targets)]
+        self.letters = [f"dlq-{self.name}"] if self.load.dead_letters else []
         self.partitions = self.load.partitions
         self.checkpoint = directory / "checkpoint"
         self.progress_topic = f"progress-{self.name}"
@@ -113,8 +114,10 @@ class Stage:
                 self.source_broker = self._new_broker(self.source_proxy)
             for topic in self.sources:
                 self.source_broker.create_topic(topic, self.partitions)
-            for topic in self.targets:
-                self.broker.create_topic(topic, self.partitions)
+            for topic in (*self.targets, *self.letters):
+                small = self.letters and topic == self.targets[-1]
+                config = {"max.message.bytes": str(MAX_BYTES)} if small else {}
+                self.broker.create_topic(topic, self.partitions, config)
             self.servers = self.broker.direct_servers
             self.source_servers = self.source_broker.direct_servers
             self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
@@ -202,6 +205,7 @@ class Stage:
                 "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
                 "transaction_timeout_ms": self.transaction_timeout_ms,
                 "max_transaction_ms": 3_000,
+                **({"dead_letter_topic": self.letters[0]} if self.letters else {}),
                 **(
                     {"progress_topic": self.progress_topic}
                     if self.mirrored or self.staged is not None
@@ -243,6 +247,8 @@ class Stage:
 
         It has the checkpoint of the first's if that is staged, and else none.
         """
+        # Meant for the first one's tasks: the second is to go on.
+        ask_nothing_more(self.control)
         checkpoint = self.checkpoint
         if self.staged is None:
             checkpoint = self.directory / f"checkpoint-of-another-{len(self._others)}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from kafka.protocol.producer import EndTxnRequest
 
 from chaos import processes, staged_places
+from chaos.giving_up import await_one_to_give_up
 from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
 from chaos.stage import NotInflictedError, Stage, TrialError, wait_for
@@ -100,17 +101,7 @@ def one_goes_on(stage: Stage, other: "subprocess.Popen[bytes]", fault: Fault) ->
 
     Both may give up: Spark lets nobody go on beside another driver's entry in the checkpoint.
     """
-    end = time.monotonic() + _PATIENCE
-    counts: list[tuple[int, int]] = []
-    while other.poll() is None and stage.exit_status() is None:
-        time.sleep(0.02)
-        both = stage.reports(), stage.reports_of_another()
-        if both[1] and (not counts or min(a - b for a, b in zip(both, counts[-1], strict=True))):
-            counts.append(both)
-        if len(counts) > 3:
-            raise ViolationError(Rule.ONE_RUN, "both have written 3 times beside each other")
-        if time.monotonic() > end:
-            raise TrialError("of two drivers of one group neither has given up")
+    await_one_to_give_up(stage, other, time.monotonic() + _PATIENCE)
     time.sleep(fault.seconds)
     ended = [(other.poll(), stage.log_of_another), (stage.exit_status(), lambda: _text(stage.log))]
     for status, log in ended:

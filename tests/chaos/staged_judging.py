@@ -43,6 +43,7 @@ def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, in
     assert stage.staged is not None
     load, counts = stage.load, {"records_in": stage.source.produced}
     _check_staged(stage.directory)
+    # Where letters are in a batch, the query's own sorting decides: their order is not judged.
     rows = {topic: consume(stage.servers, topic) for topic in stage.targets}
     counts["records_out"] = sum(map(len, rows.values()))
     counts["batches"] = stage.staged.last_batch() + 1
@@ -67,11 +68,16 @@ def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, in
 
 def _compared(stage: Stage) -> Comparison:
     expected = write_expected(
-        stage.plan.load, stage.servers, stage.sources[0], stage.targets, stage.directory
+        stage.plan.load,
+        stage.servers,
+        stage.sources[0],
+        stage.targets,
+        stage.letters,
+        stage.directory,
     )
     return compare(
         kafka={"bootstrap.servers": stage.servers},
-        outputs=stage.targets,
+        outputs=[*stage.targets, *stage.letters],
         expect=expected,
         key=stage.load.by_key,
         group_id=stage.name,

@@ -16,6 +16,7 @@ from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
 from chaos.staged_judging import judge
 from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
+from support.flow import consume
 
 # Seconds from a fault to the next committed transaction that are called a recovery.
 BAR = 5.0
@@ -247,16 +248,30 @@ def _rows_not_named(directory: Path) -> list[Violation]:
     ][:1]
 
 
+def _dead_letters_miscounted(stage: Stage) -> list[Violation]:
+    """Reports of more dead letters than there are; a query that was killed reports fewer."""
+    told = sum(
+        sum(report.get("dead_letters", {}).values())
+        for file in stage.directory.glob("*.reports")
+        for report in reports_of(file)
+    )
+    there = sum(len(consume(stage.servers, topic)) for topic in stage.letters)
+    if told <= there:
+        return []
+    return [Violation(Rule.COUNTED, f"{told} are reported, and {there} are there")]
+
+
 def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
     if stage.staged is not None:
         violated, outcome.findings = judge(stage, drained=drained)
-        outcome.violations += violated
+        outcome.violations += [*violated, *_dead_letters_miscounted(stage)]
         return
     found = verify(
         kafka={"bootstrap.servers": stage.servers},
         source_kafka={"bootstrap.servers": stage.source_servers} if stage.mirrored else None,
         inputs=stage.sources,
         outputs=stage.targets,
+        dead_letter_topics=stage.letters,
         position_header=POSITION,
         expect_header=EXPECT,
         group_id=stage.name,
@@ -269,7 +284,8 @@ def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
     outcome.findings = counts
     seen = violations(found, drained=drained)
     outcome.violations += seen
-    if seen or not drained:
+    outcome.violations += _dead_letters_miscounted(stage)
+    if outcome.violations or not drained:
         return
     if found.records_in != stage.source.produced:
         outcome.harness = f"{stage.source.produced} records produced, {found.records_in} read"

@@ -40,6 +40,8 @@ def one_open(flow: Flow) -> Iterator[str]:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
+        # The marker reaches the offsets a moment after the commit's answer.
+        assert flow.committed()[0] == 2
         writing.add(rows(flow, 0, 2))
         writing._producer.records.flush(deadline())
         (name,) = flow.open_transactions()

@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
+from support.flow import Flow
 from support.fronts import patiently
 from support.jobs import ROOT
 
@@ -19,6 +20,23 @@ def page(name: str) -> str:
 def code_blocks(name: str, language: str) -> list[str]:
     """The code blocks of a page in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page(name), re.DOTALL | re.MULTILINE)
+
+
+def readmes_query(flow: Flow) -> str:
+    """README's query, with a flow's topics, until all there is was read."""
+    found = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    (code,) = found
+    instead = {
+        '"localhost:9092"': repr(flow.bootstrap_servers),
+        '"order-processors"': repr(flow.group_id),
+        '"orders"': repr(flow.source),
+        '"orders-enriched"': repr(flow.target),
+        '"/checkpoints/orders"': repr(flow.checkpoint),
+        'processingTime="1 second"': "availableNow=True",
+    }
+    return _with_words(code, instead)
 
 
 def run_query(
@@ -39,8 +57,12 @@ def run_query(
 
 def run_block(code: str, instead: Mapping[str, str], **names: Any) -> dict[str, Any]:
     """Runs a block, with other words in place of those of the page; returns its names."""
+    exec(compile(_with_words(code, instead), "a code block", "exec"), names)  # noqa: S102 - that is what it is for
+    return names
+
+
+def _with_words(code: str, instead: Mapping[str, str]) -> str:
     for words, others in instead.items():
         assert words in code, words
         code = code.replace(words, others)
-    exec(compile(code, "a code block", "exec"), names)  # noqa: S102 - that is what it is for
-    return names
+    return code

@@ -3,7 +3,7 @@
 Settings beside those of ExactlyOnceSink: ``source``; ``master``; ``config`` (of the session);
 ``available_now``; ``max_offsets``; ``headers`` (an SQL expression);
 ``hold`` (a path and a value: the task that reaches a row with
-the value waits until the path exists).
+the value waits until the path exists); ``metrics_port``.
 """
 
 import dataclasses
@@ -14,6 +14,9 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.observability.listener import BatchListener
+from spark_eos.observability.on_batch import OnBatch
+from spark_eos.observability.prometheus import PrometheusMetrics
 from spark_eos.testing import spark_session
 from support.pipelines import waiting
 
@@ -37,7 +40,13 @@ def main() -> None:
     hold = settings.pop("hold", None)
     headers = settings.pop("headers", None)
     available_now = settings.pop("available_now", True)
-    sink = ExactlyOnceSink(**settings, on_batch=_print_report)
+    observers: list[OnBatch] = [_print_report]
+    if "metrics_port" in settings:
+        metrics = PrometheusMetrics(port=settings.pop("metrics_port"))
+        listener = BatchListener(metrics.on_progress, metrics.on_idle)
+        spark.streams.addListener(listener)
+        observers += [metrics, listener]
+    sink = ExactlyOnceSink(**settings, on_batch=observers)
     frame = sink.read(spark, subscribe=source, options=options).select("source", "key", "value")
     if headers is not None:
         frame = frame.withColumn("headers", F.expr(headers))

@@ -37,6 +37,8 @@ class Checkpoint(dict[str, str]):
         flow: its source is read from offset 0 on.
     """
 
+    location = "/checkpoint"
+
     def __init__(self, flow: Flow) -> None:
         initial = f"v1\n{positions(flow, (0,) * flow.partitions)}"
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})

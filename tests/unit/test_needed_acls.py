@@ -33,6 +33,19 @@ def test_so_is_the_table_of_what_a_progress_topic_adds() -> None:
     ]
 
 
+def test_so_is_the_table_of_what_a_dead_letter_topic_adds() -> None:
+    told = [
+        tuple(row.values())[:-1] for row in table_of("acls.md", "With a dead-letter topic").rows
+    ]
+    usual = ("GROUP", "spark-eos/GROUP/", ["SOURCE"], ["TARGET"])
+    assert told == [
+        (purpose.value, acl.operation.value, acl.resource.value, acl.pattern_type, acl.name)
+        for purpose in Purpose
+        for acl in acls_for(purpose, *usual, dead_letter_topic="DLQ")
+        if acl not in acls_for(purpose, *usual)
+    ]
+
+
 _ARGUMENTS = (
     *("acls", "--bootstrap-servers", "kafka:9092", "--principal", "User:it's", "--group-id", "a b"),
     *("--source", "in", "--source", "other", "--target", "out"),

@@ -199,4 +199,4 @@ def test_what_is_no_checkpoint_of_a_kafka_query(flow: Flow) -> None:
     offsets.write_text("v1\n{}\n7")
     _refused(flow, "holds a source whose offsets are not Kafka's")
     offsets.unlink()
-    _refused(flow, "the checkpoint has no batch")
+    _refused(flow, "checkpoint' has no batch")

@@ -28,6 +28,8 @@ def test_a_group_with_members_and_lag(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
+        # The marker reaches the offsets a moment after the commit's answer.
+        assert flow.committed()[0] == 2
         table = run("status", flow)
         found = document(flow)
         epochs = {i.instance_id: i.epoch for i in membership.identities().values()}

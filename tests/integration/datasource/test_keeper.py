@@ -132,6 +132,7 @@ def test_the_keeper_ends_when_no_batch_comes(kept: Keeping) -> None:
     assert kept.batch(1, 3, 3).rows_written == 2
 
 
+@pytest.mark.slow
 def test_the_keeper_ends_when_nobody_writes_what_it_has_planned(kept: Keeping) -> None:
     """Spark may fail to call abort when a query is stopped."""
     kept.idle_seconds = 0.5
@@ -142,6 +143,7 @@ def test_the_keeper_ends_when_nobody_writes_what_it_has_planned(kept: Keeping) -
     assert kept.batch(0, 2, 2).rows_written == 4
 
 
+@pytest.mark.slow
 def test_the_keeper_waits_for_a_long_batch(kept: Keeping) -> None:
     kept.idle_seconds = 0.5
     kept.begin(0, 2, 0)
@@ -177,6 +179,7 @@ def test_a_keeper_that_is_leaving_is_told_to_end(
         until_kept_no_more(kept.flow)
 
 
+@pytest.mark.slow
 def test_a_keeper_that_cannot_leave_ends_when_told_twice(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_keeper_of_another_user_is_not_asked(kept: Keeping, tmp_path: Path) ->
 # Waits ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_half_a_request_does_not_hold_the_keeper(kept: Keeping) -> None:
     kept.batch(0, 2, 2)
     with closing(_connected(kept)) as peer:

@@ -151,6 +151,7 @@ def test_ctrl_c_leaves_no_process_and_no_data(
     assert not [path for path in temporary.iterdir() if path.name.startswith("spark-eos-")]
 
 
+@pytest.mark.slow
 def test_a_failing_query_shows_the_end_of_its_log(
     start_demo: Callable[..., "subprocess.Popen[str]"],
 ) -> None:

@@ -1,13 +1,21 @@
-"""notebooks/exactly_once.py: its cells in order, on a real broker and a real Spark."""
+"""docs/notebook.md and notebooks/exactly_once.py, on a real broker and a real Spark."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from spark_eos import BatchReport, UnknownGroupError
 from support.connect_server import ConnectStage
 from support.flow import Flow
+from support.jupyter import Page, jupyter_page, plot_query
 from support.notebook import Shown, run_notebook
+from support.pages import code_blocks
+from support.queries import until
+
+SINK, RUNNING, REPORT, STATUS, DATABRICKS = code_blocks("notebook", "python")
 
 Run = Callable[[str, Mapping[str, str]], Shown]
 
@@ -55,3 +63,97 @@ def test_the_notebook_writes_and_shows_each_batch(flow: Flow, run: Run) -> None:
     # Nothing is new: there is nothing to show, and nothing fails.
     assert run("exactly_once", parameters).tables == [[]]
     assert len(flow.values()) == 32
+
+
+def _names(flow: Flow, spark: SparkSession, page: Page) -> dict[str, Any]:
+    """What the page's cells have, after the first one."""
+    names: dict[str, Any] = {"spark": spark}
+    words = {
+        "localhost:9092": flow.bootstrap_servers,
+        "order-processors": flow.group_id,
+        "orders-enriched": flow.target,
+        "/checkpoints/orders": flow.checkpoint,
+        'subscribe="orders"': f'subscribe="{flow.source}"',
+    }
+    code = SINK
+    for word, other in words.items():
+        assert word in code
+        code = code.replace(word, other)
+    page.run(code, names)
+    return names
+
+
+def _read(names: dict[str, Any], flow: Flow, rows: int) -> None:
+    flow.produce(range(rows))
+    names["query"].processAllAvailable()
+
+
+def test_the_page_in_jupyter(
+    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = jupyter_page(monkeypatch)
+    names = _names(flow, spark_eos_session, page)
+    query = names["query"]
+    try:
+        assert page.outputs == ["<div>No batch yet.</div>"]
+        _read(names, flow, 30)
+        _read(names, flow, 12)
+        # Below the first cell, without anything being run.
+        until(lambda: page.outputs[0].startswith("<img "), lambda: str(page.outputs), 30)
+        (at_first,) = page.outputs
+        for cell in (RUNNING, REPORT, STATUS):
+            page.run(cell, names)
+        _live, again, report, status = page.outputs
+        assert again.startswith("<img ")
+        last: BatchReport = names["reports"][-1]
+        assert f"Batch {last.batch_id} of group {flow.group_id}" in report
+        assert f"Group {flow.group_id}: Stable" in status
+        assert "lag 0" in status
+        assert names["sink"].status().lag == 0
+        _read(names, flow, 5)
+        until(lambda: page.outputs[0] != at_first, lambda: "another picture", 30)
+        # What Spark tells of a batch comes after the batch.
+        batches = names["plot"]._batches
+        until(lambda: all(b.lag is not None for b in batches.values()), lambda: str(batches), 30)
+    finally:
+        query.stop()
+        names["sink"].close()
+    # What the plot has drawn is what was written.
+    assert sum(batch.rows_written for batch in batches.values()) == 47
+    assert [batch.lag for batch in batches.values()] == [0] * len(batches)
+    assert all(b.trigger_ms >= b.sink_ms > 0 for b in batches.values())
+
+
+def test_the_page_in_databricks(
+    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = jupyter_page(monkeypatch)
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    names = _names(flow, spark_eos_session, page)
+    try:
+        with pytest.raises(UnknownGroupError):
+            names["sink"].status()
+        _read(names, flow, 30)
+        shown: list[str] = []
+        page.run(DATABRICKS, names | {"displayHTML": shown.append})
+        report, sink, status, plot = shown
+        assert f"of group {flow.group_id}" in report
+        assert flow.checkpoint in sink
+        assert f"Group {flow.group_id}: Stable" in status
+        assert plot.startswith("<img ")
+    finally:
+        names["query"].stop()
+        names["sink"].close()
+    # Nothing is exchanged there.
+    assert not page.exchanged
+
+
+@pytest.mark.slow
+def test_the_plot_with_connect(flow: Flow, connect_stage: ConnectStage) -> None:
+    flow.produce(range(30))
+    batches = connect_stage.queries.ask(plot_query, flow.options(), flow.source)
+    assert sum(batch["rows_read"] for batch in batches) == 30
+    # Batches run in another process.
+    assert all(batch["rows_written"] is None for batch in batches)
+    assert batches[-1]["lag"] == 0
+    assert all(batch["trigger_ms"] > batch["sink_ms"] > 0 for batch in batches)

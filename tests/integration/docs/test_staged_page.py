@@ -26,16 +26,12 @@ pytestmark = pytest.mark.slow
 def spark(spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """The shared session, whose queries end when they have read all there is."""
 
-    wait = StreamingQuery.awaitTermination
-
-    def await_termination(query: StreamingQuery, timeout: int | None = None) -> bool | None:
-        if timeout is not None:
-            return wait(query, timeout)
+    def await_termination(query: StreamingQuery, _timeout: int | None = None) -> bool:
         try:
             query.processAllAvailable()
         finally:
             query.stop()
-        return None
+        return True
 
     monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
     spark_eos_session.conf.set("spark.sql.shuffle.partitions", "4")

@@ -154,6 +154,29 @@ def test_another_groups_checkpoint_restores_nothing(flow: Flow) -> None:
     assert len(flow.values()) == 10
 
 
+def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+    flow.broker.add_partitions(flow.source, 3)
+    flow.partitions = 3
+    # Fails after partition 2 is written; the batch is begun, and the log has no start of it.
+    with running(flow, checkpoint=checkpoint) as runs, pytest.raises(WriteError):
+        runs.batch(7, 7, 4, rows=lambda p, offsets: [*offsets, 0] if p == 1 else offsets)
+    assert [value for value in flow.values() if value.startswith("2/")] == [
+        f"2/{n}" for n in range(4)
+    ]
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    # The operator sets what the errors have named, without the texts that name others.
+    places = {(flow.source, 0): 7, (flow.source, 1): 7}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, places)
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(OffsetsLostError, match=f"{flow.source}-2, although the query has read it"),
+    ):
+        runs.batch(7, 7, 4)
+
+
 def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)

@@ -95,6 +95,7 @@ def _empty_transaction(producer: TransactionalProducer) -> int:
     return producer.identity.epoch
 
 
+@pytest.mark.slow
 def test_a_producer_outlives_clean_commits_only(flow: Flow) -> None:
     with closing(TransactionalProducer(writer_settings(flow))) as producer:
         first = _empty_transaction(producer)

@@ -81,7 +81,7 @@ def test_orders_are_enriched_and_keyed_by_customer(spark_eos_session: SparkSessi
         ),
     ]
     frame = records(spark_eos_session, *(value for value, _ in cases))
-    actual = job("enrich_orders").enrich(frame, "rejected")
+    actual = job("enrich_orders").enrich(frame, dead_letters=True)
     expected = spark_eos_session.createDataFrame(
         [
             (("orders", 0, offset), json.loads(value)["customer_id"], value, None, None, NOON)
@@ -89,7 +89,7 @@ def test_orders_are_enriched_and_keyed_by_customer(spark_eos_session: SparkSessi
             if value is not None
         ],
         "source struct<topic: string, partition: int, offset: bigint>, key string, value string, "
-        "topic string, headers array<struct<key: string, value: binary>>, timestamp timestamp",
+        "error string, headers array<struct<key: string, value: binary>>, timestamp timestamp",
     )
     comparable = actual.withColumn("key", F.col("key").cast("string")).withColumn(
         "value", F.col("value").cast("string")
@@ -118,20 +118,15 @@ NO_ORDERS = [
 ]
 
 
-def test_what_is_no_order_goes_to_the_errors_topic_as_it_came(
-    spark_eos_session: SparkSession,
-) -> None:
+def test_what_is_no_order_has_an_error(spark_eos_session: SparkSession) -> None:
     frame = records(spark_eos_session, *(value for value, _ in NO_ORDERS))
-    rows = job("enrich_orders").enrich(frame, "rejected").collect()
-    assert [(row.topic, bytes(row.key)) for row in rows] == [("rejected", b"key")] * len(NO_ORDERS)
-    assert [row.value and bytes(row.value) for row in rows] == [value for value, _ in NO_ORDERS]
-    assert [{h.key: h.value.decode() for h in row.headers} for row in rows] == [
-        {"rejected-because": problem, "rejected-from": f"source orders-0 offset {offset}"}
-        for offset, (_, problem) in enumerate(NO_ORDERS)
+    rows = job("enrich_orders").enrich(frame, dead_letters=True).collect()
+    assert [(row.error, row.source.offset) for row in rows] == [
+        (problem, offset) for offset, (_, problem) in enumerate(NO_ORDERS)
     ]
 
 
-def test_without_errors_topic_the_first_that_is_no_order_is_named(
+def test_without_dead_letters_the_first_that_is_no_order_is_named(
     spark_eos_session: SparkSession,
 ) -> None:
     frame = job("enrich_orders").enrich(records(spark_eos_session, an_order(), b"{"))

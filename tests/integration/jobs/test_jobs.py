@@ -79,7 +79,8 @@ def test_enrich_orders_job(flow: Flow) -> None:
     flow.produce([*orders[:500], b"{", *orders[500:], None])
     rejected = f"rejected-{flow.name}"
     flow.broker.create_topic(rejected)
-    options = ["--available-now", "--errors-topic", rejected, "--kafka", "compression.type=zstd"]
+    letters = ("--dead-letter-topic", rejected, "--max-dead-letters", "2")
+    options = ["--available-now", *letters, "--kafka", "compression.type=zstd"]
     with submit("enrich_orders", *arguments(flow), *options) as process:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
@@ -117,6 +118,9 @@ def test_relay_job_copies_all_of_a_record_until_sigterm(flow: Flow) -> None:
         assert len(flow.members()) == 1
         rows = f'spark_eos_rows_written_total{{group_id="{flow.group_id}"'
         until(lambda: rows in _served(port), lambda: "metrics", 20)
+        # By the job's listener, from Spark's progress.
+        lag = f'spark_eos_source_lag_records{{group_id="{flow.group_id}"'
+        until(lambda: lag in _served(port), lambda: "the lag", 20)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 143
@@ -151,7 +155,7 @@ def test_relay_job_copies_from_cluster_to_cluster(
         *("--max-offsets-per-trigger", "3000", "--trigger", "100 milliseconds"),
     ]
     with submit("relay", *given) as process:
-        until(lambda: sum(flow.committed().values()) > 6_000, lambda: "some records", 120)
+        until(lambda: sum(flow.committed().values()) > 6_000, lambda: "some records", 240)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
     with submit("relay", *given[:-2], "--available-now") as process:

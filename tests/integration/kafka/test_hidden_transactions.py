@@ -24,6 +24,7 @@ from support.runs import running
 from support.writing import rows, transactions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True], ids=["refuses connections", "does not answer"])
 def test_a_broker_that_is_away_does_not_hold_up_a_start(
     proxied_flow: Flow,

@@ -1,67 +1,21 @@
 """What a principal needs to mirror topics of another cluster."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import AuthorizationError
-from spark_eos.kafka.connection import Wire
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.testing.broker_admin import admin_client
-from support.granting import Guarded, guarded_kafka
-from support.mirroring import MirroredFlow, mirrored_run
+from support.granting import guarded_kafka
+from support.granting_mirrored import GuardedMirror
+from support.mirroring import mirrored_run
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
     with guarded_kafka() as broker, guarded_kafka() as other:
         yield broker, other
-
-
-@dataclass
-class GuardedMirror(Guarded, MirroredFlow):
-    """Source and target on guarded brokers, on which one principal has rights of its own."""
-
-    _granting_at_source: bool = False
-
-    @property
-    def source_kafka(self) -> dict[str, Any]:
-        """See `MirroredFlow`."""
-        return {**self.kafka, "bootstrap.servers": self.servers_of(self.other)}
-
-    def grant(self, *commands: str) -> None:
-        """See `Guarded`; each command says on which of the two."""
-        for command in commands:
-            with self._where(command):
-                super().grant(command)
-
-    def revoke(self, command: str) -> None:
-        """See `Guarded`."""
-        with self._where(command):
-            super().revoke(command)
-
-    @contextmanager
-    def _where(self, command: str) -> Iterator[None]:
-        self._granting_at_source = self.source_kafka["bootstrap.servers"] in command
-        yield
-        self._granting_at_source = False
-
-    def _admin(self) -> AdminClient:
-        return admin_client(
-            (self.other if self._granting_at_source else self.broker).bootstrap_servers
-        )
-
-    @contextmanager
-    def wire(self) -> Iterator[Wire]:
-        """The principal's own connections: the run's driver has no others."""
-        with closing(Wire(ClientSettings(self.kafka))) as wire:
-            yield wire
 
 
 @pytest.fixture
@@ -71,22 +25,8 @@ def flow(guarded: tuple[EmbeddedKafka, EmbeddedKafka], tmp_path: Path) -> Guarde
     return GuardedMirror(guarded[0], *places, other=guarded[1])
 
 
-def _granted(flow: GuardedMirror) -> dict[str, str]:
-    """Grants all that is printed; the commands by operation and kind of name."""
-    servers = flow.source_kafka["bootstrap.servers"]
-    more = ["--progress-topic", flow.progress, "--source-bootstrap-servers", servers]
-    commands = flow.commands(*more)
-    flow.grant(*commands)
-    names = {flow.source: "source", flow.target: "target", flow.progress: "progress"}
-    found = {}
-    for command in commands:
-        words = command.split()
-        found[f"{words[words.index('--operation') + 1]} {names.get(words[-1], 'other')}"] = command
-    return found
-
-
 def test_just_the_acls_printed_are_enough(flow: GuardedMirror) -> None:
-    commands = _granted(flow)
+    commands = flow.grant_all()
     assert {
         "Read source",
         "Write target",
@@ -110,7 +50,7 @@ def test_just_the_acls_printed_are_enough(flow: GuardedMirror) -> None:
 
 
 def test_without_alter(flow: GuardedMirror) -> None:
-    commands = _granted(flow)
+    commands = flow.grant_all()
     with mirrored_run(flow) as runs:
         runs.batch(3, 4)
         flow.other.add_partitions(flow.source, 3)
@@ -126,7 +66,7 @@ def test_without_alter(flow: GuardedMirror) -> None:
 
 
 def test_without_read_of_the_source(flow: GuardedMirror) -> None:
-    commands = _granted(flow)
+    commands = flow.grant_all()
     with (
         flow.without(commands["Read source"]),
         mirrored_run(flow) as runs,

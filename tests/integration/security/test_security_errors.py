@@ -1,5 +1,6 @@
 """Who is not let in hears within seconds why, where, and which setting to change."""
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -28,6 +29,18 @@ from support.tokens import TokenAuthority, token_endpoint
 # Long enough that trying until then is not an answer within seconds.
 PATIENCE = 600.0
 SECONDS = 60.0
+
+
+def runs_out(settings: dict[str, Any], words: str, seconds: float) -> None:
+    """Checks what is said when the time is over; a busy machine may need more to find it out."""
+    with (
+        closing(Wire(ClientSettings(settings))) as wire,
+        pytest.raises(DeadlineExceededError) as failure,
+    ):
+        wire.brokers(Deadline(seconds, "connect_timeout_ms"))
+    if not re.search(words, str(failure.value)):
+        assert seconds < SECONDS, failure.value
+        runs_out(settings, words, seconds * 5)
 
 
 def reach(settings: dict[str, Any]) -> None:
@@ -150,11 +163,7 @@ def test_a_token_function_that_fails_is_asked_again_and_named_at_last(secured: S
         asked.append(1)
         raise RuntimeError("the vault is sealed")
 
-    with (
-        closing(Wire(ClientSettings(oauth(secured, oauth_cb=fails)))) as wire,
-        pytest.raises(DeadlineExceededError, match=r"oauth_cb failed.*the vault is sealed"),
-    ):
-        wire.brokers(Deadline(1, "connect_timeout_ms"))
+    runs_out(oauth(secured, oauth_cb=fails), r"oauth_cb failed.*the vault is sealed", 3)
     assert len(asked) > 1
 
 
@@ -179,11 +188,7 @@ def test_client_credentials_that_the_endpoint_does_not_accept(secured: Secured) 
 
 def test_an_endpoint_that_is_not_there(secured: Secured) -> None:
     settings = client_credentials(secured, "http://127.0.0.1:1/token")
-    with (
-        closing(Wire(ClientSettings(settings))) as wire,
-        pytest.raises(DeadlineExceededError, match=r"token\.endpoint\.url.*can't be reached"),
-    ):
-        wire.brokers(Deadline(1, "connect_timeout_ms"))
+    runs_out(settings, r"token\.endpoint\.url.*can't be reached", 1)
 
 
 def test_msk_signs_tokens_that_reach_the_broker(

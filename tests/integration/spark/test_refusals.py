@@ -1,5 +1,7 @@
 """What is refused, with words that help, before anything is written."""
 
+import re
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +13,7 @@ from confluent_kafka import Consumer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.testing import EmbeddedKafka
@@ -21,9 +24,9 @@ from support.queries import relay, run_available
 
 def _write(
     spark: SparkSession, flow: Flow, transform: Callable[[DataFrame], DataFrame], **options: Any
-) -> None:
+) -> DataStreamWriter:
     sink = ExactlyOnceSink(**{**flow.options(), "delivery": "direct", **options})
-    sink.write(transform(sink.read(spark, subscribe=flow.source)))
+    return sink.write(transform(sink.read(spark, subscribe=flow.source)))
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,16 @@ def _write(
         ),
         (lambda f: f.dropDuplicates(["key"]).select("source", "value"), "state|a shuffle"),
         (lambda f: f.select("source", "value").sortWithinPartitions("value"), "a sort"),
+        # The plan comes before the columns, which the other road may not need.
+        (lambda f: f.groupBy("key").count(), "an aggregation|a shuffle|state"),
+        (
+            lambda f: f.sparkSession.readStream.format("rate").load(),
+            "reads from 'rate'.*read with sink.read",
+        ),
+        (
+            lambda f: f.sparkSession.readStream.text(tempfile.mkdtemp()),
+            "reads from 'text'.*read with sink.read",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -64,6 +77,50 @@ def test_pipelines(
     with pytest.raises(errors.UnsupportedPipelineError, match=words):
         _write(spark_eos_session, flow, transform)
     assert flow.written() == []
+
+
+@pytest.mark.parametrize("hint", ["merge", "shuffle_hash", "shuffle_replicate_nl"])
+def test_a_join_that_shuffles_has_a_cure(
+    flow: Flow, spark_eos_session: SparkSession, hint: str
+) -> None:
+    """Nobody wrote the sort, nor the shuffle."""
+    small = spark_eos_session.range(10).select(F.col("id").cast("string").alias("name"))
+
+    def joined(frame: DataFrame) -> DataFrame:
+        on = F.col("value").cast("string") == F.col("name")
+        return frame.join(small.hint(hint), on).select("name")
+
+    with pytest.raises(errors.UnsupportedPipelineError) as failure:
+        _write(spark_eos_session, flow, joined)
+    assert re.search(r"join .*shuffles.*F\.broadcast\(", str(failure.value))
+    assert "a sort" not in str(failure.value)
+
+
+@pytest.mark.parametrize("delivery", ["direct", "auto", "staged"])
+@pytest.mark.parametrize("topic", ["the default's", None])
+def test_the_sources_topic_passed_on(
+    flow: Flow, spark_eos_session: SparkSession, delivery: str, topic: str | None
+) -> None:
+    """The schema has a `topic` column, and the plan shows whose it is."""
+    options = {"delivery": delivery, **({"topic": None} if topic is None else {})}
+    writer = _write(spark_eos_session, flow, lambda f: f.where("offset >= 0"), **options)
+    with pytest.raises(errors.UnsupportedPipelineError, match=r"`topic`.*source.*drop\("):
+        writer.start()
+
+
+def test_a_topic_of_the_rows_own_may_have_the_sources_name(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(["a"])
+    run_available(
+        spark_eos_session,
+        flow,
+        lambda f: f.select(
+            "source", "value", F.regexp_replace("topic", "^in", "out").alias("topic")
+        ),
+        topic=None,
+    )
+    assert flow.values() == ["a"]
 
 
 def test_a_broadcast_join_is_narrow(flow: Flow, spark_eos_session: SparkSession) -> None:
@@ -224,7 +281,7 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
         .start()
     )
     flow.produce(["new"])
-    with pytest.raises(StreamingQueryException, match="belongs to query"):
+    with pytest.raises(StreamingQueryException, match=f"{flow.checkpoint}' belongs to query"):
         query.awaitTermination()
 
 

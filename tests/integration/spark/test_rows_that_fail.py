@@ -80,7 +80,8 @@ def test_for_a_topic_that_the_query_reads(flow: Flow, spark_eos_session: SparkSe
     _fails(
         spark_eos_session,
         flow,
-        lambda f: f,
+        # A column of the plan's own: the source's is refused before.
+        lambda f: f.withColumn("topic", F.trim("topic")),
         rf"source {flow.source}-0 offset 0: the row is for '{flow.source}', a topic the query",
     )
 
@@ -123,3 +124,33 @@ def test_a_worker_directory_that_can_not_be_used(
     with pytest.raises(StreamingQueryException, match="worker_directory /proc/nowhere"):
         run_available(spark_eos_session, flow, worker_directory="/proc/nowhere")
     assert flow.written() == []
+
+
+@pytest.mark.parametrize("road", ["direct", "mirrored"])
+def test_an_exception_of_a_python_function(
+    new_flow: Callable[..., Flow],
+    new_mirrored_flow: Callable[..., Flow],
+    spark_eos_session: SparkSession,
+    road: str,
+) -> None:
+    """Spark tells no row: the error names the offsets from which the job made its rows."""
+    flow = (new_flow if road == "direct" else new_mirrored_flow)()
+
+    def refuse(value):  # type: ignore[no-untyped-def] # Spark would read the types of a UDF
+        if value == b"13":
+            raise ValueError("no thirteen here")
+        return value.decode()
+
+    flow.produce(range(10, 14), partition=0)
+    flow.produce(["a"], partition=1)
+    with pytest.raises(StreamingQueryException) as failure:
+        run_available(
+            spark_eos_session,
+            flow,
+            lambda f: f.select("source", F.udf(refuse)("value").alias("value")),
+        )
+    told = str(failure.value)
+    assert "WriteError: batch 0 of group" in told
+    assert f"{flow.source}-0 offsets 0 to 3, {flow.source}-1 offset 0" in told
+    assert "ValueError: no thirteen here" in told.partition("WriteError: ")[2]
+    assert flow.values() == []

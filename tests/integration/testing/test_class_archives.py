@@ -28,7 +28,7 @@ def test_a_broker_takes_its_classes_from_an_archive(embedded_kafka: EmbeddedKafk
     assert _maps_an_archive(embedded_kafka.pid)
 
 
-def test_an_archive_is_made_once(tmp_path: Path) -> None:
+def test_an_archive_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive = ClassArchive(tmp_path, "Programs")
     assert archive.options == []
     trained: list[list[str]] = []
@@ -40,6 +40,8 @@ def test_an_archive_is_made_once(tmp_path: Path) -> None:
     archive.train(exercise)
     archive.train(exercise)
     assert len(trained) == 1
+    told = "Programs are prepared for quick starts, once on this machine: half a minute ...\n"
+    assert capsys.readouterr().err == told
     assert archive.options[0] == f"-XX:SharedArchiveFile={archive.file}"
     assert archive.file.read_bytes() == b"classes"
 

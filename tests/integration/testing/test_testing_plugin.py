@@ -5,6 +5,7 @@ import pytest
 
 from spark_eos.jars.cache import CACHE_VARIABLE, cache_directory
 from support.pages import code_blocks
+from support.versions import needs_closed_sockets
 
 # Known before pytester moves the home directory.
 USERS_CACHE = cache_directory()
@@ -56,6 +57,44 @@ def test_a_users_suite_gets_kafka_and_spark(
     assert "Log of the embedded Kafka" in with_kafka
     assert "Performing controller activation" in with_kafka
     assert "Log of the embedded Kafka" not in without
+
+
+def test_preparing_is_shown_although_pytest_captures(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
+    pytester.makeconftest("""
+        import sys
+        from spark_eos.testing import EmbeddedKafka
+
+        prepare = EmbeddedKafka.prepare
+
+        def slowly(self):
+            print("this takes long", file=sys.stderr)
+            prepare(self)
+
+        EmbeddedKafka.prepare = slowly
+    """)
+    pytester.makepyfile("""
+        def test_kafka(embedded_kafka):
+            assert embedded_kafka.is_running
+    """)
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=120)
+    result.assert_outcomes(passed=1)
+    assert "this takes long" in result.stderr.str()
+
+
+@needs_closed_sockets
+def test_a_suite_in_which_warnings_are_errors(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python's imports warn on Python 3.11 and 3.12."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
+    (documented,) = code_blocks("testing", "python")
+    pytester.makepyfile(test_documented=documented)
+    options = ("-W", "error", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+    result = pytester.runpytest_subprocess(*options, timeout=200)
+    result.assert_outcomes(passed=1, warnings=0)
 
 
 @pytest.mark.slow

@@ -247,6 +247,41 @@ def test_expected_numbers_of_outputs(flow: Flow) -> None:
     assert counts(look(flow)) == {Kind.LOST: 1, Kind.DUPLICATE: 2}
 
 
+def test_a_query_that_filters(flow: Flow) -> None:
+    """Inputs may be missing, but none twice; one whose output was aborted was not filtered."""
+    fill(flow)
+    writer = Writer(flow)
+    writer.begin([(1, 3)])
+    writer.abort()
+    writer.write([(0, 1), (0, 2), (1, 4)], {0: 5, 1: 5})
+    findings = look(flow, at_most_once_each=True)
+    assert counts(findings) == {Kind.LOST: 1}
+    assert findings.found[Kind.LOST].parts == {"aborted": 1}
+    assert [example[0] for example in examples(findings, Kind.LOST)] == ["1:3"]
+    writer.write([(0, 1), (1, 3)], {})
+    findings = look(flow, at_most_once_each=True)
+    assert counts(findings) == {Kind.DUPLICATE: 1, Kind.REORDERED: 1}
+    # Without the option it says which one is missing.
+    findings = look(flow)
+    assert findings.count(Kind.LOST) == 6
+    note, _about_the_duplicate = findings.notes
+    assert "6 processed inputs were never written" in note
+    assert "--at-most-once-each" in note
+
+
+def test_a_query_that_filters_and_explodes(flow: Flow) -> None:
+    """The header says how many outputs there may be at most."""
+    fill(flow, expect={(0, 0): b"3", (1, 1): b"2"})
+    writer = Writer(flow)
+    writer.write([(0, 0), (0, 0), (1, 1), (1, 1)], {0: 5, 1: 5})
+    options = {"expect_header": "expect", "at_most_once_each": True}
+    assert counts(look(flow, **options)) == {}
+    writer.write([(1, 1)], {})
+    assert counts(look(flow, **options)) == {Kind.DUPLICATE: 1}
+    (note,) = [note for note in look(flow, at_most_once_each=True).notes if "several" in note]
+    assert "--expect-header" in note
+
+
 def test_unexpected_numbers_of_outputs(flow: Flow) -> None:
     fill(flow, expect={(0, 0): b"0", (0, 1): b"3"})
     Writer(flow).write(ALL, ENDS)

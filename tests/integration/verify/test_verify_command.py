@@ -97,6 +97,28 @@ def test_anomalies_have_exit_status_1(flow: Flow) -> None:
     assert named["found"]["duplicates"]["examples"][0]["name"] == "0-0"
 
 
+def test_a_filter_is_not_reported_without_a_hint(flow: Flow) -> None:
+    fill(flow)
+    Writer(flow).write(ALL[1:4], ENDS)
+    result = run(flow)
+    assert result.exit_code == 1
+    told = " ".join(result.stdout.split())
+    assert "Note: 7 processed inputs were never written" in told
+    assert "--at-most-once-each" in told
+    result = run(flow, "--at-most-once-each")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("SOUND: 10 records in, 3 out")
+    told = " ".join(result.stdout.split())
+    assert "Note: 7 processed inputs have no output, which --at-most-once-each allows" in told
+    assert json.loads(run(flow, "--at-most-once-each", "--json").stdout)["verdict"] == "sound"
+    expecting = ["--output", flow.target, "--expect", "topic:x", "--at-most-once-each"]
+    refused = CliRunner().invoke(
+        main, ["verify", "--bootstrap-servers", flow.bootstrap_servers, *expecting]
+    )
+    assert refused.exit_code == 2
+    assert "--at-most-once-each" in refused.stderr
+
+
 def test_isolation_level_and_complete(flow: Flow) -> None:
     fill(flow)
     writer = Writer(flow)

@@ -87,6 +87,7 @@ def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
         runs.written_once(1_000, 0)
 
 
+@pytest.mark.slow
 def test_a_row_that_alone_takes_too_long_is_named(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     proxy.on(ProduceRequest, DropRequest(), times=None)
     with running(proxied_flow, **_BRIEFLY) as runs:

@@ -5,8 +5,8 @@ import socket
 import pytest
 from click.testing import CliRunner
 
+from spark_eos.admin.status_tables import duration, ranges
 from spark_eos.cli import main
-from spark_eos.cli.status_tables import duration, ranges
 from spark_eos.kafka.open_transactions import OpenTransaction
 
 

@@ -10,6 +10,7 @@ from spark_eos import errors
 from spark_eos.acls import Operation, read_topic, transactional_ids
 from spark_eos.batch.batch_report import BatchReport, PartitionReport
 from spark_eos.batch.data_loss import LostRecords
+from spark_eos.batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos.batch.plan import PartitionPlan
 from spark_eos.batch.task_report import DEFERRED, Counters, JobOutcome, PartitionOutcome
 from spark_eos.batch.writer_settings import WriterSettings
@@ -53,6 +54,7 @@ def _settings(**kafka: Any) -> Any:
         metadata_max_idle_ms=1,
         worker_directory=None,
         fail_on_data_loss=False,
+        dead_letters=DeadLetterSettings(topic="dlq", max_dead_letters=5),
     )
 
 
@@ -74,6 +76,7 @@ MESSAGES = [
             None,
             failed=False,
             deferred=True,
+            dead=DeadLetterTally({"error": 1}, {"error": "source in-1 offset 3"}, {"why": 1}),
         ),
     ),
     Abort(),
@@ -83,6 +86,7 @@ MESSAGES = [
         (PartitionReport("in", 0, None, 5, 1, 2, None),),
         {"total": 1.25},
         (LostRecords("in", 0, 3, 5),),
+        dead_letters={"error": 2},
     ),
 ]  # fmt: skip
 

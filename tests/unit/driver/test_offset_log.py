@@ -1,26 +1,19 @@
 """Spark's offset log: where a batch starts and ends."""
 
+import uuid
+
 import pytest
 
 from spark_eos import errors
 from spark_eos.batch.plan import BatchRange
+from spark_eos.driver.checkpoint_note import Note
 from spark_eos.driver.offset_log import OffsetLog, parse_positions
-
-
-class _Files(dict[str, str]):
-    def read(self, path: str) -> str | None:
-        return self.get(path)
-
-    def names(self, path: str) -> list[str]:
-        return sorted({name.split("/")[1] for name in self if name.startswith(f"{path}/")})
-
-    def write(self, path: str, text: str) -> None:
-        self[f"{path}/part-0.txt"] = text
+from support.checkpoint_texts import CheckpointTexts
 
 
 def test_batch_0_starts_where_its_sources_say() -> None:
     log = OffsetLog(
-        _Files(
+        CheckpointTexts(
             {
                 "sources/0/0": '\x00v1\n{"a":{"0":3,"1":0}}',
                 "sources/1/0": '\x00v1\n{"b":{"0":7}}',
@@ -36,7 +29,7 @@ def test_batch_0_starts_where_its_sources_say() -> None:
 
 
 def test_later_batches_start_where_the_one_before_ended() -> None:
-    files = _Files(
+    files = CheckpointTexts(
         {
             "offsets/4": 'v1\n{}\n{"a":{"0":5}}\n-',
             "offsets/5": 'v2\n{}\n1:{"b":{"0":1}}\n0:{"a":{"0":8,"1":2}}',
@@ -59,18 +52,51 @@ def test_later_batches_start_where_the_one_before_ended() -> None:
         ({}, "offsets/3 is missing"),
         ({"offsets/3": "v1\n{}\n", "offsets/4": "v9\n{}\n"}, "unknown format 'v9'"),
         ({"offsets/3": "v1\n{}\n7"}, "not Kafka's"),
+        ({"offsets/3": 'v1\n{}\n{"a":{"0":[]}}'}, "'/checkpoints/a' holds .* not Kafka's"),
         ({"offsets/3": 'v1\n{}\n{"a":{"0":1}}\n{"a":{"0":1}}'}, "two sources .* read a-0"),
     ],
 )
 def test_offset_logs_that_can_not_be_used(files: dict[str, str], words: str) -> None:
     with pytest.raises(errors.CheckpointError, match=words):
-        OffsetLog(_Files(files)).batch_range(4)
+        OffsetLog(CheckpointTexts(files)).batch_range(4)
 
 
-def test_no_checkpoint_at_all() -> None:
-    with pytest.raises(errors.CheckpointError, match="no streaming checkpoint"):
-        OffsetLog(_Files()).query_id()
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "no streaming checkpoint at .*'/checkpoints/a', .* empty or does not exist"),
+        ({"commits/0": "v1"}, "'/checkpoints/a' has commits but no metadata: .*a part"),
+        ({"metadata": ""}, "metadata of checkpoint_location '/checkpoints/a' can't be read: ''"),
+        ({"metadata": "[1]"}, "metadata of checkpoint_location '/checkpoints/a' can't be read"),
+    ],
+)
+def test_a_location_that_is_no_checkpoint(files: dict[str, str], words: str) -> None:
+    with pytest.raises(errors.CheckpointError, match=words):
+        OffsetLog(CheckpointTexts(files)).query_id()
+
+
+def test_every_refusal_names_the_location() -> None:
+    log = OffsetLog(CheckpointTexts({"metadata": '{"id":"a"}', "sources/0/9": "v1"}))
+    for look in (log.latest, log.finished, log.initial, lambda: log.fingerprint(3)):
+        with pytest.raises(errors.CheckpointError, match="'/checkpoints/a'"):
+            look()
 
 
 def test_a_source_without_offsets_has_no_positions() -> None:
     assert parse_positions(["-", ""], "here") == {}
+
+
+def test_the_note_keeps_the_partitions_that_a_topic_had() -> None:
+    files = CheckpointTexts()
+    one, other = uuid.UUID(int=1), uuid.UUID(int=2)
+    log = OffsetLog(files)
+    log.set_note(Note("group", {"a": one, "b": one}, partitions={"a": frozenset({0, 1})}))
+    # Only partition 2 is assigned now, and topic b is read as well.
+    log.set_note(Note("group", {"a": one}, partitions={"a": frozenset({2}), "b": frozenset({0})}))
+    found = OffsetLog(files).note()
+    assert found.partitions == {"a": {0, 1, 2}, "b": {0}}
+    assert found.names(("a", 1), one)
+    assert not found.names(("a", 3), one)
+    # Created anew, the topic has none of them.
+    log.set_note(Note("group", {"a": other}, partitions={"a": frozenset({0})}))
+    assert OffsetLog(files).note().partitions == {"a": {0}, "b": {0}}

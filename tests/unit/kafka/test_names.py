@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from spark_eos import ExactlyOnceSink, errors
+from spark_eos.admin.status_tables import transactions
 from spark_eos.cli import main
-from spark_eos.cli.status_tables import transactions
 from spark_eos.kafka.groups import DescribedMember
 from spark_eos.kafka.open_transactions import OpenTransaction
 from spark_eos.kafka.transactional_ids import id_prefix

@@ -48,7 +48,7 @@ def _exposed(registry: CollectorRegistry) -> list[Metric]:
 
 def test_names_follow_the_conventions(registry: CollectorRegistry) -> None:
     families = _exposed(registry)
-    assert len(families) == 14
+    assert len(families) == 16
     for family in families:
         assert family.samples, family.name
         assert re.fullmatch(r"spark_eos_[a-z]+(_[a-z]+)*", family.name)
@@ -62,7 +62,7 @@ def test_names_follow_the_conventions(registry: CollectorRegistry) -> None:
             assert sample.name.endswith("_total") == (
                 family.type == "counter" and not sample.name.endswith("_created")
             )
-            assert sample.labels.keys() <= {"group_id", "source_topic", "step", "le"}
+            assert sample.labels.keys() <= {"group_id", "source_topic", "step", "reason", "le"}
             assert not sample.labels.keys() & words
 
 

@@ -1,0 +1,152 @@
+"""``spark-eos status`` in a terminal: any width, and again and again."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import groups
+from support.flow import Flow
+from support.members import started
+from support.operating import document, run
+
+COMMAND = str(Path(sys.executable).with_name("spark-eos"))
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+_PATIENCE = 60
+_FAR = 123_456_789_012
+
+
+class _Terminal:
+    """A command in a pseudo-terminal of some width."""
+
+    def __init__(self, width: int, *arguments: str) -> None:
+        self._shown, inside = pty.openpty()
+        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+        environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
+        self.process = subprocess.Popen(
+            [COMMAND, *arguments],
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            env={**environment, "TERM": "xterm"},
+            start_new_session=True,
+        )
+        os.close(inside)
+        self.text = ""
+
+    def read(self, until: str | None = None, times: int = 1) -> str:
+        """What is shown, without control sequences: to the end, or until it has a text."""
+        end = time.monotonic() + _PATIENCE
+        while until is None or self.text.count(until) < times:
+            assert time.monotonic() < end, self.text
+            if not select.select([self._shown], [], [], 0.2)[0]:
+                continue
+            try:
+                data = os.read(self._shown, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not data:
+                break
+            self.text += _CONTROL.sub("", data.decode())
+        assert until is None or self.text.count(until) >= times, self.text
+        return self.text
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(_PATIENCE)
+        os.close(self._shown)
+
+
+@contextlib.contextmanager
+def _terminal(width: int, flow: Flow, *more: str) -> Iterator[_Terminal]:
+    where = ("--bootstrap-servers", flow.bootstrap_servers, "--group-id", flow.group_id)
+    terminal = _Terminal(width, "status", *where, *more)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+@pytest.fixture
+def far_flow(flow: Flow) -> Flow:
+    """A group with names and offsets as they are in production."""
+    flow.name = f"orders-of-customers-by-region-{flow.name}"
+    flow.broker.create_topic(flow.source, flow.partitions)
+    with started(flow):  # which waits for the group's coordinator
+        pass
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): _FAR})
+    return flow
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_digits_and_names_are_whole(far_flow: Flow, width: int) -> None:
+    with _terminal(width, far_flow) as terminal:
+        shown = terminal.read()
+        assert terminal.process.wait(_PATIENCE) == 0
+    assert max(map(len, shown.splitlines())) <= width
+    assert f"{_FAR:,}" in shown
+    assert "…" not in shown
+    # Names are whole, or in pieces that still say something.
+    assert shown.count(far_flow.source[:24]) >= far_flow.partitions
+    if width == 160:
+        assert shown.count(far_flow.source) >= far_flow.partitions
+    for name in ("TxnOffsetCommit", "ConsumerGroupHeartbeat", "transaction.version"):
+        assert name in shown
+
+
+def test_the_lag_of_a_group_without_offsets_is_unknown(flow: Flow) -> None:
+    flow.produce(range(10))
+    with started(flow):
+        assert document(flow)["lag"] is None
+        assert re.search(r"members?, lag unknown$", run("status", flow).stdout, re.MULTILINE)
+
+
+def test_watching_ends_with_ctrl_c(far_flow: Flow) -> None:
+    headline = f"Group {far_flow.group_id}"
+    with _terminal(160, far_flow, "--watch", "0.2") as terminal:
+        terminal.read(until=headline, times=3)
+        groups.set_offsets(
+            far_flow.bootstrap_servers, far_flow.group_id, {(far_flow.source, 0): 77_777}
+        )
+        terminal.read(until="77,777")
+        terminal.process.send_signal(signal.SIGINT)
+        shown = terminal.read()
+        assert terminal.process.wait(_PATIENCE) == 0
+    assert "Traceback" not in shown
+    assert "Aborted" not in shown
+
+
+def test_watching_needs_no_seconds_and_a_terminal_neither(far_flow: Flow) -> None:
+    with _terminal(100, far_flow, "--watch") as terminal:
+        terminal.read(until="Group ", times=2)
+    where = ("--bootstrap-servers", far_flow.bootstrap_servers, "--group-id", far_flow.group_id)
+    with subprocess.Popen(
+        [COMMAND, "status", *where, "--watch", "0.1", "--json"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        documents = 0
+        for line in process.stdout:
+            documents += line == "}\n"
+            if documents == 2:
+                break
+        process.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("seconds", ["0", "soon"])
+def test_intervals_that_are_none(flow: Flow, seconds: str) -> None:
+    result = run("status", flow, "--watch", seconds)
+    assert result.exit_code == 2
+    assert "--watch" in result.stderr

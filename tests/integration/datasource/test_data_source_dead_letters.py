@@ -1,0 +1,67 @@
+"""Dead letters of ``format("kafka-eos")``."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from support.data_sources import end_keepers, write_available
+from support.dead_letters import headers_of, letter_topic
+from support.flow import Flow
+from support.versions import needs_data_sources
+
+pytestmark = [pytest.mark.slow, needs_data_sources]
+
+
+@pytest.fixture
+def flow(new_flow: Callable[..., Flow]) -> Iterator[Flow]:
+    """A flow of the test's own, whose keeper ends with it."""
+    flow = new_flow()
+    yield flow
+    end_keepers(flow)
+
+
+def judged(frame: DataFrame) -> DataFrame:
+    """Judges values that begin with "bad", and sends some to a topic that does not exist."""
+    text = F.col("value").cast("string")
+    return frame.select(
+        "source",
+        F.upper(text).alias("value"),
+        F.when(text.startswith("bad"), "it is bad").alias("error"),
+        F.when(text == "lost", "nowhere").alias("topic"),
+    )
+
+
+def test_dead_letters_of_a_data_source(flow: Flow, spark_eos_session: SparkSession) -> None:
+    letters = letter_topic(flow)
+    flow.produce(["a", "bad b", "lost", "c"], partition=0, headers=[("trace", b"t")])
+    write_available(
+        spark_eos_session,
+        flow,
+        judged,
+        reading={"carry_records": True},
+        deadLetterTopic=letters,
+        maxDeadLetters="2",
+        maxBlockMs="300",
+    )
+    assert flow.values() == ["A", "C"]
+    found = flow.written(letters)
+    assert [m.value() for m in found] == [b"bad b", b"lost"]
+    assert [headers_of(m)["__dlq.errors.reason"] for m in found] == ["error", "unknown_topic"]
+    assert headers_of(found[0])["trace"] == "t"
+    assert flow.committed()[0] == 4
+
+
+def test_too_many_end_the_query(flow: Flow, spark_eos_session: SparkSession) -> None:
+    letters = letter_topic(flow)
+    # Neither task has too many; both together have.
+    for partition in (0, 1):
+        flow.produce(["bad"] * 3, partition=partition)
+    with pytest.raises(
+        StreamingQueryException, match=r"6 of 6 records are dead letters, and maxDeadLetters=5"
+    ):
+        write_available(
+            spark_eos_session, flow, judged, deadLetterTopic=letters, maxDeadLetters="5"
+        )

@@ -1,0 +1,285 @@
+"""docs/recipes.md: each recipe does what the page says."""
+
+import io
+import json
+import struct
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka import Message, Producer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.testing import EmbeddedKafka
+from support.flow import consume
+from support.fronts import patiently
+from support.groups import set_offsets
+from support.pages import code_blocks, run_block
+from support.schema_registry import SchemaRegistry, schema_registry
+
+(
+    BEGIN,
+    POISON,
+    HEADERS,
+    ROUTING,
+    ONCE,
+    BACKFILL,
+    ARCHIVE,
+    SLOWLY,
+    BULK,
+    AVRO,
+    TABLE,
+) = code_blocks("recipes", "python")
+
+ORDER = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "string"}, {"name": "amount", "type": "double"}],
+    }
+)
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Recipe:
+    """The page's topics and groups under names of the test's own."""
+
+    broker: EmbeddedKafka
+    spark: SparkSession
+    directory: Path
+    prefix: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+
+    def topics(self, *names: str, partitions: int = 2) -> None:
+        for name in names:
+            self.broker.create_topic(f"{self.prefix}-{name}", partitions)
+
+    def produce(self, values: Iterable[Any], topic: str = "orders", **more: Any) -> None:
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers})
+        for number, value in enumerate(values):
+            encoded = value if isinstance(value, bytes) else json.dumps(value).encode()
+            producer.produce(f"{self.prefix}-{topic}", encoded, partition=number % 2, **more)
+        assert producer.flush(30) == 0
+
+    def written(self, topic: str) -> list[Message]:
+        return consume(self.broker.bootstrap_servers, f"{self.prefix}-{topic}")
+
+    def values(self, topic: str) -> list[str]:
+        """The values as text, sorted."""
+        return sorted((message.value() or b"").decode() for message in self.written(topic))
+
+    def run(self, code: str, **instead: str) -> dict[str, Any]:
+        """Runs the page's beginning and a recipe, until all there is was read."""
+        words = {word: other for word, other in self._words(instead).items() if word in code}
+        begin = run_block(BEGIN, {"localhost:9092": self.broker.bootstrap_servers})
+        begin["spark"] = self.spark
+        names = patiently(run_block)(code, words, **begin)
+        query: StreamingQuery = names["query"]
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+            if "sink" in names:
+                names["sink"].close()
+        return names
+
+    def _words(self, instead: dict[str, str]) -> dict[str, str]:
+        return {
+            "localhost:9092": self.broker.bootstrap_servers,
+            '"orders': f'"{self.prefix}-orders',
+            '"/checkpoints/': f'"{self.directory}/',
+            '"/archive/': f'"{self.directory}/archive-',
+            '"/tables/': f'"{self.directory}/table-',
+            **instead,
+        }
+
+
+@pytest.fixture
+def recipe(
+    embedded_kafka: EmbeddedKafka, spark_eos_session: SparkSession, tmp_path: Path
+) -> Recipe:
+    spark_eos_session.conf.set("spark.sql.shuffle.partitions", "4")
+    return Recipe(embedded_kafka, spark_eos_session, tmp_path)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[BatchReport]:
+    """What sinks of recipes report."""
+    seen: list[BatchReport] = []
+    plain = ExactlyOnceSink.__init__
+
+    def init(self: ExactlyOnceSink, **options: Any) -> None:
+        plain(self, **options, on_batch=seen.append)
+
+    monkeypatch.setattr(ExactlyOnceSink, "__init__", init)
+    return seen
+
+
+def test_poison_pills(recipe: Recipe) -> None:
+    recipe.topics("orders", "orders-parsed", "orders-dlq")
+    recipe.produce([{"customer": f"c{n}", "amount": n + 0.25} for n in range(9)])
+    recipe.produce([b"oops", {"customer": "c", "amount": "much"}])
+    recipe.run(POISON)
+    found = {(m.key(), m.value()) for m in recipe.written("orders-parsed")}
+    assert found == {
+        (f"c{n}".encode(), json.dumps({"cents": 100 * n + 25}).encode()) for n in range(9)
+    }
+    broken = ["oops", json.dumps({"customer": "c", "amount": "much"})]
+    assert recipe.values("orders-dlq") == sorted(broken)
+
+
+def test_headers(recipe: Recipe) -> None:
+    recipe.topics("orders", "orders-traced")
+    headers = [("a", b"1"), ("authorization", b"secret"), ("trace-id", b"t7"), ("a", None)]
+    recipe.produce([{"n": 1}], headers=headers, key=b"k")
+    recipe.produce([{"n": 2}], key=b"k")
+    recipe.run(HEADERS)
+    found = {m.value(): (m.key(), m.headers()) for m in recipe.written("orders-traced")}
+    added = ("traced", b"yes")
+    assert found == {
+        b'{"n": 1}': (b"t7", [("a", b"1"), ("trace-id", b"t7"), ("a", None), added]),
+        b'{"n": 2}': (b"k", [added]),
+    }
+
+
+def test_routing(recipe: Recipe) -> None:
+    recipe.topics("orders", "orders-eu", "orders-us", "orders-elsewhere")
+    for number, region in enumerate(("eu", "us", "mars", None, "eu")):
+        recipe.produce([{"n": number, "region": region}])
+    recipe.produce([b"no JSON"])
+    recipe.run(ROUTING)
+
+    def numbers(topic: str) -> list[int]:
+        values = recipe.values(f"orders-{topic}")
+        return [json.loads(value)["n"] for value in values if value.startswith("{")]
+
+    assert [numbers(topic) for topic in ("eu", "us", "elsewhere")] == [[0, 4], [1], [2, 3]]
+    assert "no JSON" in recipe.values("orders-elsewhere")
+
+
+def test_deduplication(recipe: Recipe) -> None:
+    recipe.topics("orders", "orders-once")
+    orders = [{"id": f"o{number}"} for number in range(20)]
+    recipe.produce([*orders, *orders[:7]])
+    recipe.run(ONCE)
+    # The state lasts from run to run.
+    recipe.produce([*orders[5:], {"id": "new"}])
+    recipe.run(ONCE)
+    assert recipe.values("orders-once") == sorted(map(json.dumps, [*orders, {"id": "new"}]))
+
+
+def test_a_topic_again(recipe: Recipe) -> None:
+    recipe.topics("orders", "orders-prices-2")
+    recipe.produce([{"price": number} for number in range(100, 140)])
+    recipe.run(BACKFILL)
+    assert recipe.values("orders-prices-2") == [str(number) for number in range(100, 140)]
+    # Then it goes on live.
+    recipe.produce([{"price": number} for number in range(140, 150)])
+    live = {"availableNow=True": 'processingTime="1 second"', "query.awaitTermination()": ""}
+    recipe.run(BACKFILL, **live)
+    assert recipe.values("orders-prices-2") == [str(number) for number in range(100, 150)]
+
+
+def test_from_a_moment_on(recipe: Recipe) -> None:
+    recipe.topics("orders", "orders-prices-2")
+    recipe.produce([{"price": number} for number in range(100, 140)])
+    topic, group = f"{recipe.prefix}-orders", f"{recipe.prefix}-orders-prices-2"
+    set_offsets(recipe.broker.bootstrap_servers, group, {(topic, 0): 15, (topic, 1): 20})
+    recipe.run(BACKFILL)
+    assert recipe.values("orders-prices-2") == [str(number) for number in range(130, 140, 2)]
+
+
+def test_an_archive(recipe: Recipe) -> None:
+    recipe.topics("orders-restored")
+    rows = [(f"k{number}", f"order {number}") for number in range(30)]
+    archive = recipe.spark.createDataFrame(rows, "key string, value string").repartition(3)
+    for name in ("first", "second"):
+        archive.write.mode("append").parquet(f"{recipe.directory}/archive-orders")
+        recipe.run(ARCHIVE)
+        copies = 1 if name == "first" else 2
+        found = sorted((m.key(), m.value()) for m in recipe.written("orders-restored"))
+        assert found == sorted((k.encode(), v.encode()) for k, v in rows * copies)
+
+
+def test_a_rate_limit(recipe: Recipe, reports: list[BatchReport]) -> None:
+    recipe.topics("orders", "orders-slowly")
+    recipe.produce([{"n": number} for number in range(50)])
+    recipe.run(SLOWLY, **{'"10000"': '"20"', '"10 seconds"': '"1 second"'})
+    assert [report.rows_written for report in reports] == [20, 20, 10]
+    assert len(recipe.values("orders-slowly")) == 50
+
+
+def test_bulk(recipe: Recipe, reports: list[BatchReport]) -> None:
+    recipe.topics("orders", "orders-bulk")
+    recipe.produce([{"n": number} for number in range(5000)])
+    recipe.run(BULK, **{'"1 minute"': '"1 second"'})
+    assert sum(report.rows_written for report in reports) == 5000
+    assert len(set(recipe.values("orders-bulk"))) == 5000
+
+
+def _avro(number: int, registered: int) -> bytes:
+    """An order as Confluent's serializers write it."""
+    out = io.BytesIO(struct.pack(">bI", 0, registered))
+    out.seek(0, io.SEEK_END)
+    order = {"id": f"o{number}", "amount": number + 0.5}
+    fastavro.schemaless_writer(out, json.loads(ORDER), order)
+    return out.getvalue()
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with schema_registry() as found:
+        yield found
+
+
+def test_avro(recipe: Recipe, registry: SchemaRegistry) -> None:
+    recipe.topics("orders", "orders-prices", "orders-dlq")
+    price = run_block(AVRO.split("\n\nclass ")[0], {})["SCHEMA"]
+    orders = registry.register(f"{recipe.prefix}-orders-value", ORDER)
+    prices = registry.register(f"{recipe.prefix}-orders-prices-value", price)
+    broken = [b"oops", b"not from a serializer", struct.pack(">bI", 0, orders) + b"\x06o"]
+    recipe.produce([*(_avro(number, orders) for number in range(40)), *broken])
+    url = {"http://localhost:8081": registry.url}
+
+    registry.away = True
+    with pytest.raises(StreamingQueryException, match="503"):
+        recipe.run(AVRO, **url)
+    assert recipe.written("orders-dlq") == []
+    registry.away = False
+    recipe.run(AVRO, **url)
+    found = {}
+    for message in recipe.written("orders-prices"):
+        value = message.value() or b""
+        assert struct.unpack(">bI", value[:5]) == (0, prices)
+        read: Any = fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(price))
+        found[message.key()] = read["id"], read["cents"]
+    assert found == {f"o{n}".encode(): (f"o{n}", 100 * n + 50) for n in range(40)}
+    assert sorted(m.value() or b"" for m in recipe.written("orders-dlq")) == sorted(broken)
+
+
+def test_a_table(recipe: Recipe) -> None:
+    recipe.topics("orders-enriched")
+    recipe.produce([{"n": number} for number in range(30)], "orders-enriched", key=b"k")
+    files = {'"delta"': '"parquet"'}
+    recipe.run(TABLE, **files)
+    # What a transaction has written that was aborted does not get there.
+    server = {"bootstrap.servers": recipe.broker.bootstrap_servers}
+    producer = Producer({**server, "transactional.id": f"aborting-{recipe.prefix}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(f"{recipe.prefix}-orders-enriched", b"aborted")
+    producer.flush(30)
+    producer.abort_transaction(30)
+    recipe.produce([{"n": 30}], "orders-enriched", key=b"k")
+    recipe.run(TABLE, **files)
+    table = recipe.spark.read.parquet(f"{recipe.directory}/table-orders").collect()
+    assert sorted(row["value"] for row in table) == sorted(f'{{"n": {n}}}' for n in range(31))
+    assert {row["key"] for row in table} == {"k"}

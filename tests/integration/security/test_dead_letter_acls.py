@@ -1,0 +1,117 @@
+"""What a principal needs for dead letters, and to replay them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.cli import main
+from spark_eos.errors import AuthorizationError
+from spark_eos.testing import EmbeddedKafka
+from support.dead_letters import headers_of, letter_topic
+from support.granting import Guarded, guarded_kafka
+from support.granting_mirrored import GuardedMirror
+from support.queries import relay, run_available
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
+    with guarded_kafka() as broker, guarded_kafka() as other:
+        yield broker, other
+
+
+@pytest.fixture
+def flow(guarded: tuple[EmbeddedKafka, EmbeddedKafka], tmp_path: Path) -> Guarded:
+    """Topics, a group and a principal without any right."""
+    return Guarded(guarded[0], str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+
+
+@pytest.fixture
+def mirror(guarded: tuple[EmbeddedKafka, EmbeddedKafka], tmp_path: Path) -> GuardedMirror:
+    """The same, with the source on the other broker."""
+    places = (str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+    return GuardedMirror(guarded[0], *places, other=guarded[1])
+
+
+def _inflated(frame: DataFrame) -> DataFrame:
+    """Rows that say "large" are too large for this client: their letters are read again."""
+    text = F.col("value").cast("string")
+    large = F.when(text == "large", F.repeat(F.lit("x"), 2_000_000)).otherwise(text)
+    return frame.select("source", large.alias("value"))
+
+
+@pytest.mark.slow
+def test_what_is_printed_is_enough(flow: Guarded, spark_eos_session: SparkSession) -> None:
+    letters = letter_topic(flow)
+    flow.grant(*flow.commands("--dead-letter-topic", letters))
+    flow.produce(["a", "large", "b"], partition=0)
+    run_available(spark_eos_session, flow, _inflated, dead_letter_topic=letters)
+    assert sorted(flow.values()) == ["a", "b"]
+    assert [m.value() for m in flow.written(letters)] == [b"large"]
+
+
+def test_the_missing_one_is_named_before_the_query_starts(
+    flow: Guarded, spark_eos_session: SparkSession
+) -> None:
+    letters = letter_topic(flow)
+    flow.grant(*flow.commands())
+    (needed,) = {*flow.commands("--dead-letter-topic", letters)} - {*flow.commands()}
+    sink = ExactlyOnceSink(**flow.options(), dead_letter_topic=letters)
+    with pytest.raises(AuthorizationError) as refusal:
+        sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
+    assert f"lacks Write on topic '{letters}'. To grant: {needed}" in str(refusal.value)
+
+
+def test_records_of_another_cluster_are_read_again_with_what_is_printed(
+    mirror: GuardedMirror, spark_eos_session: SparkSession
+) -> None:
+    letters = letter_topic(mirror)
+    mirror.grant_all("--dead-letter-topic", letters)
+    mirror.produce(["a", "large", "b"], partition=1, key=b"k", headers=[("trace", b"t")])
+    (report,) = run_available(spark_eos_session, mirror, _inflated, dead_letter_topic=letters)
+    assert (report.delivery, report.dead_letters) == ("mirrored", {"too_large": 1})
+    assert sorted(mirror.values()) == ["a", "b"]
+    (letter,) = mirror.written(letters)
+    assert (letter.key(), letter.value()) == (b"k", b"large")
+    told = headers_of(letter)
+    assert (told["trace"], told["__dlq.errors.topic"]) == ("t", mirror.source)
+    assert (told["__dlq.errors.partition"], told["__dlq.errors.offset"]) == ("1", "1")
+    assert mirror.committed() == {0: 0, 1: 3}
+
+
+def _ask(command: str, flow: Guarded, letters: str, *more: str) -> Result:
+    settings = dict(flow.kafka)
+    where = ["--bootstrap-servers", settings.pop("bootstrap.servers"), "--topic", letters]
+    for name, value in settings.items():
+        where += ["--kafka", f"{name}={value}"]
+    return CliRunner().invoke(main, ["dead-letters", command, *where, *more])
+
+
+@pytest.mark.slow
+def test_replay_needs_what_is_printed_for_it(
+    flow: Guarded, spark_eos_session: SparkSession
+) -> None:
+    letters = letter_topic(flow)
+    flow.grant(*flow.commands("--dead-letter-topic", letters))
+    flow.produce(["a", "large", "b"], partition=0)
+    run_available(spark_eos_session, flow, _inflated, dead_letter_topic=letters)
+    for line in flow.commands("--dead-letter-topic", letters):
+        flow.revoke(line)
+    read, *others = flow.commands("--for", "replay", "--dead-letter-topic", letters)
+    flow.grant(read)
+    assert _ask("count", flow, letters).exit_code == 0
+    flow.grant(*others)
+    for line in (read, *others):
+        with flow.without(line):
+            result = _ask("replay", flow, letters, "--from-beginning")
+        assert result.exit_code != 0, line
+        assert re.search("(?i)authorization.failed", result.stderr), result.stderr
+        assert len(flow.written(flow.source)) == 3
+    result = _ask("replay", flow, letters, "--from-beginning")
+    assert result.exit_code == 0, result.stderr
+    assert flow.values(flow.source) == ["a", "large", "b", "large"]

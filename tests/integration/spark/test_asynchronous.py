@@ -1,0 +1,222 @@
+"""Asynchronous progress tracking: Spark's logs lie behind, and the group's offsets do not."""
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.driver.checkpoint_files import ArrowFiles
+from spark_eos.driver.offset_log import OffsetLog
+from spark_eos.errors import (
+    CheckpointError,
+    ConfigurationError,
+    OffsetsLostError,
+    UnsupportedPipelineError,
+)
+from spark_eos.testing.broker_admin import admin_client
+from support import groups
+from support.connect_server import ConnectStage
+from support.flow import Flow
+from support.queries import QueryProcess, relay, run_available, until
+
+
+@contextmanager
+def _running(
+    spark: SparkSession, flow: Flow, *, interval_ms: int, rows: int = 10
+) -> Iterator[tuple[StreamingQuery, list[BatchReport]]]:
+    """A query that goes on until the block ends, and logs a batch now and then."""
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), asynchronous_progress=True, on_batch=reports.append)
+    options = {"maxOffsetsPerTrigger": str(rows)}
+    frame = sink.read(spark, subscribe=flow.source, options=options)
+    writer = sink.write(relay(frame))
+    writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", str(interval_ms))
+    query = writer.start()
+    try:
+        yield query, reports
+    finally:
+        query.stop()
+        sink.close()
+
+
+def _logged(flow: Flow) -> list[int]:
+    """The batches that the offset log has."""
+    names = [path.name for path in Path(flow.checkpoint, "offsets").iterdir()]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _await(query: StreamingQuery, reports: list[BatchReport], count: int) -> None:
+    def reached() -> bool:
+        error = query.exception()
+        assert error is None, error
+        return sum(report.rows_written for report in reports) == count
+
+    until(reached, lambda: f"{count} records, have {reports}", 240)
+
+
+def _once(flow: Flow, count: int) -> None:
+    assert sorted(map(int, flow.values())) == list(range(count))
+    assert flow.open_transactions() == []
+
+
+def test_batches_that_are_not_logged_are_written_once(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(100))
+    for count in (100, 150):
+        # The log gets each run's first batch only.
+        with _running(spark_eos_session, flow, interval_ms=600_000) as (query, reports):
+            _await(query, reports, 100 if count == 100 else 50)
+        _once(flow, count)
+        flow.produce(range(count, 150))
+    assert _logged(flow) == [0, 1]
+    # The first run had a batch 1 as well, and more.
+    assert sum(report.rows_skipped for report in reports) == 90
+
+
+def test_a_gap_in_the_log_is_closed_where_spark_needs_all_of_it(
+    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_eos")
+    flow.produce(range(200))
+    with _running(spark_eos_session, flow, interval_ms=1) as (query, reports):
+        _await(query, reports, 200)
+    logged = _logged(flow)
+    # As after batches that took less than the interval.
+    for number in logged[1:-1]:
+        Path(flow.checkpoint, "offsets", str(number)).unlink()
+        Path(flow.checkpoint, "offsets", f".{number}.crc").unlink()
+    flow.produce(range(200, 300))
+    # Spark can't track this one's progress asynchronously.
+    run_available(spark_eos_session, flow, asynchronous_progress=True)
+    assert f"batch {logged[-1] - 1} added to the offset log" in caplog.text
+    _once(flow, 300)
+    flow.produce(range(300, 350))
+    run_available(spark_eos_session, flow)
+    _once(flow, 350)
+    flow.produce(range(350, 400))
+    with _running(spark_eos_session, flow, interval_ms=1_000) as (query, reports):
+        _await(query, reports, 50)
+    _once(flow, 400)
+
+
+@pytest.mark.parametrize("partitions", [[0], [0, 1]])
+def test_a_log_that_lies_behind_restores_no_offset(
+    partitions: list[int], flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(100))
+    with _running(spark_eos_session, flow, interval_ms=600_000) as (query, reports):
+        _await(query, reports, 100)
+    places = [(flow.source, partition) for partition in partitions]
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, places)
+    # By the log only batch 0 is finished, and the next one begins after it.
+    for wanted in (False, True):
+        with pytest.raises(Exception, match=r"asynchronous_progress|had one before") as caught:
+            run_available(spark_eos_session, flow, asynchronous_progress=wanted)
+        assert OffsetsLostError.__name__ in str(caught.value)
+    _once(flow, 100)
+
+
+def test_a_log_that_has_caught_up_proves_again_what_was_written(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(100))
+    with _running(spark_eos_session, flow, interval_ms=600_000) as (query, reports):
+        _await(query, reports, 100)
+    # Skips what the log lacks; the batch after it begins where the group is.
+    for count in (100, 140):
+        flow.produce(range(count, count + 40))
+        run_available(spark_eos_session, flow)
+    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    flow.produce(range(180, 200))
+    run_available(spark_eos_session, flow)
+    _once(flow, 200)
+
+
+def test_a_log_that_lies_behind_what_is_deleted(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(100))
+    with _running(spark_eos_session, flow, interval_ms=600_000) as (query, reports):
+        _await(query, reports, 100)
+    admin = admin_client(flow.bootstrap_servers)
+    places = [TopicPartition(flow.source, p, 50) for p in range(2)]
+    for deleted in admin.delete_records(places).values():
+        deleted.result(20)
+    flow.produce(range(100, 120))
+    with pytest.raises(Exception, match=r"CheckpointError.*reads on at records that are deleted"):
+        run_available(spark_eos_session, flow)
+    flow.checkpoint += "-empty"
+    run_available(spark_eos_session, flow)
+    _once(flow, 120)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(flow: Flow, tmp_path: Path) -> None:
+    moments = random.Random(18)
+    flow.produce(range(400))
+    settings: dict[str, Any] = {"available_now": False, "max_offsets": 10}
+    for number in range(3):
+        with QueryProcess(
+            flow,
+            tmp_path / f"query{number}.log",
+            asynchronous_progress=True,
+            **settings,
+        ) as query:
+            some = moments.randint(2, 12)
+            query.until(lambda: len(query.reports()) >= some, f"{some} batches", 240)  # noqa: B023
+    with QueryProcess(flow, tmp_path / "last.log", asynchronous_progress=True, **settings) as query:
+        query.until(lambda: flow.committed() == {0: 200, 1: 200}, "the end", 240)
+    _once(flow, 400)
+
+
+def _on_connect(spark: SparkSession, options: dict[str, Any], source: str) -> str:
+    sink = ExactlyOnceSink(**options, asynchronous_progress=True)
+    try:
+        sink.write(relay(sink.read(spark, subscribe=source)))
+    except UnsupportedPipelineError as error:
+        return str(error)
+    return "not refused"
+
+
+def test_spark_connect_has_only_the_log(flow: Flow, connect_stage: ConnectStage) -> None:
+    error = connect_stage.queries.ask(_on_connect, flow.options(), flow.source)
+    assert error.startswith("asynchronous_progress needs classic Spark")
+
+
+def test_what_is_refused(flow: Flow, spark_eos_session: SparkSession) -> None:
+    sink = ExactlyOnceSink(**flow.options(), asynchronous_progress=True)
+    frame = sink.read(spark_eos_session, subscribe=flow.source)
+    with pytest.raises(UnsupportedPipelineError, match=r"are staged.*asynchronous_progress"):
+        sink.write(relay(frame).repartition(2))
+    with pytest.raises(ConfigurationError, match="asynchronous_progress"):
+        ExactlyOnceSink(**flow.options(), asynchronous_progress="false")  # type: ignore[arg-type]
+
+
+def test_batches_of_a_function_that_are_staged(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(10))
+    sink = ExactlyOnceSink(**flow.options(), asynchronous_progress=True)
+    frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
+    writer = sink.write(frame).foreachBatch(lambda batch, n: sink(batch.union(batch), n))
+    query = writer.start()
+    with pytest.raises(Exception, match=r"are staged.*asynchronous_progress"):
+        query.awaitTermination(120)
+    sink.close()
+    assert flow.values() == []
+    assert flow.members() == []
+
+
+def test_adopt_asks_the_group(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(10))
+    with _running(spark_eos_session, flow, interval_ms=1_000) as (query, reports):
+        _await(query, reports, 10)
+    with pytest.raises(CheckpointError, match=rf"asynchronous_progress.*{flow.group_id}"):
+        OffsetLog(ArrowFiles(flow.checkpoint)).finished()

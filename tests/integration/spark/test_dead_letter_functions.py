@@ -1,0 +1,184 @@
+"""Functions that raise on some rows: each bad row is a dead letter, and costs no other row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from confluent_kafka import KafkaException
+from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import guarded
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos.spark.dead_letter_columns import letter_columns
+from support.dead_letters import headers_of, letter_topic
+from support.flow import Flow
+from support.queries import run_available
+
+
+def by_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Ten times the number."""
+    return {"value": str(10 * int(row["value"]))}
+
+
+def by_pandas(rows: Any) -> Any:
+    """The same for a pandas DataFrame."""
+    return rows.assign(value=[str(10 * int(value)) for value in rows["value"]])
+
+
+def by_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same for an Arrow batch."""
+    numbers = batch.column("value").cast(pa.string()).cast(pa.int64())
+    return pa.RecordBatch.from_pydict({"value": pc.multiply(numbers, 10).cast(pa.string())})
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "rows": by_row,
+    "pandas": by_pandas,
+    "arrow": by_arrow,
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_one_bad_row_costs_one_row(flow: Flow, spark_eos_session: SparkSession, kind: str) -> None:
+    letters = letter_topic(flow)
+    values = [str(n) if n % 10 != 3 else f"no {n}" for n in range(50)]
+    flow.produce(values, partition=0)
+
+    def transform(frame: DataFrame) -> DataFrame:
+        return guarded(frame, FUNCTIONS[kind], "value string", kind=kind)
+
+    (report,) = run_available(spark_eos_session, flow, transform, dead_letter_topic=letters)
+    assert flow.values() == [str(10 * n) for n in range(50) if n % 10 != 3]
+    found = flow.written(letters)
+    assert [m.value() for m in found] == [b"no 3", b"no 13", b"no 23", b"no 33", b"no 43"]
+    told = headers_of(found[1])
+    assert told["__dlq.errors.offset"] == "13"
+    assert told["__dlq.errors.exception"] == {"arrow": "pyarrow.lib.ArrowInvalid"}.get(
+        kind, "ValueError"
+    )
+    assert "no 13" in told["__dlq.errors.message"]
+    assert "__dlq.errors.stacktrace" not in told
+    assert report.dead_letters == {"exception": 5}
+
+
+def _failing(frame: DataFrame, function: Callable[..., Any], words: str, **options: Any) -> None:
+    with pytest.raises((PythonException, StreamingQueryException), match=words):
+        guarded(frame, function, "value string", **options).collect()
+
+
+def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> None:
+    class RegistryError(Exception):
+        """What a client of a registry raises."""
+
+    def unreachable(_row: dict[str, Any]) -> dict[str, Any]:
+        raise ConnectionRefusedError("the registry is away")
+
+    def no_broker(_row: dict[str, Any]) -> dict[str, Any]:
+        # As a library would: the class by its module, not one that comes along with the function.
+        import confluent_kafka
+
+        raise confluent_kafka.KafkaException("no broker answers")
+
+    def no_broker_either(_row: dict[str, Any]) -> dict[str, Any]:
+        raise KafkaException("no broker answers")
+
+    def own(_row: dict[str, Any]) -> dict[str, Any]:
+        raise RegistryError("the registry is away")
+
+    def fewer(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.slice(1)
+
+    def wrapped(_row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            raise ConnectionRefusedError("the registry is away")
+        except OSError as error:
+            raise RuntimeError("no schema") from error
+
+    frame = spark_eos_session.createDataFrame([("a",), ("b",)], "value string")
+    _failing(frame, wrapped, "RuntimeError: no schema")
+    _failing(frame, unreachable, "ConnectionRefusedError.*the registry is away")
+    _failing(frame, no_broker, "no broker answers")
+    _failing(frame, no_broker_either, "no broker answers")
+    _failing(frame, own, "RegistryError", outages=[RegistryError])
+    _failing(frame, fewer, "it must make one of each", kind="arrow")
+
+
+def test_a_result_of_another_type_is_the_rows_fault(spark_eos_session: SparkSession) -> None:
+    frame = spark_eos_session.createDataFrame([("1",), ("2",), ("3",)], "value string")
+
+    def numbers(row: dict[str, Any]) -> dict[str, Any]:
+        return {"made": object() if row["value"] == "2" else int(row["value"])}
+
+    rows = guarded(frame, numbers, "made long", stacktrace=True).collect()
+    assert sorted(row.made for row in rows if row.error is None) == [1, 3]
+    (bad,) = (row for row in rows if row.error is not None)
+    assert bad.made is None
+    assert "Traceback" in bad.error.stacktrace
+
+
+def test_what_can_not_be_guarded(spark_eos_session: SparkSession) -> None:
+    frame = spark_eos_session.createDataFrame([("a",)], "value string")
+    with pytest.raises(ConfigurationError, match="kind is 'row'"):
+        guarded(frame, by_row, "value string", kind="row")
+    with pytest.raises(UnsupportedPipelineError, match="include error"):
+        guarded(frame, by_row, "value string, error string")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("road", ["direct", "staged"])
+def test_without_a_topic_for_them_nothing_is_written_as_nulls(
+    road: str, flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(["1", "no 2", "3"], partition=0)
+
+    def transform(frame: DataFrame) -> DataFrame:
+        made = guarded(frame, by_row, "value string")
+        return made.drop("source").repartition(2) if road == "staged" else made
+
+    with pytest.raises(StreamingQueryException, match="there is no dead_letter_topic"):
+        run_available(
+            spark_eos_session,
+            flow,
+            transform,
+            progress_topic=f"progress-{flow.name}",
+            progress_partitions=3,
+        )
+    assert flow.written() == []
+    assert not any(flow.committed().values())
+
+
+@pytest.mark.slow
+def test_an_error_that_can_not_be_encoded(flow: Flow, spark_eos_session: SparkSession) -> None:
+    letters = letter_topic(flow)
+    flow.produce(["1", "2"], partition=0)
+
+    class OddError(Exception):
+        """One whose text can't be had."""
+
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def by_number(row: dict[str, Any]) -> dict[str, Any]:
+        raise (ValueError("unknown kind \ud800") if row["value"] == b"1" else OddError())
+
+    run_available(
+        spark_eos_session,
+        flow,
+        lambda f: guarded(f, by_number, "value string"),
+        dead_letter_topic=letters,
+    )
+    told = [headers_of(m)["__dlq.errors.message"] for m in flow.written(letters)]
+    assert told == ["unknown kind \\ud800", "OddError"]
+
+
+def test_a_row_that_has_lost_its_source_carries_no_record(spark_eos_session: SparkSession) -> None:
+    """As of an outer join: an empty record would stand for the row."""
+    record = "key:binary,value:binary,headers:array<struct<key:string,value:binary>>"
+    source = f"struct<topic:string,partition:int,offset:bigint,{record},timestamp:timestamp>"
+    frame = spark_eos_session.sql(f"SELECT CAST(null AS {source}) AS source, 'bad' AS error")
+    (row,) = frame.select(*letter_columns(frame.schema)).collect()
+    assert row.error == "bad"
+    assert row.spark_eos_record is None

@@ -1,0 +1,305 @@
+"""Rows that can't be written go to the dead-letter topic, in their neighbours' transaction."""
+
+import time
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import guarded
+from spark_eos.admin.dead_letter_replay import DeadLetterReplay
+from spark_eos.admin.dead_letter_topic import DeadLetterTopic
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import UnsupportedPipelineError, WriteError
+from support.dead_letters import headers_of, letter_topic
+from support.flow import Flow
+from support.mirroring import MirroredFlow
+from support.queries import run_available
+
+# Younger than brokers keep records.
+AT = time.time_ns() // 1_000_000 - 60_000
+
+
+def with_error(frame: DataFrame) -> DataFrame:
+    """Judges values that begin with "bad"."""
+    text = F.col("value").cast("string")
+    error = F.when(text.startswith("bad"), F.concat(F.lit("it is "), text))
+    return frame.select("source", "key", F.upper(text).alias("value"), error.alias("error"))
+
+
+@pytest.fixture
+def letters(flow: Flow) -> str:
+    """A dead-letter topic of three partitions."""
+    return letter_topic(flow)
+
+
+def test_rows_with_an_error_become_dead_letters(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(
+        ["a", "bad b", "c", "bad d"],
+        partition=1,
+        key=b"k",
+        headers=[("trace", b"t1")],
+        timestamp=AT,
+    )
+    (report,) = run_available(spark_eos_session, flow, with_error, dead_letter_topic=letters)
+    assert flow.values() == ["A", "C"]
+    found = flow.written(letters)
+    assert [(m.value(), m.key(), m.partition()) for m in found] == [
+        (b"bad b", b"k", 1),
+        (b"bad d", b"k", 1),
+    ]
+    assert [m.timestamp()[1] for m in found] == [AT] * 2
+    assert headers_of(found[1]) == {
+        "trace": "t1",
+        "__dlq.errors.topic": flow.source,
+        "__dlq.errors.partition": "1",
+        "__dlq.errors.offset": "3",
+        "__dlq.errors.group": flow.group_id,
+        "__dlq.errors.message": "it is bad d",
+        "__dlq.errors.reason": "error",
+    }
+    assert (report.rows_written, report.dead_letters) == (2, {"error": 2})
+    assert flow.committed()[1] == 4
+
+
+def test_without_the_topic_an_error_column_is_ignored(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(["a", "bad b"], partition=0)
+    (report,) = run_available(spark_eos_session, flow, with_error)
+    assert flow.values() == ["A", "BAD B"]
+    assert (report.rows_written, report.dead_letters) == (2, {})
+
+
+def fails(spark: SparkSession, flow: Flow, words: str, **options: Any) -> None:
+    with pytest.raises(StreamingQueryException, match=words):
+        run_available(spark, flow, with_error, **options)
+    assert flow.open_transactions() == []
+
+
+def test_too_many_of_them_end_the_query(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    flow.produce([f"bad {n % 2}" for n in range(12)], partition=0)
+    flow.produce(["a", "bad 0"], partition=1)
+    fails(
+        spark_eos_session,
+        flow,
+        r"at least 1\d of 14 records are dead letters, and max_dead_letters=9 allows 9.*"
+        r"Most frequent: \d+ times: it is bad 0; \d times: it is bad 1.*raise max_dead_letters",
+        dead_letter_topic=letters,
+        max_dead_letters=9,
+        max_transaction_records=3,
+    )
+    # Never more than allowed, and nothing that comes after them.
+    written = len(flow.written(letters))
+    assert written <= 9
+    assert sum(flow.committed().values()) == written + len(flow.values())
+    (report,) = run_available(
+        spark_eos_session, flow, with_error, dead_letter_topic=letters, max_dead_letters=13
+    )
+    assert report.dead_letters == {"error": 13 - written}
+    assert len(flow.written(letters)) == 13
+    assert flow.values() == ["A"]
+
+
+def test_one_partition_may_have_all_of_them(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    flow.produce([f"bad {n}" for n in range(8)], partition=0)
+    flow.produce(range(100), partition=1)
+    (report,) = run_available(
+        spark_eos_session, flow, with_error, dead_letter_topic=letters, max_dead_letters=8
+    )
+    assert report.dead_letters == {"error": 8}
+    assert report.rounds == 2
+    assert [p.dead_letters for p in report.partitions] == [8, 0]
+    assert [m.value() for m in flow.written(letters)] == [b"bad %d" % n for n in range(8)]
+    assert len(flow.values()) == 100
+
+
+def test_one_of_the_partitions_of_a_task_may_have_all_of_them(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    flow.produce([f"bad {n}" for n in range(6)], partition=0)
+    flow.produce(["fine"] * 6, partition=1)
+    # One task reads both, and neither partition's part of the limit is enough.
+    (report,) = run_available(
+        spark_eos_session,
+        flow,
+        lambda f: with_error(f).coalesce(1),
+        dead_letter_topic=letters,
+        max_dead_letters=10,
+    )
+    assert (report.rows_written, report.dead_letters) == (6, {"error": 6})
+    assert report.rounds <= 3
+
+
+@pytest.mark.parametrize(
+    ("style", "names"),
+    [
+        ("streams", {"__streams.errors.message", "__streams.errors.exception"}),
+        ("connect", {"__connect.errors.exception.message", "__connect.errors.connector.name"}),
+    ],
+)
+def test_headers_in_other_styles(
+    flow: Flow, letters: str, spark_eos_session: SparkSession, style: str, names: set[str]
+) -> None:
+    flow.produce(["bad"], partition=0)
+    texts = {"message": "no order", "exception": "ValueError", "stacktrace": "line 1"}
+    error = F.struct(*[F.lit(text).alias(name) for name, text in texts.items()])
+    run_available(
+        spark_eos_session,
+        flow,
+        lambda f: f.select("source", "value", error.alias("error")),
+        dead_letter_topic=letters,
+        dead_letter_headers=style,
+        dead_letter_stacktrace=style == "streams",
+    )
+    (found,) = map(headers_of, flow.written(letters))
+    assert names <= found.keys()
+    assert all(name.startswith(f"__{style}.errors.") for name in found)
+    assert ("line 1" in found.values()) == (style == "streams")
+    assert found[f"__{style}.errors.reason"] == "exception"
+
+
+def test_a_record_with_headers_of_dead_letters_is_replayed_as_it_was(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    other = f"other-{flow.name}"
+    flow.broker.create_topic(other, 2)
+    # It looks like dead letters of others: of a style before and of one after this query's own.
+    told = {"topic": other, "partition": "1", "offset": "7", "reason": "too_large", "omitted": "x"}
+    brought = [
+        *((f"__connect.errors.{name}", text.encode()) for name, text in told.items()),
+        ("trace", b"t"),
+        *((f"__dlq.errors.{name}", text.encode()) for name, text in told.items()),
+    ]
+    flow.produce(["bad"], partition=0, headers=brought)
+    run_available(
+        spark_eos_session,
+        flow,
+        with_error,
+        dead_letter_topic=letters,
+        dead_letter_headers="streams",
+    )
+    assert len(flow.written(letters)) == 1
+    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
+    (letter,) = topic.read()
+    assert (letter.source, letter.reason) == ((flow.source, 0), "error")
+    assert "omitted" not in letter.told
+    DeadLetterReplay(topic, from_beginning=True).run()
+    assert [m.headers() for m in flow.written(flow.source)] == [brought, brought]
+    assert flow.written(other) == []
+
+
+def test_headers_of_the_same_style_are_left_out(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    brought = [("__dlq.errors.exception", b"Old"), ("a", None), ("__dlq.errors.omitted", b"x")]
+    flow.produce(["bad"], partition=0, headers=brought)
+    run_available(spark_eos_session, flow, with_error, dead_letter_topic=letters)
+    assert len(flow.written(letters)) == 1
+    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
+    (letter,) = topic.read()
+    assert "exception" not in letter.told
+    assert DeadLetterReplay(topic, from_beginning=True).run().total == 1
+    assert flow.written(flow.source)[1].headers() == [("a", None)]
+
+
+@pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
+def test_letters_of_another_clusters_records_say_so(
+    mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, style: str
+) -> None:
+    flow = mirrored_flow
+    letters = letter_topic(flow)
+    # As a copy has it: the output has the name of the source.
+    flow.broker.create_topic(flow.source, 2)
+    flow.produce(["a", "bad b"], partition=1, key=b"k")
+    (report,) = run_available(
+        spark_eos_session,
+        flow,
+        lambda f: with_error(f).withColumn("topic", F.lit(flow.source)),
+        dead_letter_topic=letters,
+        dead_letter_headers=style,
+    )
+    assert (report.delivery, report.dead_letters) == ("mirrored", {"error": 1})
+    (letter,) = flow.written(letters)
+    assert headers_of(letter)[f"__{style}.errors.cluster"] == flow.identity[0] != ""
+    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
+    with pytest.raises(WriteError, match=r"of another cluster.*\(--to\)"):
+        DeadLetterReplay(topic, from_beginning=True).run()
+    assert flow.values(flow.source) == ["A"]
+    assert DeadLetterReplay(topic, flow.target).run().total == 1
+    assert flow.values() == ["bad b"]
+
+
+def test_an_error_column_of_another_type(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    with pytest.raises(UnsupportedPipelineError, match="`error` is int"):
+        run_available(
+            spark_eos_session,
+            flow,
+            lambda f: f.select("source", "value", F.lit(1).alias("error")),
+            dead_letter_topic=letters,
+        )
+
+
+def test_staged_rows_have_no_position(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(["a", "bad b", "c"], partition=0, key=b"k")
+    (report,) = run_available(
+        spark_eos_session,
+        flow,
+        lambda f: with_error(f).drop("source"),
+        delivery="staged",
+        progress_topic=f"progress-{flow.name}",
+        progress_partitions=3,
+        dead_letter_topic=letters,
+    )
+    assert sorted(flow.values()) == ["A", "C"]
+    (found,) = flow.written(letters)
+    assert (found.key(), found.value()) == (b"k", b"BAD B")
+    assert headers_of(found) == {
+        "__dlq.errors.group": flow.group_id,
+        "__dlq.errors.message": "it is bad b",
+        "__dlq.errors.reason": "error",
+    }
+    assert (report.delivery, report.rows_written, report.dead_letters) == (
+        "staged",
+        2,
+        {"error": 1},
+    )
+
+
+@pytest.mark.slow
+def test_staged_rows_that_still_carry_their_record_keep_it(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(["a", "bad b"], partition=0, key=b"k", headers=[("trace", b"t1")], timestamp=AT)
+
+    def parse(row: dict[str, Any]) -> dict[str, Any]:
+        if row["value"].startswith(b"bad"):
+            raise ValueError("not to be parsed")
+        return {"value": row["value"]}
+
+    (report,) = run_available(
+        spark_eos_session,
+        flow,
+        lambda f: guarded(f, parse, "value binary").repartition(2),
+        progress_topic=f"progress-{flow.name}",
+        progress_partitions=3,
+        dead_letter_topic=letters,
+    )
+    assert (report.delivery, report.dead_letters) == ("staged", {"exception": 1})
+    assert flow.values() == ["a"]
+    # What the function was given, since it has made nothing of it.
+    (found,) = flow.written(letters)
+    assert (found.key(), found.value(), found.timestamp()[1]) == (b"k", b"bad b", AT)
+    assert headers_of(found)["trace"] == "t1"

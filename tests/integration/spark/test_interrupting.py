@@ -1,0 +1,127 @@
+"""Ctrl-C in a user's plain script, and what the script's logs show."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.flow import Flow
+from support.queries import until
+
+# Each starts a Spark of its own.
+pytestmark = pytest.mark.slow
+
+_SCRIPT = """
+import logging, sys
+logging.basicConfig(level=logging.{level})
+from spark_eos import ExactlyOnceSink, session_builder
+
+# Spark would draw its progress in between.
+spark = (
+    session_builder()
+    .master("local[2]")
+    .config("spark.ui.showConsoleProgress", "false")
+    .getOrCreate()
+)
+spark.sparkContext.setLogLevel("ERROR")
+sink = ExactlyOnceSink(
+    kafka={{"bootstrap.servers": {servers!r}}},
+    group_id={group!r},
+    topic={target!r},
+    checkpoint_location={checkpoint!r},
+)
+rows = sink.read(spark, subscribe={source!r}).select("source", "key", "value")
+query = sink.write(rows).start()
+{wait}
+"""
+
+
+def _started(
+    flow: Flow, directory: Path, wait: str, level: str = "WARNING"
+) -> tuple["subprocess.Popen[str]", Path]:
+    script, log = directory / "my_query.py", directory / "log.txt"
+    script.write_text(
+        _SCRIPT.format(
+            level=level,
+            servers=flow.bootstrap_servers,
+            group=flow.group_id,
+            target=flow.target,
+            checkpoint=flow.checkpoint,
+            source=flow.source,
+            wait=wait,
+        ),
+        encoding="utf-8",
+    )
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+            # As a terminal starts it, also if this process ignores SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+        )
+    return process, log
+
+
+def _interrupted(process: "subprocess.Popen[str]") -> int:
+    # As the terminal does: the JVM too.
+    os.killpg(process.pid, signal.SIGINT)
+    return process.wait(60)
+
+
+def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:
+    flow.produce(range(4))
+    process, log = _started(flow, tmp_path, "query.awaitTermination()", level="INFO")
+    try:
+        until(lambda: len(flow.values()) == 4, log.read_text, 240)
+        before = log.read_text()
+        status = _interrupted(process)
+    finally:
+        process.kill()
+    told = log.read_text()
+    assert status == -signal.SIGINT
+    lines = [
+        line
+        for line in told[len(before) :].splitlines()
+        # What the user asked for with basicConfig(level=INFO).
+        if not line.startswith("INFO:")
+    ]
+    assert lines == ["Interrupted: the query has stopped, and its next start goes on from there."]
+    assert "Traceback" not in told
+    # Nor has kafka-python said a word.
+    assert "kafka.net" not in told
+    assert "kafka.cluster" not in told
+    assert flow.open_transactions() == []
+
+
+@pytest.mark.parametrize("how", ["caught", "of the user's own"])
+def test_a_script_that_handles_ctrl_c_itself(flow: Flow, tmp_path: Path, how: str) -> None:
+    wait = {
+        "caught": """
+try:
+    query.awaitTermination()
+except KeyboardInterrupt:
+    print("mine", query.isActive)
+""",
+        "of the user's own": """
+import os, signal
+# It can't ask the JVM, which the main thread is just calling.
+signal.signal(signal.SIGINT, lambda *_: print("mine True", flush=True) or os._exit(0))
+query.awaitTermination()
+""",
+    }[how]
+    flow.produce(range(4))
+    process, log = _started(flow, tmp_path, wait)
+    try:
+        until(lambda: len(flow.values()) == 4, log.read_text, 240)
+        assert _interrupted(process) == 0
+    finally:
+        process.kill()
+    told = log.read_text()
+    assert f"mine {how != 'caught'}" in told
+    assert "Traceback" not in told

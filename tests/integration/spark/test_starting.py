@@ -1,0 +1,138 @@
+"""How a query starts: plain Python, spark-submit, and what is said where something is missing."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from support.flow import Flow
+from support.pages import readmes_query
+from support.queries import relay, run_available
+
+_SINK = """
+from pyspark.sql import SparkSession
+from spark_eos import ExactlyOnceSink, session_builder
+
+sink = ExactlyOnceSink(
+    kafka={{"bootstrap.servers": "127.0.0.1:1"}},
+    group_id="nobody",
+    topic="nowhere",
+    checkpoint_location="/nowhere",
+)
+spark = {builder}.master("{master}").getOrCreate()
+sink.read(spark, subscribe="nothing")
+"""
+# Of the standard library alone; a broker is not asked, there is none.
+_BARE = "SparkSession.builder"
+_OURS = "session_builder()"
+
+
+def _bare_path() -> str:
+    """A PATH as cron has it, with Java: Python's environment is not activated."""
+    java = shutil.which("java")
+    assert java is not None
+    return os.pathsep.join(["/usr/bin", "/bin", str(Path(java).parent)])
+
+
+def _run(directory: Path, code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    script = directory / "my_query.py"
+    script.write_text(code, encoding="utf-8")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "PYTHONPATH"))}
+    return subprocess.run(
+        [sys.executable, str(script)],
+        cwd=directory,
+        env={**kept, "PATH": _bare_path(), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def _last_line(ended: "subprocess.CompletedProcess[str]") -> str:
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    return ended.stderr.rstrip().splitlines()[-1]
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> str:
+    """A Python of this version without packages."""
+    venv.create(tmp_path / "other", with_pip=False)
+    return str(tmp_path / "other" / "bin" / "python")
+
+
+@pytest.mark.slow
+def test_the_readmes_query_under_plain_python(flow: Flow, tmp_path: Path) -> None:
+    flow.produce(["a", "b"])
+    ended = _run(tmp_path, readmes_query(flow))
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(flow.values()) == ["A", "B"]
+
+
+def test_a_session_without_the_kafka_source(tmp_path: Path) -> None:
+    told = _last_line(_run(tmp_path, _SINK.format(builder=_BARE, master="local[1]")))
+    assert told.startswith("spark_eos.errors.ConfigurationError: Spark has no Kafka source")
+    assert "session_builder()" in told
+    assert '--jars "$(spark-eos jars)"' in told
+
+
+@pytest.mark.slow
+def test_workers_whose_python_lacks_packages(tmp_path: Path, other_python: str) -> None:
+    code = _SINK.format(builder=_OURS, master="local[1]")
+    told = _last_line(_run(tmp_path, code, PYSPARK_PYTHON=other_python))
+    assert told.startswith(
+        f"spark_eos.errors.ConfigurationError: Spark's workers would run {other_python}"
+    )
+    assert "no module 'pyspark'" in told
+    assert f"PYSPARK_PYTHON={sys.executable}" in told
+
+
+def test_a_machine_without_java(tmp_path: Path) -> None:
+    code = _SINK.format(builder=_OURS, master="local[1]")
+    told = _last_line(_run(tmp_path, code, JAVA_HOME=str(tmp_path)))
+    assert told.startswith("spark_eos.jars.java.JavaError: JAVA_HOME is ")
+    assert "Java 17 or newer" in told
+
+
+@pytest.mark.slow
+def test_executors_without_the_package(flow: Flow, tmp_path: Path, other_python: str) -> None:
+    """Executors of a cluster: only tasks see their Python, and the first one says what is wrong."""
+    # It has all packages but ours, which is installed by a link that only the driver follows.
+    (packages,) = Path(other_python).parent.parent.glob("lib/python*/site-packages")
+    (packages / "all.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    flow.produce(["a"])
+    code = (
+        _SINK.format(builder=_OURS, master="local-cluster[1,1,1024]")
+        .replace("127.0.0.1:1", flow.bootstrap_servers)
+        .replace('"nobody"', repr(flow.group_id))
+        .replace('"nowhere"', repr(flow.target))
+        .replace('"/nowhere"', repr(flow.checkpoint))
+        .replace('sink.read(spark, subscribe="nothing")', _QUERY.format(source=flow.source))
+    )
+    ended = _run(tmp_path, code, PYSPARK_PYTHON=other_python)
+    assert ended.returncode == 1
+    assert (
+        "ConfigurationError: the Python of Spark's executors has no module 'spark_eos'"
+        in ended.stderr
+    )
+    assert flow.values() == []
+
+
+_QUERY = """
+rows = sink.read(spark, subscribe="{source}").select("source", "value")
+sink.write(rows).trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_a_session_that_is_there_is_taken(flow: Flow, spark_eos_session: object) -> None:
+    from spark_eos import session_builder
+
+    flow.produce(["a"])
+    assert session_builder().getOrCreate() is spark_eos_session
+    run_available(session_builder().getOrCreate(), flow, relay)
+    assert flow.values() == ["a"]

@@ -1,0 +1,96 @@
+"""What Jupyter and Databricks do with the value of a cell, as their documentation has it.
+
+IPython (formatters): ``_ipython_display_`` if there is one, else ``_repr_html_``; a display with an
+id can be exchanged later. Databricks: ``displayHTML`` takes HTML from anywhere in a cell.
+"""
+
+import ast
+import sys
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.observability.live_plot import LivePlot
+from support.queries import relay, until
+
+
+@dataclass
+class Html:
+    """``IPython.display.HTML``."""
+
+    data: str
+
+
+@dataclass
+class _Handle:
+    """What ``display`` returns: it exchanges what it has shown."""
+
+    pages: list[str]
+    place: int
+    exchanged: list[str]
+
+    def update(self, page: Html) -> None:
+        self.pages[self.place] = page.data
+        self.exchanged.append(page.data)
+
+
+@dataclass
+class Page:
+    """A notebook's page.
+
+    Attributes:
+        outputs: HTML below the cells, as it is now.
+        exchanged: HTML that has taken the place of other, so far.
+    """
+
+    outputs: list[str] = field(default_factory=list)
+    exchanged: list[str] = field(default_factory=list)
+
+    def display(self, page: Html, *, display_id: bool = False) -> _Handle | None:
+        """``IPython.display.display``."""
+        self.outputs.append(page.data)
+        return _Handle(self.outputs, len(self.outputs) - 1, self.exchanged) if display_id else None
+
+    def run(self, code: str, names: dict[str, Any]) -> None:
+        """Runs a cell, and shows the value of its last line if that is an expression."""
+        tree = ast.parse(code)
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "a cell", "exec"), names)  # noqa: S102 - it is what a notebook is
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "a cell", "eval"), names)  # noqa: S307
+            if hasattr(value, "_ipython_display_"):
+                value._ipython_display_()
+            else:
+                self.outputs.append(value._repr_html_())
+
+
+def jupyter_page(monkeypatch: pytest.MonkeyPatch) -> Page:
+    """A page that ``IPython.display`` shows things on."""
+    page = Page()
+    module = ModuleType("IPython.display")
+    vars(module).update(HTML=Html, display=page.display)
+    ipython = ModuleType("IPython")
+    vars(ipython)["version_info"] = (9, 0, 0, "")  # which matplotlib asks for
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+    return page
+
+
+def plot_query(spark: SparkSession, options: dict[str, Any], source: str) -> list[dict[str, Any]]:
+    """Runs a query with a plot of it until all was read; returns the batches that it draws."""
+    plot = LivePlot()
+    sink = ExactlyOnceSink(**options, on_batch=plot)
+    query = sink.write(relay(sink.read(spark, subscribe=source))).start()
+    query.processAllAvailable()
+    try:
+        until(plot.png, lambda: "a picture")
+        assert sink.status().lag == 0
+    finally:
+        query.stop()
+        sink.close()
+    return [asdict(batch) for batch in plot._batches.values()]

@@ -1,0 +1,117 @@
+"""A standalone Spark cluster: a master and workers in processes of their own."""
+
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.error import URLError
+
+import pyspark
+
+from spark_eos.demo.process import KillableProcess
+from spark_eos.jars.jar_sets import spark_kafka_jars
+from spark_eos.testing.broker_properties import free_ports
+from support.queries import until
+
+_HOME = Path(pyspark.__file__).parent
+_HOST = "127.0.0.1"
+
+
+class Standalone:
+    """A cluster whose executors have one core each; a context manager.
+
+    Args:
+        directory: for logs, and for the executors' working directories.
+        workers: number of workers.
+    """
+
+    def __init__(self, directory: Path, workers: int = 2) -> None:
+        self._directory = directory
+        self._workers = workers
+        self._stack = ExitStack()
+        ports = free_ports()
+        self._page = f"http://{_HOST}:{ports.client}"
+        self.master = f"spark://{_HOST}:{ports.internal}"
+        self._master_arguments = ("--port", str(ports.internal), "--webui-port", str(ports.client))
+
+    def __enter__(self) -> "Standalone":
+        try:
+            self._start("master", *self._master_arguments)
+            for number in range(self._workers):
+                work = self._directory / f"worker-{number}"
+                arguments = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
+                self._start("worker", *arguments, "--work-dir", str(work), self.master)
+            until(self._all_alive, self._told, 120)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def executors(self) -> set[str]:
+        """The workers that have started an executor."""
+        return {path.parts[-3] for path in self._directory.glob("worker-*/app-*/*")}
+
+    def submit(
+        self,
+        script: Path,
+        *options: str,
+        environment: Mapping[str, str],
+        timeout: float = 240,
+    ) -> "subprocess.CompletedProcess[str]":
+        """Runs a script with ``spark-submit``, from its own directory.
+
+        Args:
+            script: the program.
+            options: of spark-submit.
+            environment: in addition to this process's.
+            timeout: seconds.
+        """
+        here = Path(sys.executable).parent
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "PYTHONPATH"))}
+        return subprocess.run(
+            [
+                *(str(here / "spark-submit"), "--master", self.master),
+                *("--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"),
+                *("--jars", ",".join(map(str, spark_kafka_jars())), *options, str(script)),
+            ],
+            cwd=script.parent,
+            env={
+                **kept,
+                "SPARK_LOCAL_IP": _HOST,
+                "PATH": f"{here}{os.pathsep}{kept['PATH']}",
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def _start(self, name: str, *arguments: str) -> None:
+        kind = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
+        command = [str(_HOME / "bin" / "spark-class"), kind, "--host", _HOST, *arguments]
+        process = KillableProcess(
+            command,
+            log=self._directory / f"{name}.log",
+            directory=self._directory,
+            environment={"SPARK_HOME": str(_HOME), "SPARK_DAEMON_MEMORY": "256m"},
+        )
+        self._stack.enter_context(process)
+
+    def _all_alive(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self._page}/json/", timeout=5) as answer:  # noqa: S310
+                return bool(answer.read().count(b'"state" : "ALIVE"') == self._workers)
+        except (URLError, OSError):
+            return False
+
+    def _told(self) -> str:
+        logs = (self._directory / f"{name}.log" for name in ("master", "worker"))
+        return "".join(log.read_text()[-2000:] for log in logs if log.exists())

@@ -1,0 +1,72 @@
+"""How many dead letters a batch may have, and how that is divided among its partitions."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_eos.batch.dead_letters import (
+    DeadLetterSettings,
+    DeadLetterTally,
+    allowances,
+    dead_letter_settings,
+    parse_max_dead_letters,
+)
+from spark_eos.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("most", "records", "limit"),
+    [(0.1, 10, 100), (0.1, 5_000, 500), (0.0, 5_000, 100), (0, 5_000, 0), (7, 5, 7)],
+)
+def test_the_limit(most: float, records: int, limit: int) -> None:
+    assert DeadLetterSettings(topic="dlq", max_dead_letters=most).limit(records) == limit
+
+
+@pytest.mark.parametrize("most", [-1, 1.5, -0.1, True, "5", None])
+def test_limits_that_are_none(most: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_dead_letters"):
+        DeadLetterSettings(topic="dlq", max_dead_letters=most)
+
+
+def test_other_settings_that_are_none() -> None:
+    with pytest.raises(ConfigurationError, match=r"dead_letter_headers is 'x'.*'streams'"):
+        dead_letter_settings(None, 0.1, "x", stacktrace=False)
+    with pytest.raises(ConfigurationError, match="dead_letter_topic"):
+        dead_letter_settings(" ", 0.1, "dlq", stacktrace=False)
+    assert dead_letter_settings(None, 0.1, "dlq", stacktrace=False) is None
+
+
+@pytest.mark.parametrize(("text", "most"), [("5", 5), ("0.5", 0.5), ("1", 1), ("1.0", 1.0)])
+def test_a_limit_as_text(text: str, most: float) -> None:
+    found = parse_max_dead_letters(text)
+    assert (found, type(found)) == (most, type(most))
+
+
+@given(
+    st.integers(0, 10_000),
+    st.dictionaries(
+        st.tuples(st.just("a"), st.integers(0, 50)), st.integers(0, 1_000_000), min_size=1
+    ),
+)
+def test_the_parts_add_up_to_the_limit(limit: int, records: dict[tuple[str, int], int]) -> None:
+    parts = allowances(limit, records)
+    assert parts.keys() == records.keys()
+    assert sum(parts.values()) == limit
+    total = sum(records.values()) or 1
+    for place, part in parts.items():
+        assert part >= limit * records[place] // total
+
+
+def test_tallies_add_up() -> None:
+    one, other = DeadLetterTally(), DeadLetterTally()
+    one.add("error", "source a-0 offset 1", "x")
+    other.add("error", "source a-1 offset 9", "x")
+    other.add("too_large", "source a-1 offset 8", "y" * 1_000)
+    one.include(DeadLetterTally.from_json(other.to_json()))
+    assert one.total == 3
+    assert one.reasons == {"error": 2, "too_large": 1}
+    assert one.first == {"error": "source a-0 offset 1", "too_large": "source a-1 offset 8"}
+    assert one.most_frequent(1) == "2 times: x"
+    assert all(len(text) <= 203 for text in one.errors)

@@ -1,0 +1,58 @@
+"""Tables that fit the terminal without cutting what is in them."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from spark_eos.admin.fitting_table import FittingTable
+
+_ROWS = [
+    ("orders-of-customers-by-region-and-year", "7", "123,456,789,012", "1,234", "spark-eos-0"),
+    ("orders", "12", "-", "0", "-"),
+]
+
+
+def _shown(width: int) -> str:
+    table = FittingTable("topic", "partition>", "committed>", "lag of it all>", "member")
+    for row in _ROWS:
+        table.add(*row)
+    text = io.StringIO()
+    Console(file=text, width=width, highlight=False).print(table)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("width", range(30, 170))
+def test_numbers_are_never_cut(width: int) -> None:
+    shown = _shown(width)
+    assert max(map(len, shown.splitlines())) <= width
+    for number in ("123,456,789,012", "1,234", "12"):
+        assert re.search(rf"(?<![\d,]){number}(?![\d,])", shown), shown
+
+
+@pytest.mark.parametrize("width", range(60, 170))
+def test_names_are_never_cut_to_letters(width: int) -> None:
+    name = _ROWS[0][0]
+    lines = _shown(width).splitlines()
+    first = next(line for line in lines if "orders-of" in line)
+    piece = max(
+        (name[:length] for length in range(len(name) + 1) if name[:length] in first), key=len
+    )
+    assert len(piece) >= min(len(name), 24)
+
+
+def test_a_table_where_there_is_room() -> None:
+    assert _shown(160).splitlines()[2].split() == [*_ROWS[0]]
+
+
+def test_a_list_where_there_is_none() -> None:
+    lines = [re.split(r"  +", line.strip()) for line in _shown(50).splitlines()]
+    assert ["committed", "123,456,789,012"] in lines
+    assert ["topic", "orders"] in lines
+
+
+def test_no_rows() -> None:
+    text = io.StringIO()
+    Console(file=text, width=20).print(FittingTable("topic", "a long number>"))
+    assert max(map(len, text.getvalue().splitlines())) <= 20

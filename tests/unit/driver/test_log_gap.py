@@ -1,0 +1,52 @@
+"""Logs that Spark wrote asynchronously, and of which it would not start."""
+
+import pytest
+
+from spark_eos.driver.checkpoint_note import Note
+from spark_eos.driver.log_gap import check_commits, close_gap
+from spark_eos.errors import CheckpointError
+from support.checkpoint_texts import CheckpointTexts
+
+
+def _files(offsets: list[int], commits: list[int], *, behind: bool = True) -> CheckpointTexts:
+    return CheckpointTexts(
+        {
+            "spark-eos/note/part-0.txt": Note("group", behind=behind).text(),
+            **{f"offsets/{number}": f"ends of {number}" for number in offsets},
+            **{f"commits/{number}": "" for number in commits},
+        }
+    )
+
+
+@pytest.mark.parametrize("offsets", [[], [0], [0, 1], [0, 7, 8]])
+def test_logs_that_spark_starts_with(offsets: list[int]) -> None:
+    files = _files(offsets, offsets)
+    before = dict(files)
+    check_commits(files)
+    assert close_gap(files) is None
+    assert files == before
+
+
+def test_the_last_but_one_gets_the_offsets_of_the_one_before_it() -> None:
+    files = _files([0, 9, 17], [0, 9])
+    assert close_gap(files) == 16
+    assert files["offsets/16"] == "ends of 9"
+    assert close_gap(files) is None
+
+
+def test_logs_of_another_kind_are_left_alone() -> None:
+    files = _files([0, 9, 17], [0, 18], behind=False)
+    before = dict(files)
+    check_commits(files)
+    assert close_gap(files) is None
+    assert files == before
+
+
+def test_what_can_not_be_completed() -> None:
+    with pytest.raises(CheckpointError, match="batch 17 and of none before it"):
+        close_gap(_files([17], []))
+
+
+def test_a_batch_that_is_finished_and_was_not_logged() -> None:
+    with pytest.raises(CheckpointError, match=r"batch 18 finished and has offsets up to batch 17"):
+        check_commits(_files([9, 17], [9, 18]))
