@@ -153,7 +153,7 @@ def _run(
                 # Files that are named are run whole.
                 *(() if tests else ("-m", "not slow")),
                 # The first tests of an environment also create its class data archive.
-                "--timeout=600",
+                *("--timeout=600", "-o", "faulthandler_timeout=630"),
                 *("--numprocesses", str(processes), "--dist", "worksteal"),
                 *(f"--junitxml={report}", *tests),
             ],

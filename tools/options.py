@@ -92,6 +92,9 @@ def _commands() -> Iterator[str]:
     for name in main.list_commands(context):
         if (command := main.get_command(context, name)) is not None:
             yield from _command(f"spark-eos {name}", command)
+            if isinstance(command, click.Group):
+                for part, inner in sorted(command.commands.items()):
+                    yield from _command(f"spark-eos {name} {part}", inner)
 
 
 def _jobs() -> Iterator[str]:

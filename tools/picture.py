@@ -1,0 +1,88 @@
+"""Draws docs/assets/demo.svg, what ``make demo`` prints at its end, from the run in README.md."""
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.terminal_theme import MONOKAI
+
+from spark_eos.demo.playbill import COUNTED, RELAYED, add_numbers, side_by_side
+
+_ROOT: Final = Path(__file__).parent.parent
+PICTURE: Final = _ROOT / "docs" / "assets" / "demo.svg"
+
+_SECTION: Final = re.compile(r"^## What the demo shows\n(.*?)^## ", re.DOTALL | re.MULTILINE)
+_TABLE: Final = re.compile(r"^\|(?:.*)\n\|[ :|-]+\n((?:\|.*\n)+)", re.MULTILINE)
+# Characters; narrow enough to be read on a telephone.
+_WIDTH: Final = 58
+# Rich's own format, without the fonts that it takes from another host.
+_FORMAT: Final = """\
+<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{
+  font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
+  font-size: {char_height}px;
+  line-height: {line_height}px;
+}}
+.{unique_id}-title {{ font: bold 18px sans-serif; }}
+{styles}
+</style>
+<defs>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})">
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def _recorded() -> Iterator[Table]:
+    """The tables of both acts, with the numbers that README.md has of one run."""
+    section = _SECTION.search((_ROOT / "README.md").read_text(encoding="utf-8"))
+    if section is None:
+        raise ValueError("README.md has no section 'What the demo shows'")
+    for title, rows in zip((RELAYED, COUNTED), _TABLE.findall(section[1]), strict=True):
+        table = side_by_side(title)
+        for row in rows.splitlines():
+            name, *numbers = (cell.strip() for cell in row.strip("|").split("|"))
+            add_numbers(table, name, *(int(number.replace(",", "")) for number in numbers))
+        yield table
+
+
+def page() -> str:
+    """Returns the picture."""
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=_WIDTH,
+        force_terminal=True,
+        color_system="truecolor",
+        highlight=False,
+        no_color=False,
+    )
+    for number, table in enumerate(_recorded()):
+        if number:
+            console.print()
+        console.print(table)
+    svg = console.export_svg(
+        title="make demo", theme=MONOKAI, code_format=_FORMAT, unique_id="demo"
+    )
+    return "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
+
+
+def write() -> None:
+    """Updates docs/assets/demo.svg."""
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
