@@ -34,6 +34,7 @@ class Arena:
         batches: Number of triggers measured. None of them should reach the end of the topic,
             where Spark's source waits (`spark_eos.client.settings` explains why).
         members: Maximum number of group members.
+        asynchronous: Whether Spark tracks the query's progress asynchronously.
     """
 
     spark: SparkSession
@@ -45,6 +46,7 @@ class Arena:
     most: int | None
     batches: int
     members: int = 1
+    asynchronous: bool = False
 
     @property
     def checkpoint(self) -> str:
@@ -108,7 +110,7 @@ def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
     return _trial(query, arena)
 
 
-def _run_and_stop(writer: DataStreamWriter, arena: Arena) -> Trial:
+def run_and_stop(writer: DataStreamWriter, arena: Arena) -> Trial:
     """Stops before the last batch, which with Kafka's defaults waits a second per partition."""
     query = writer.option("checkpointLocation", arena.checkpoint).start()
     while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
@@ -137,6 +139,7 @@ def our_sink(
         topic=arena.target,
         checkpoint_location=arena.checkpoint,
         max_members=arena.members,
+        asynchronous_progress=arena.asynchronous,
         on_batch=on_batch,
     )
 
@@ -154,7 +157,11 @@ def our_writer(sink: ExactlyOnceSink, arena: Arena) -> DataStreamWriter:
 
 def own_writer(arena: Arena, *, as_we_do: bool = False) -> DataStreamWriter:
     """Returns the same query with Spark's own Kafka sink, at-least-once."""
-    options = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
+    options = {
+        "kafka.bootstrap.servers": arena.bootstrap_servers,
+        "topic": arena.target,
+        "asyncProgressTrackingEnabled": str(arena.asynchronous).lower(),
+    }
     return arena.read(as_we_do=as_we_do).writeStream.format("kafka").options(**options)
 
 
@@ -169,7 +176,7 @@ def spark_eos(arena: Arena) -> Trial:
 
 def sparks_own(arena: Arena, *, as_we_do: bool = False) -> Trial:
     """Runs Spark's own Kafka sink, at-least-once."""
-    return (_run if as_we_do else _run_and_stop)(own_writer(arena, as_we_do=as_we_do), arena)
+    return (_run if as_we_do else run_and_stop)(own_writer(arena, as_we_do=as_we_do), arena)
 
 
 def read_only(arena: Arena) -> Trial:

@@ -1,42 +1,84 @@
-"""The results as one picture."""
+"""The results as one picture: how many times Spark's own sink each contestant takes or writes."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 
+from contestants import BASE
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullLocator
 from results import Measured
+
+_COLUMNS = 2
+# Inches.
+_WIDTH = 7.5
+_BAR = 0.42
+_FRAME = 1.1
+# Halves and doubles are as far from 1.0 as they look.
+_TICKS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 def plot(file: Path, measured: Sequence[Measured]) -> None:
-    """Plots the medians of all contestants, one panel per scenario.
+    """Plots each contestant's median ratio to Spark's own sink, one panel per scenario.
 
     Args:
         file: The picture to write, in PNG.
         measured: The scenarios.
     """
-    columns = 3
-    lines = -(-len(measured) // columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(5 * columns, 2.6 * lines), layout="constrained", squeeze=False
+    shown = [one for one in measured if BASE in one.figures and len(one.figures) > 1]
+    rows = [shown[start : start + _COLUMNS] for start in range(0, len(shown), _COLUMNS)]
+    heights = [max(_FRAME + _BAR * (len(one.figures) - 1) for one in row) for row in rows]
+    # A last panel alone has the whole width: none stays empty.
+    mosaic: list[Any] = [
+        [row[column % len(row)].name for column in range(_COLUMNS)] for row in rows
+    ]
+    figure, panels = plt.subplot_mosaic(
+        mosaic,
+        figsize=(_WIDTH * _COLUMNS, sum(heights)),
+        height_ratios=heights,
+        layout="constrained",
     )
-    panels = axes.flatten()
-    for panel, one in zip(panels, measured, strict=False):
-        names = list(one.figures)[::-1]
-        medians = [statistics.median(one.figures[name]) for name in names]
-        errors = [
-            [median - min(one.figures[name]) for name, median in zip(names, medians, strict=True)],
-            [max(one.figures[name]) - median for name, median in zip(names, medians, strict=True)],
-        ]
-        colours = ["tab:orange" if name == "spark-eos" else "tab:blue" for name in names]
-        panel.barh(names, medians, xerr=errors, color=colours)
-        panel.set_title(f"{one.name}: {one.unit}", fontsize=9, loc="right")
-        panel.tick_params(labelsize=8)
-    for panel in panels[len(measured) :]:
-        panel.axis("off")
+    for one in shown:
+        _draw(panels[one.name], one)
     figure.savefig(file, dpi=110)
     plt.close(figure)
+
+
+def _draw(panel: Axes, one: Measured) -> None:
+    names = [name for name in one.figures if name != BASE][::-1]
+    ratios = [one.ratios(name) for name in names]
+    medians = [statistics.median(found) for found in ratios]
+    spread = [
+        [median - min(found) for found, median in zip(ratios, medians, strict=True)],
+        [max(found) - median for found, median in zip(ratios, medians, strict=True)],
+    ]
+    colours = ["tab:orange" if name == "spark-eos" else "tab:blue" for name in names]
+    panel.set_xscale("log")
+    # From 1.0 to the left or to the right.
+    panel.barh(names, [m - 1 for m in medians], left=1.0, xerr=spread, color=colours, capsize=2)
+    panel.axvline(1.0, color="black", linewidth=1)
+    lowest = min(min(found) for found in ratios)
+    highest = max(max(found) for found in ratios)
+    panel.set_xlim(min(0.5, lowest / 1.3), max(2.0, highest * 1.3))
+    panel.set_xticks(
+        [tick for tick in _TICKS if panel.get_xlim()[0] <= tick <= panel.get_xlim()[1]]
+    )
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
+    panel.xaxis.set_minor_locator(NullLocator())
+    labels = [
+        f"{name}\n{statistics.median(one.figures[name]):,.0f} {one.unit}, {median:.2f}"
+        for name, median in zip(names, medians, strict=True)
+    ]
+    panel.set_yticks(range(len(names)), labels, fontsize=8)
+    panel.set_ylim(-1, max(2, len(names)))
+    panel.tick_params(axis="x", labelsize=8)
+    better = "more is better" if one.unit == "rows/s" else "less is better"
+    base = f"{statistics.median(one.figures[BASE]):,.0f} {one.unit}"
+    panel.set_title(one.name, fontsize=10, loc="left")
+    panel.set_xlabel(f"times {BASE} as shipped ({base}); {better}", fontsize=8)

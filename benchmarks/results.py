@@ -67,7 +67,14 @@ def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
         "Quix Streams gets a tenth of the others' rows. "
         "All other figures (CPU, steps, peaks) are of the last round."
     )
-    head = ["# Measurements", "", how, "", "![All medians](results.png)", ""]
+    head = [
+        "# Measurements",
+        "",
+        how,
+        "",
+        "![Ratios to Spark's own sink, by scenario](results.png)",
+        "",
+    ]
     return "\n".join([*head, *map(markdown, measured)])
 
 
