@@ -63,21 +63,30 @@ class HadoopFiles:
         """Replaces a directory by one that holds a single file of one line."""
         directory = self._path(self._base, path)
         self._fs.delete(directory, True)  # noqa: FBT003 - recursively
-        stream = self._fs.create(self._path(directory, "part-0.txt"))
-        try:
-            stream.write(f"{text}\n".encode())
-        finally:
-            stream.close()
+        self._create(self._path(directory, "part-0.txt"), f"{text}\n")
 
     def copy_file(self, source: str, target: str) -> None:
-        """Creates a file with the text of another one, at once or not at all."""
+        """Creates a file with the text of another one, at once or not at all.
+
+        Raises:
+            CheckpointError: There is no such file, or its copy can't be put in place.
+        """
         text, aside = self.read(source), self._path(self._base, f"{target}.copied")
-        stream = self._fs.create(aside)
+        if text is None:
+            raise CheckpointError(f"checkpoint_location {self.location!r}: {source} is gone")
+        self._create(aside, text)
+        if not self._fs.rename(aside, self._path(self._base, target)):
+            raise CheckpointError(
+                f"checkpoint_location {self.location!r}: {target} can't be created there; "
+                "look whether the file exists, and who may write in its directory"
+            )
+
+    def _create(self, path: Any, text: str) -> None:
+        stream = self._fs.create(path)
         try:
-            stream.write((text or "").encode())
+            stream.write(text.encode())
         finally:
             stream.close()
-        self._fs.rename(aside, self._path(self._base, target))
 
     def delete(self, path: str) -> None:
         """Deletes a directory with everything in it, if it exists."""

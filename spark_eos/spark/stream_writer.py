@@ -34,7 +34,7 @@ class StreamWriters:
         note_relation: Callable[[str], None],
         check: Callable[[], None],
         started: Callable[[StreamingQuery], None],
-        tracked: Callable[[DataStreamWriter], ProgressTracking | None],
+        tracked: Callable[[DataStreamWriter], ProgressTracking],
     ) -> DataStreamWriter:
         """A writer whose foreachBatch function is the sink, and whose ``start`` is guarded.
 
@@ -44,14 +44,14 @@ class StreamWriters:
             note_relation: On Spark Connect, called before each batch with the server's id of it.
             check: Called at the start if no function of the user's own makes the rows to write.
             started: Called with the query once it has started.
-            tracked: Decides how Spark tracks the progress of a writer's query.
+            tracked: Decides on classic Spark how it tracks the progress of a writer's query.
         """
-        writer = frame.writeStream
-        if is_connect(frame):
+        writer, on_connect = frame.writeStream, is_connect(frame)
+        if on_connect:
             _note_relations(writer, note_relation)
         writer = writer.foreachBatch(sink)
         own = _own_functions(writer)
-        tracking = tracked(writer)
+        tracking = None if on_connect else tracked(writer)
 
         def prepare() -> None:
             if not own:

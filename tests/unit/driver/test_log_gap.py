@@ -3,7 +3,7 @@
 import pytest
 
 from spark_eos.driver.checkpoint_note import Note
-from spark_eos.driver.log_gap import check_commits, close_gap
+from spark_eos.driver.log_gap import complete_logs
 from spark_eos.errors import CheckpointError
 from support.checkpoint_texts import CheckpointTexts
 
@@ -22,31 +22,31 @@ def _files(offsets: list[int], commits: list[int], *, behind: bool = True) -> Ch
 def test_logs_that_spark_starts_with(offsets: list[int]) -> None:
     files = _files(offsets, offsets)
     before = dict(files)
-    check_commits(files)
-    assert close_gap(files) is None
+    assert complete_logs(files, every_batch=True) is None
     assert files == before
 
 
 def test_the_last_but_one_gets_the_offsets_of_the_one_before_it() -> None:
     files = _files([0, 9, 17], [0, 9])
-    assert close_gap(files) == 16
+    assert complete_logs(files, every_batch=False) is None
+    assert complete_logs(files, every_batch=True) == 16
     assert files["offsets/16"] == "ends of 9"
-    assert close_gap(files) is None
+    assert complete_logs(files, every_batch=True) is None
 
 
 def test_logs_of_another_kind_are_left_alone() -> None:
     files = _files([0, 9, 17], [0, 18], behind=False)
     before = dict(files)
-    check_commits(files)
-    assert close_gap(files) is None
+    assert complete_logs(files, every_batch=True) is None
     assert files == before
 
 
 def test_what_can_not_be_completed() -> None:
     with pytest.raises(CheckpointError, match="batch 17 and of none before it"):
-        close_gap(_files([17], []))
+        complete_logs(_files([17], []), every_batch=True)
 
 
-def test_a_batch_that_is_finished_and_was_not_logged() -> None:
+@pytest.mark.parametrize("every_batch", [True, False])
+def test_a_batch_that_is_finished_and_was_not_logged(*, every_batch: bool) -> None:
     with pytest.raises(CheckpointError, match=r"batch 18 finished and has offsets up to batch 17"):
-        check_commits(_files([9, 17], [9, 18]))
+        complete_logs(_files([9, 17], [9, 18]), every_batch=every_batch)
