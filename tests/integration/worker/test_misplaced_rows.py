@@ -98,6 +98,19 @@ def test_rows_in_two_tasks_are_passed_over_by_no_later_run(flow: Flow) -> None:
     _refused_from_now_on(flow, checkpoint, f"offsets 0 to 9 of {flow.source}-0 may not all be")
 
 
+def test_a_marked_partition_that_a_running_query_begins_to_read(flow: Flow) -> None:
+    with running(flow) as runs, pytest.raises(WriteError):
+        runs.batch(10, 10, tasks=[[(1, range(5, 10))], [(1, range(5)), (0, range(10))]])
+    written = flow.values()
+    # As with a pattern that the topic matches from some moment on.
+    with running(flow) as runs:
+        runs.batch(10)
+        written += [f"0/{offset}" for offset in range(10) if f"0/{offset}" not in written]
+        with pytest.raises(OffsetsLostError, match=f"0 to 9 of {flow.source}-1 may not all be"):
+            runs.batch(12, 12)
+    assert sorted(flow.values()) == sorted(written)
+
+
 @pytest.mark.parametrize("offsets", [[0, 10], [12]])
 def test_rows_outside_of_the_batchs_range(flow: Flow, offsets: list[int]) -> None:
     # Two drivers on one checkpoint, which disagree about the batch.
