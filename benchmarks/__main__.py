@@ -5,9 +5,11 @@ not count, and results are compared as ratios within a round.
 """
 
 import datetime
+import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,17 @@ from plots import plot
 from requests_per_batch import requests_per_batch
 from results import Measured, page, read_json, write_json
 from rich.console import Console
-from scenarios import GROWTH, throughputs, triggers
+from scenarios import GROWTH, Latency, throughputs, triggers
+from starts import starts
 
-from spark_eos.testing import EmbeddedKafka, spark_session
+from spark_eos.testing import spark_session
 
 _RESULTS = Path("docs/performance")
+_console = Console(highlight=False)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--rounds", default=3, show_default=True, help="Number of rounds that count.")
+@click.option("--rounds", default=5, show_default=True, help="Number of rounds that count.")
 @click.option("--scale", default=1.0, show_default=True, help="Factor of the numbers of rows.")
 @click.option(
     "--only",
@@ -35,10 +39,17 @@ _RESULTS = Path("docs/performance")
     "scenarios are kept.",
 )
 @click.option("--quix", type=click.Path(path_type=Path), help="Python with quixstreams installed.")
+@click.option("--bounds", is_flag=True, help="Measure queries that write nothing, too.")
 @click.option("--to", "directory", type=click.Path(path_type=Path), default=_RESULTS,
-              show_default=True, help="Directory for results.json, .md and .png.")  # fmt: skip
+              show_default=True, help="Directory of the results.")  # fmt: skip
 def main(
-    *, rounds: int, scale: float, only: tuple[str, ...], quix: Path | None, directory: Path
+    *,
+    rounds: int,
+    scale: float,
+    only: tuple[str, ...],
+    quix: Path | None,
+    bounds: bool,
+    directory: Path,
 ) -> None:
     """Compare spark-eos with its alternatives."""
     about = {
@@ -56,27 +67,36 @@ def main(
                 f"{earlier} was measured with --rounds {its_rounds} --scale {its_scale:g}: use "
                 "the same, or another directory (--to)"
             )
-    # No quick start here: the JVMs compile fully, for the highest speed.
-    with EmbeddedKafka(heap="2g") as broker, tempfile.TemporaryDirectory() as checkpoints:
+    with tempfile.TemporaryDirectory() as checkpoints:
+        # One broker, one replica: meant here.
+        logging.getLogger("spark_eos.driver.replication").setLevel(logging.ERROR)
         spark = spark_session(config={"spark.driver.memory": "3g"})
         # Queries are stopped in the middle of a batch, which Spark would log at length; failures
         # are raised here.
         spark.sparkContext.setLogLevel("OFF")
-        bench = Bench(broker, spark, Path(checkpoints), rounds, quix)
-        scenarios: list[tuple[str, Callable[[], Measured]]] = [
-            *((s.name, partial(bench.triggers, s)) for s in triggers(scale)),
-            ("latency", partial(bench.latency, rate=1_000, seconds=20 * scale)),
-            (GROWTH.name, partial(bench.growth, GROWTH)),
-            ("requests", partial(requests_per_batch, spark, Path(checkpoints))),
-            *((s.name, partial(bench.throughput, s)) for s in throughputs(scale)),
+        bench = Bench(spark, Path(checkpoints), rounds, quix, bounds=bounds)
+        latency = Latency(1_000, 15 * scale)
+        scenarios: list[tuple[str, Callable[[], Iterable[Measured]]]] = [
+            *((s.name, partial(_one, bench.throughput, s)) for s in throughputs(scale)),
+            *((s.name, partial(_one, bench.triggers, s)) for s in triggers(scale)),
+            (latency.name, partial(_one, bench.latency, latency)),
+            ("starts", partial(starts, Path(checkpoints), rounds)),
+            (GROWTH.name, partial(_one, bench.growth, GROWTH)),
+            ("requests", partial(_one, requests_per_batch, spark, Path(checkpoints))),
         ]
         for name, measure in scenarios:
             if not only or any(part in name for part in only):
-                found = measure()
-                measured = [*(one for one in measured if one.name != found.name), found]
+                began = time.monotonic()
+                for found in measure():
+                    measured = [*(one for one in measured if one.name != found.name), found]
                 _keep(directory, about, measured)
+                _console.print(f"{name}: {(time.monotonic() - began) / 60:.1f} minutes")
         spark.stop()
-    Console().print((directory / "results.md").read_text(), markup=False)
+    _console.print((directory / "results.md").read_text(), markup=False)
+
+
+def _one(measure: Callable[..., Measured], *arguments: object) -> list[Measured]:
+    return [measure(*arguments)]
 
 
 def _keep(directory: Path, about: Mapping[str, Any], measured: Sequence[Measured]) -> None:
@@ -84,7 +104,7 @@ def _keep(directory: Path, about: Mapping[str, Any], measured: Sequence[Measured
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "results.json", about, measured)
     (directory / "results.md").write_text(page(about, measured))
-    plot(directory / "results.png", measured)
+    plot(directory, measured)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,27 @@
-"""Runs each scenario's contestants in turn, on one broker and one Spark session."""
+"""Runs each scenario's contestants in turn: a new broker for each scenario, one Spark session.
 
-import dataclasses
-import functools
+Topics are not deleted while a scenario runs; all of them go with its broker.
+"""
+
 import statistics
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import outsiders
 from contestants import (
-    BASE,
+    BATCHES,
+    BOUNDS,
+    EQUAL,
     OURS,
+    SHIPPED,
+    SMALL_BATCHES,
     Arena,
     Trial,
-    contestants,
     our_sink,
     our_writer,
     own_writer,
@@ -25,159 +32,166 @@ from load import fill
 from processes import Usage, used
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from results import Measured, percentile
 from rich.console import Console
-from scenarios import SPARE, Growth, Records, Throughput, Triggers
+from scenarios import SPARE, Growth, Latency, Records, Throughput, Triggers
+from turns import turns
 
 from spark_eos.testing import EmbeddedKafka
 
-_PEAKS = ("driver", "workers")
-_QUIX = "Quix Streams, exactly-once"
+_PEAKS: Final = ("driver", "workers", "jvm")
+_LOOP: Final = "transactional loop"
+_QUIX: Final = "Quix Streams, exactly-once"
 # Quix Streams gets this fraction of the rows: all of them would take minutes, at the same rate.
-_SLOW = 10
+_SLOW: Final = 10
+_MANY: Final = 64
 _console = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a scenario runs.
+
+    Attributes:
+        broker: Its broker.
+        spark: The session.
+        directory: Directory for checkpoints.
+        records: What its topics have.
+    """
+
+    broker: EmbeddedKafka
+    spark: SparkSession
+    directory: Path
+    records: Records
+
+    def topic(self) -> str:
+        """Creates a topic."""
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        self.broker.create_topic(name, self.records.partitions)
+        return name
+
+    def arena(self, source: str, most: int | None, batches: int) -> Arena:
+        """Returns where a contestant reads and writes, with a new target."""
+        return Arena(
+            self.spark,
+            self.broker.bootstrap_servers,
+            source,
+            self.topic(),
+            self.directory,
+            self.records.header,
+            most,
+            batches,
+        )
 
 
 class Bench:
     """Runs scenarios.
 
     Args:
-        broker: The broker.
         spark: The session.
         directory: Directory for checkpoints.
         rounds: Number of rounds that count.
         quix: Python interpreter with Quix Streams, if any.
+        bounds: Whether queries are measured, too, that write nothing.
     """
 
     def __init__(
-        self,
-        broker: EmbeddedKafka,
-        spark: SparkSession,
-        directory: Path,
-        rounds: int,
-        quix: Path | None,
+        self, spark: SparkSession, directory: Path, rounds: int, quix: Path | None, *, bounds: bool
     ) -> None:
-        self._broker = broker
         self._spark = spark
         self._directory = directory
         self._rounds = rounds
-        self._loops: dict[str, Callable[[outsiders.Topics], float]] = {
-            "transactional loop": outsiders.plain_loop,
-            "producer from memory": outsiders.ceiling,
-        }
-        if quix is not None:
-            self._loops[_QUIX] = outsiders.quix(quix)
+        self._quix = quix
+        self._bounds = BOUNDS if bounds else {}
 
     @contextmanager
-    def _topic(self, partitions: int) -> Iterator[str]:
-        name = f"bench-{uuid.uuid4().hex[:8]}"
-        self._broker.create_topic(name, partitions)
-        yield name
-        self._broker.delete_topic(name)
-
-    @contextmanager
-    def _filled(self, records: Records, rows: int) -> Iterator[str]:
-        with self._topic(records.partitions) as source:
-            fill(self._broker, source, rows, records)
-            yield source
-
-    def _arena(
-        self, records: Records, source: str, target: str, most: int | None, batches: int
-    ) -> Arena:
-        return Arena(
-            self._spark,
-            self._broker.bootstrap_servers,
-            source,
-            target,
-            self._directory,
-            records.header,
-            most,
-            batches,
-        )
-
-    def _trial(
-        self,
-        name: str,
-        contestant: Callable[[Arena], Trial],
-        records: Records,
-        source: str,
-        most: int,
-        batches: int,
-    ) -> tuple[Trial, Usage]:
-        """Runs a contestant, again if it fails: Spark's own sink fails after a delivery timeout."""
-
-        def once() -> tuple[Trial, Usage]:
-            with self._topic(records.partitions) as target, used(self._broker.pid) as usage:
-                trial = contestant(self._arena(records, source, target, most, batches))
-            return trial, usage
-
-        try:
-            return once()
-        except StreamingQueryException as error:
-            if name == OURS:
-                raise
-            _console.print(f"  {name} failed and runs again: {str(error)[:300]}")
-            return once()
+    def _stage(self, records: Records) -> Iterator[Stage]:
+        # No quick start here: the JVMs compile fully, for the highest speed.
+        with EmbeddedKafka(heap="2g") as broker:
+            yield Stage(broker, self._spark, self._directory, records)
 
     def throughput(self, scenario: Throughput) -> Measured:
         """Measures rows per second of one large batch."""
         measured = Measured(scenario.name, "rows/s")
-        records = scenario.records
-        with self._filled(records, scenario.rows + SPARE * records.partitions) as source:
-            for number in range(self._rounds + 1):
-                for name, contestant in contestants(records.partitions).items():
-                    trial, usage = self._trial(name, contestant, records, source, scenario.rows, 1)
-                    if number:
-                        rate = trial.rows / sum(trial.trigger_ms) * 1000
-                        self._note(measured, name, rate)
-                        measured.details[name] = _cpu(usage, trial.rows)
-                if number and scenario.loops:
-                    self._outside(measured, scenario, source)
+        records, rows = scenario.records, scenario.rows
+        whole = rows + SPARE * records.partitions
+        with self._stage(records) as stage, ExitStack() as ending:
+            source = stage.topic()
+            fill(stage.broker, source, whole, records)
+            outside = self._outsiders(stage, ending) if scenario.outsiders else {}
+            inside = {**BATCHES, **self._bounds_of(records)}
+            for number, name in turns([*inside, *outside], self._rounds):
+                if name in inside:
+                    trial, usage = _trial(name, inside[name], stage, source, rows, 1)
+                    rate = trial.rows / sum(trial.trigger_ms) * 1000
+                    details = _usage(usage, trial.rows)
+                else:
+                    servers = stage.broker.bootstrap_servers
+                    topics = outsiders.Topics(
+                        servers, source, stage.topic(), whole, records.partitions
+                    )
+                    copied = outside[name](topics)
+                    rate = copied.rows / copied.seconds
+                    details = {
+                        "workers, CPU s/M rows": copied.cpu_seconds / copied.rows * 1e6,
+                        "workers, peak MiB": copied.peak_mib,
+                    }
+                _note(measured, name, rate, counts=number > 0)
+                measured.details[name] = details
         return measured
 
-    def _outside(self, measured: Measured, scenario: Throughput, source: str) -> None:
-        records = scenario.records
-        for name, loop in self._loops.items():
-            with self._topic(records.partitions) as target:
-                topics = outsiders.Topics(
-                    self._broker.bootstrap_servers,
-                    source,
-                    target,
-                    scenario.rows // (_SLOW if name == _QUIX else 1),
-                    records.partitions,
-                    records.size,
-                )
-                self._note(measured, name, loop(topics))
+    def _outsiders(
+        self, stage: Stage, ending: ExitStack
+    ) -> dict[str, Callable[[outsiders.Topics], outsiders.Copied]]:
+        found: dict[str, Callable[[outsiders.Topics], outsiders.Copied]] = {
+            _LOOP: outsiders.plain_loop,
+            **ending.enter_context(outsiders.java_relays(stage.broker.bootstrap_servers)),
+        }
+        if self._quix is not None:
+            quix = self._quix
+            found[_QUIX] = lambda topics: outsiders.script(
+                quix, "quix.py", topics, topics.rows // _SLOW
+            )
+        return found
+
+    def _bounds_of(self, records: Records) -> dict[str, Callable[[Arena], Trial]]:
+        # With many partitions Arrow has a task for each, and Spark spends tens of ms after each.
+        return self._bounds if records.partitions <= _MANY else {}
 
     def triggers(self, scenario: Triggers) -> Measured:
         """Measures the milliseconds of a trigger."""
         measured = Measured(scenario.name, "ms per trigger")
         records = scenario.records
-        rows = scenario.rows * scenario.batches + SPARE * records.partitions
-        with self._filled(records, rows) as source:
-            for number in range(self._rounds + 1):
-                for name, contestant in contestants(records.partitions).items():
-                    trial, _usage = self._trial(
-                        name, contestant, records, source, scenario.rows, scenario.batches
-                    )
-                    if number:
-                        warm = trial.trigger_ms[Triggers.WARM :]
-                        self._note(measured, name, statistics.median(warm))
-                        measured.details[name] = _steps(trial)
+        contestants = {**SMALL_BATCHES, **self._bounds_of(records)}
+        with self._stage(records) as stage:
+            source = stage.topic()
+            # Spark may begin one more batch before the query is stopped.
+            rows = scenario.rows * (scenario.batches + 5) + SPARE * records.partitions
+            fill(stage.broker, source, rows, records)
+            for number, name in turns(list(contestants), self._rounds):
+                trial, _usage_of_it = _trial(
+                    name, contestants[name], stage, source, scenario.rows, scenario.batches
+                )
+                warm = trial.trigger_ms[scenario.warm :]
+                _note(measured, name, statistics.median(warm), counts=number > 0)
+                measured.details[name] = _steps(trial, scenario.warm)
         return measured
 
-    def latency(self, *, rate: int, seconds: float) -> Measured:
+    def latency(self, scenario: Latency) -> Measured:
         """Measures the milliseconds from a record's append to its output's visibility."""
-        measured = Measured(f"latency at {rate:,} records/s", "ms, p50")
-        for number in range(self._rounds + 1):
-            for name, start in _QUERIES.items():
-                with self._topic(4) as source, self._topic(4) as target:
-                    arena = self._arena(Records(100, 4), source, target, None, batches=0)
-                    found = latencies(arena, functools.partial(start, arena), 4, rate, seconds)
-                if number:
-                    self._note(measured, name, statistics.median(found))
-                    measured.details[name] = {"p99 ms": percentile(found, 0.99)}
+        measured = Measured(scenario.name, "ms, p50")
+        records = Records(100, 4)
+        with self._stage(records) as stage:
+            for number, name in turns(list(_QUERIES), self._rounds):
+                arena = stage.arena(stage.topic(), None, 0)
+                writer = _QUERIES[name](arena)
+                writer = writer.option("checkpointLocation", arena.checkpoint)
+                found = latencies(arena, writer.start, records.partitions, scenario)
+                _note(measured, name, statistics.median(found), counts=number > 0)
+                measured.details[name] = {
+                    f"p{share * 100:g} ms": percentile(found, share) for share in (0.99, 0.999)
+                }
         return measured
 
     def growth(self, scenario: Growth) -> Measured:
@@ -185,42 +199,69 @@ class Bench:
         measured = Measured(scenario.name, "ms of the driver's own")
         for number in range(2):
             for partitions, members in scenario.sizes[: None if number else 1]:
-                records = Records(100, partitions)
                 rows = scenario.rows * partitions
-                with (
-                    self._filled(records, rows * scenario.batches + SPARE * partitions) as source,
-                    self._topic(4) as target,
-                ):
-                    arena = self._arena(records, source, target, rows, scenario.batches)
-                    trial = spark_eos(dataclasses.replace(arena, members=members))
-                if number:
-                    warm = [r.milliseconds for r in trial.reports[Triggers.WARM :]]
-                    own = statistics.median(ms["total"] - ms["job"] for ms in warm)
-                    name = f"{partitions} partitions, {members} member{'s' * (members > 1)}"
-                    self._note(measured, name, own)
-                    measured.details[name] = _steps(trial)
+                with self._stage(Records(100, partitions)) as stage:
+                    source = stage.topic()
+                    whole = rows * scenario.batches + SPARE * partitions
+                    fill(stage.broker, source, whole, stage.records)
+                    arena = stage.arena(source, rows, scenario.batches)
+                    trial = spark_eos(replace(arena, members=members))
+                warm = [r.milliseconds for r in trial.reports[scenario.warm :]]
+                own = statistics.median(ms["total"] - ms["job"] for ms in warm)
+                name = f"{partitions} partitions, {members} member{'s' * (members > 1)}"
+                _note(measured, name, own, counts=number > 0)
+                measured.details[name] = _steps(trial, scenario.warm)
         return measured
 
-    def _note(self, measured: Measured, name: str, figure: float) -> None:
+
+def _trial(
+    name: str,
+    contestant: Callable[[Arena], Trial],
+    stage: Stage,
+    source: str,
+    most: int,
+    batches: int,
+) -> tuple[Trial, Usage]:
+    """Runs a contestant, again if it fails: Spark's own sink fails after a delivery timeout."""
+
+    def once() -> tuple[Trial, Usage]:
+        arena = stage.arena(source, most, batches)
+        with used(stage.broker.pid) as usage:
+            return contestant(arena), usage
+
+    try:
+        return once()
+    except StreamingQueryException as error:
+        if name == OURS:
+            raise
+        _console.print(f"  {name} failed and runs again: {str(error)[:300]}")
+        return once()
+
+
+def _note(measured: Measured, name: str, figure: float, *, counts: bool) -> None:
+    if counts:
         measured.add(name, figure)
-        _console.print(f"  {measured.name}: {name}: {figure:,.1f} {measured.unit}")
+    warming = "" if counts else " (does not count)"
+    _console.print(
+        f"  {measured.name}: {name}: {figure:,.1f} {measured.unit}{warming}", soft_wrap=True
+    )
 
 
-def _cpu(usage: Usage, rows: int) -> dict[str, float]:
+def _usage(usage: Usage, rows: int) -> dict[str, float]:
     """Returns CPU seconds per million rows, and peak memory."""
     cpu = {f"{part}, CPU s/M rows": s / rows * 1e6 for part, s in usage.cpu_seconds.items()}
     peaks = {f"{part}, peak MiB": mib for part, mib in usage.peak_mib.items() if part in _PEAKS}
     return {**cpu, **peaks}
 
 
-def _steps(trial: Trial) -> dict[str, float]:
+def _steps(trial: Trial, warm: int) -> dict[str, float]:
     """Returns medians of a trigger's steps: Spark's, and those of spark-eos if it has any."""
-    warm = trial.progress[Triggers.WARM :]
+    progress = trial.progress[warm:]
     spark = {
-        part: statistics.median(p["durationMs"].get(part, 0) for p in warm)
+        part: statistics.median(p["durationMs"].get(part, 0) for p in progress)
         for part in ("addBatch", "queryPlanning", "walCommit", "commitOffsets", "latestOffset")
     }
-    reports = trial.reports[Triggers.WARM :]
+    reports = trial.reports[warm:]
     names = reports[0].milliseconds if reports else ()
     ours = {
         f"our {name}": statistics.median(r.milliseconds.get(name, 0.0) for r in reports)
@@ -229,12 +270,14 @@ def _steps(trial: Trial) -> dict[str, float]:
     return {**spark, **ours}
 
 
-def _own_query(arena: Arena) -> StreamingQuery:
-    return own_writer(arena).option("checkpointLocation", arena.checkpoint).start()
+def _our_query(arena: Arena, *, asynchronous: bool) -> DataStreamWriter:
+    arena = replace(arena, asynchronous=asynchronous)
+    return our_writer(our_sink(arena), arena)
 
 
-def _our_query(arena: Arena) -> StreamingQuery:
-    return our_writer(our_sink(arena), arena).start()
-
-
-_QUERIES: dict[str, Callable[[Arena], StreamingQuery]] = {BASE: _own_query, OURS: _our_query}
+_QUERIES: Final[dict[str, Callable[[Arena], DataStreamWriter]]] = {
+    EQUAL: partial(own_writer, as_we_do=True),
+    SHIPPED: own_writer,
+    OURS: partial(_our_query, asynchronous=False),
+    f"{OURS}, asynchronous_progress": partial(_our_query, asynchronous=True),
+}

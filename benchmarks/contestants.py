@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -104,12 +104,6 @@ class Trial:
         return sum(int(p["numInputRows"]) for p in self.progress)
 
 
-def _run(writer: DataStreamWriter, arena: Arena) -> Trial:
-    query = writer.option("checkpointLocation", arena.checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination()
-    return _trial(query, arena)
-
-
 def run_and_stop(writer: DataStreamWriter, arena: Arena) -> Trial:
     """Stops before the last batch, which with Kafka's defaults waits a second per partition."""
     query = writer.option("checkpointLocation", arena.checkpoint).start()
@@ -169,20 +163,23 @@ def spark_eos(arena: Arena) -> Trial:
     """Runs spark-eos."""
     reports: list[BatchReport] = []
     sink = our_sink(arena, reports.append)
-    trial = _run(our_writer(sink, arena), arena)
+    trial = run_and_stop(our_writer(sink, arena), arena)
     sink.close()
     return Trial(trial.progress, reports[: arena.batches])
 
 
 def sparks_own(arena: Arena, *, as_we_do: bool = False) -> Trial:
     """Runs Spark's own Kafka sink, at-least-once."""
-    return (_run if as_we_do else run_and_stop)(own_writer(arena, as_we_do=as_we_do), arena)
+    return run_and_stop(own_writer(arena, as_we_do=as_we_do), arena)
+
+
+def _asynchronously(run: Callable[[Arena], Trial], arena: Arena) -> Trial:
+    return run(replace(arena, asynchronous=True))
 
 
 def read_only(arena: Arena) -> Trial:
     """Writes nothing: the lower bound of everything that reads with Spark."""
-    writer = arena.read(as_we_do=True).writeStream.format("noop")
-    return _run(writer, arena)
+    return run_and_stop(arena.read(as_we_do=True).writeStream.format("noop"), arena)
 
 
 def arrow_only(arena: Arena) -> Trial:
@@ -195,26 +192,25 @@ def arrow_only(arena: Arena) -> Trial:
     def batch(frame: DataFrame, _batch_id: int) -> None:
         frame.mapInArrow(drop, _COUNT_DDL).collect()
 
-    writer = arena.read(as_we_do=True).writeStream.foreachBatch(batch)
-    return _run(writer, arena)
+    return run_and_stop(arena.read(as_we_do=True).writeStream.foreachBatch(batch), arena)
 
 
-BASE = "Spark's own sink"
-OURS = "spark-eos"
-CONTESTANTS: dict[str, Callable[[Arena], Trial]] = {
-    BASE: sparks_own,
+EQUAL: Final = "Spark's own sink, equal read settings"
+SHIPPED: Final = "Spark's own sink, as shipped"
+OURS: Final = "spark-eos"
+BASES: Final = (EQUAL, SHIPPED)
+"""What others are compared with; the first is the fair one."""
+BATCHES: Final[dict[str, Callable[[Arena], Trial]]] = {
+    EQUAL: partial(sparks_own, as_we_do=True),
+    SHIPPED: sparks_own,
     OURS: spark_eos,
-    "Spark's own sink, source read as by spark-eos": partial(sparks_own, as_we_do=True),
+}
+SMALL_BATCHES: Final[dict[str, Callable[[Arena], Trial]]] = {
+    **BATCHES,
+    "Spark's own sink, asynchronous": partial(_asynchronously, partial(sparks_own, as_we_do=True)),
+    "spark-eos, asynchronous_progress": partial(_asynchronously, spark_eos),
+}
+BOUNDS: Final[dict[str, Callable[[Arena], Trial]]] = {
     "Spark, nothing written": read_only,
     "Arrow, nothing written": arrow_only,
 }
-_MANY = 64
-
-
-def contestants(partitions: int) -> dict[str, Callable[[Arena], Trial]]:
-    """Returns the contestants.
-
-    Those of many source partitions leave out `arrow_only`: it has a task per partition, and Spark
-    spends tens of milliseconds after each.
-    """
-    return {n: c for n, c in CONTESTANTS.items() if c is not arrow_only or partitions <= _MANY}

@@ -1,12 +1,11 @@
 """What a dead-letter topic costs: the same query without one, with one, and with bad records.
 
-All run in one Spark session, from one topic, in turns; ratios are those within a round. The first
+All run in one Spark session, from one topic, in turns; ratios are those within a round. A first
 round warms up and is thrown away.
 
 .venv/bin/python benchmarks/dead_letters.py --rows 1000000
 """
 
-import statistics
 import tempfile
 import uuid
 from collections.abc import Callable
@@ -18,8 +17,8 @@ from load import fill
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
-from rich.table import Table
 from scenarios import Records
+from turns import ratio_table, turns
 
 from spark_eos import ExactlyOnceSink
 from spark_eos.testing import EmbeddedKafka, spark_session
@@ -86,7 +85,7 @@ def _run(
 
 @click.command(help=__doc__)
 @click.option("--rows", default=1_000_000, show_default=True, help="Records of the batch.")
-@click.option("--rounds", default=6, show_default=True, help="Rounds, the first is thrown away.")
+@click.option("--rounds", default=5, show_default=True, help="Number of rounds that count.")
 def main(rows: int, rounds: int) -> None:
     """Prints a table."""
     found: dict[str, list[float]] = {name: [] for name in _CONTESTANTS}
@@ -94,23 +93,12 @@ def main(rows: int, rounds: int) -> None:
         spark = spark_session(config={"spark.driver.memory": "2g"})
         broker.create_topic("in", _PARTITIONS)
         fill(broker, "in", rows, Records(size=112, partitions=_PARTITIONS))
-        for number in range(rounds):
-            names = list(_CONTESTANTS)
-            # Not always in the same order.
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                transform, letters = _CONTESTANTS[name]
-                speed = _run(spark, broker, Path(directory), transform, letters=letters)
-                if number:
-                    found[name].append(speed)
-    table = Table("", "rows/s", "ratio within a round")
-    for name, speeds in found.items():
-        ratios = [a / b for a, b in zip(speeds, found[_PLAIN], strict=True)]
-        table.add_row(
-            name,
-            f"{statistics.median(speeds):,.0f}",
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-        )
-    Console().print(table)
+        for number, name in turns(list(_CONTESTANTS), rounds):
+            transform, letters = _CONTESTANTS[name]
+            speed = _run(spark, broker, Path(directory), transform, letters=letters)
+            if number:
+                found[name].append(speed)
+    Console().print(ratio_table(found, "rows/s", _PLAIN))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from contextlib import closing
 from confluent_kafka import Consumer, Producer, TopicPartition
 from contestants import Arena
 from pyspark.sql.streaming.query import StreamingQuery
+from scenarios import Latency
 
 _WARM = 5.0
 _PATIENCE = 60.0
@@ -17,8 +18,7 @@ def latencies(
     arena: Arena,
     start: Callable[[], StreamingQuery],
     partitions: int,
-    rate: int,
-    seconds: float,
+    scenario: Latency,
 ) -> list[float]:
     """Returns the milliseconds of each record, without the first seconds.
 
@@ -28,8 +28,7 @@ def latencies(
         arena: Where the query reads and writes; its topics are empty.
         start: Function that starts the query, with a trigger that does not wait.
         partitions: Number of partitions of both topics.
-        rate: Records per second.
-        seconds: Duration of the measurement, after the warm-up.
+        scenario: How many records come, and for how long after the warm-up.
     """
     found: list[float] = []
     seen = 0
@@ -62,8 +61,8 @@ def latencies(
     reading = threading.Thread(target=watch, daemon=True)
     reading.start()
     number = 0
-    while (now := time.monotonic()) < began + _WARM + seconds:
-        while number < (now - began) * rate:
+    while (now := time.monotonic()) < began + _WARM + scenario.seconds:
+        while number < (now - began) * scenario.rate:
             producer.produce(
                 arena.source, b"%.6f" % time.monotonic(), partition=number % partitions
             )

@@ -3,25 +3,33 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_LOOPS = Path(__file__).parent / "loops"
+import psutil
+from peak import peak_mib
+
+from spark_eos.jars.jar_sets import locked_jars
+from spark_eos.jars.java import find_java
+from spark_eos.jars.lockfile import parse_lock
+
+_HERE = Path(__file__).parent
 _PATIENCE = 600.0
 
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics that a loop reads and writes.
+    """The topics that are copied.
 
     Attributes:
         bootstrap_servers: The broker's address.
         source: Topic to read, filled.
         target: Topic to write, empty.
-        rows: Number of records to copy, at most as many as the source has.
+        rows: Number of records of the source.
         partitions: Number of partitions of both topics.
-        size: Bytes of a value.
     """
 
     bootstrap_servers: str
@@ -29,57 +37,115 @@ class Topics:
     target: str
     rows: int
     partitions: int
-    size: int
 
 
-def _rate(python: Path | str, script: str, *arguments: object) -> float:
+@dataclass(frozen=True)
+class Copied:
+    """What a contestant has done.
+
+    Attributes:
+        rows: Number of records.
+        seconds: From its first record until all of them were committed.
+        cpu_seconds: Of its process, with its start if it starts for each copy.
+        peak_mib: Peak resident memory of its process; 0 if that is not known.
+    """
+
+    rows: int
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float = 0.0
+
+
+def script(python: Path | str, name: str, topics: Topics, rows: int) -> Copied:
+    """Runs one of the Python loops.
+
+    Args:
+        python: The interpreter.
+        name: Name of its file.
+        topics: What it copies.
+        rows: Number of records to copy, at most as many as the source has.
+    """
+    arguments = [topics.bootstrap_servers, topics.source, topics.target, rows, topics.partitions]
     ended = subprocess.run(
-        [str(python), str(_LOOPS / script), *map(str, arguments)],
+        [str(python), str(_HERE / "loops" / name), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=_PATIENCE,
         check=False,
     )
     if ended.returncode:
-        raise RuntimeError(f"{script}: {ended.stderr[-2_000:]}")
-    return float(json.loads(ended.stdout.splitlines()[-1])["rows_per_second"])
+        raise RuntimeError(f"{name}: {ended.stderr[-2_000:]}")
+    found = json.loads(ended.stdout.splitlines()[-1])
+    return Copied(rows, found["seconds"], found["cpu_seconds"])
 
 
-def plain_loop(topics: Topics) -> float:
-    """Returns the rows per second of a consume-transform-produce loop with confluent-kafka."""
-    return _rate(
-        sys.executable,
-        "plain.py",
-        topics.bootstrap_servers,
-        topics.source,
-        topics.target,
-        topics.rows,
-        topics.partitions,
-    )
+def plain_loop(topics: Topics) -> Copied:
+    """Copies with a consume-transform-produce loop of confluent-kafka."""
+    return script(sys.executable, "plain.py", topics, topics.rows)
 
 
-def ceiling(topics: Topics) -> float:
-    """Returns the rows per second of one transactional producer that reads nothing."""
-    return _rate(
-        sys.executable,
-        "ceiling.py",
-        topics.bootstrap_servers,
-        topics.target,
-        topics.rows,
-        topics.size,
-    )
-
-
-def quix(python: Path) -> Callable[[Topics], float]:
-    """Returns the contestant Quix Streams, in rows per second.
+class JavaRelay:
+    """A Java process that copies topics, one after another.
 
     Args:
-        python: Python interpreter with Quix Streams.
+        source: Name of its source file.
+        lock: Name of the lock file of its jars.
+        arguments: Its arguments.
     """
 
-    def rate(topics: Topics) -> float:
-        return _rate(
-            python, "quix.py", topics.bootstrap_servers, topics.source, topics.target, topics.rows
+    def __init__(self, source: str, lock: str, *arguments: str) -> None:
+        text = (_HERE / "locks" / f"{lock}.json").read_text(encoding="utf-8")
+        jars = locked_jars(parse_lock(lock, text))
+        self._classes = tempfile.TemporaryDirectory()
+        java = find_java().executable
+        path = ":".join([*map(str, jars), self._classes.name])
+        file = str(_HERE / "java" / source)
+        compiler = str(java.with_name("javac"))
+        subprocess.run([compiler, "-cp", path, "-d", self._classes.name, file], check=True)
+        self._process = subprocess.Popen(
+            [str(java), "-cp", path, Path(source).stem, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
+        self._watched = psutil.Process(self._process.pid)
 
-    return rate
+    def __call__(self, topics: Topics) -> Copied:
+        """Copies a topic."""
+        asked, answers = self._process.stdin, self._process.stdout
+        if asked is None or answers is None:
+            raise RuntimeError("it has no pipes")
+        before = self._watched.cpu_times()
+        asked.write(f"{topics.source} {topics.target} {topics.rows}\n")
+        asked.flush()
+        answer = answers.readline()
+        if not answer:
+            raise RuntimeError(f"it ended with exit status {self._process.wait()}")
+        after = self._watched.cpu_times()
+        used = after.user + after.system - before.user - before.system
+        return Copied(topics.rows, float(answer), used, peak_mib(self._process.pid))
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate("", timeout=60)
+        self._classes.cleanup()
+
+
+@contextmanager
+def java_relays(bootstrap_servers: str) -> Iterator[dict[str, JavaRelay]]:
+    """Kafka Streams and Flink, for the time of the block."""
+    with tempfile.TemporaryDirectory() as state:
+        relays = {
+            f"Kafka Streams 4.3.1, {guarantee}": JavaRelay(
+                "StreamsRelay.java", "kafka-streams-4.3.1", bootstrap_servers, guarantee, state
+            )
+            for guarantee in ("exactly_once_v2", "at_least_once")
+        }
+        relays["Flink 2.2.0, exactly-once"] = JavaRelay(
+            "FlinkRelay.java", "flink-2.2.0", bootstrap_servers
+        )
+        try:
+            yield relays
+        finally:
+            for relay in relays.values():
+                relay.close()

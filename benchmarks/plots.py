@@ -1,46 +1,52 @@
-"""The results as one picture: how many times Spark's own sink each contestant takes or writes."""
+"""The results as pictures: how many times Spark's own sink each contestant takes or writes."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import matplotlib
 
 matplotlib.use("Agg")
 
-from contestants import BASE
+from contestants import OURS
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
-from results import Measured
+from results import PICTURES, Measured
 
-_COLUMNS = 2
+_COLUMNS: Final = 2
 # Inches.
-_WIDTH = 7.5
-_BAR = 0.42
-_FRAME = 1.1
+_WIDTH: Final = 7.5
+_BAR: Final = 0.42
+_FRAME: Final = 1.1
 # Halves and doubles are as far from 1.0 as they look.
-_TICKS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+_TICKS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+_UNITS: Final = {"rows/s": "throughput", "ms per trigger": "triggers", "ms, p50": "latency"}
 
 
-def plot(file: Path, measured: Sequence[Measured]) -> None:
-    """Plots each contestant's median ratio to Spark's own sink, one panel per scenario.
+def plot(directory: Path, measured: Sequence[Measured]) -> None:
+    """Plots each contestant's median ratio to the fairest base, one panel per scenario.
 
     Args:
-        file: The picture to write, in PNG.
+        directory: Where to write `PICTURES`.
         measured: The scenarios.
     """
-    shown = [one for one in measured if BASE in one.figures and len(one.figures) > 1]
-    rows = [shown[start : start + _COLUMNS] for start in range(0, len(shown), _COLUMNS)]
+    for name in PICTURES:
+        shown = [one for one in measured if one.bases and _UNITS.get(one.unit) == name]
+        if shown:
+            _picture(directory / f"{name}.png", shown)
+
+
+def _picture(file: Path, shown: Sequence[Measured]) -> None:
+    columns = min(_COLUMNS, len(shown))
+    rows = [shown[start : start + columns] for start in range(0, len(shown), columns)]
     heights = [max(_FRAME + _BAR * (len(one.figures) - 1) for one in row) for row in rows]
     # A last panel alone has the whole width: none stays empty.
-    mosaic: list[Any] = [
-        [row[column % len(row)].name for column in range(_COLUMNS)] for row in rows
-    ]
+    mosaic: list[Any] = [[row[column % len(row)].name for column in range(columns)] for row in rows]
     figure, panels = plt.subplot_mosaic(
         mosaic,
-        figsize=(_WIDTH * _COLUMNS, sum(heights)),
+        figsize=(_WIDTH * columns, sum(heights)),
         height_ratios=heights,
         layout="constrained",
     )
@@ -51,14 +57,15 @@ def plot(file: Path, measured: Sequence[Measured]) -> None:
 
 
 def _draw(panel: Axes, one: Measured) -> None:
-    names = [name for name in one.figures if name != BASE][::-1]
-    ratios = [one.ratios(name) for name in names]
+    base = one.bases[0]
+    names = [name for name in one.figures if name != base][::-1]
+    ratios = [one.ratios(name, base) for name in names]
     medians = [statistics.median(found) for found in ratios]
     spread = [
         [median - min(found) for found, median in zip(ratios, medians, strict=True)],
         [max(found) - median for found, median in zip(ratios, medians, strict=True)],
     ]
-    colours = ["tab:orange" if name == "spark-eos" else "tab:blue" for name in names]
+    colours = ["tab:orange" if name.startswith(OURS) else "tab:blue" for name in names]
     panel.set_xscale("log")
     # From 1.0 to the left or to the right.
     panel.barh(names, [m - 1 for m in medians], left=1.0, xerr=spread, color=colours, capsize=2)
@@ -79,6 +86,6 @@ def _draw(panel: Axes, one: Measured) -> None:
     panel.set_ylim(-1, max(2, len(names)))
     panel.tick_params(axis="x", labelsize=8)
     better = "more is better" if one.unit == "rows/s" else "less is better"
-    base = f"{statistics.median(one.figures[BASE]):,.0f} {one.unit}"
     panel.set_title(one.name, fontsize=10, loc="left")
-    panel.set_xlabel(f"times {BASE} as shipped ({base}); {better}", fontsize=8)
+    of_base = f"{statistics.median(one.figures[base]):,.0f} {one.unit}"
+    panel.set_xlabel(f"times {base} ({of_base}); {better}", fontsize=8)

@@ -4,7 +4,7 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
-from contestants import BASE, CONTESTANTS, OURS, Arena
+from contestants import BATCHES, EQUAL, OURS, Arena
 from kafka.protocol.api_key import ApiKey
 from load import fill
 from pyspark.sql import SparkSession
@@ -32,11 +32,11 @@ def requests_per_batch(spark: SparkSession, directory: Path) -> Measured:
         source = f"requests-{uuid.uuid4().hex[:8]}"
         broker.create_topic(source, _RECORDS.partitions)
         fill(broker, source, _ROWS * _BATCHES + SPARE * _RECORDS.partitions, _RECORDS)
-        for name in (BASE, OURS):
+        for name in (EQUAL, OURS):
             target = f"requests-{uuid.uuid4().hex[:8]}"
             broker.create_topic(target, _RECORDS.partitions)
             before = len(proxy.requests)
-            CONTESTANTS[name](
+            BATCHES[name](
                 Arena(
                     spark,
                     proxy.bootstrap_servers,

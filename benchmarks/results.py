@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contestants import BASE
+from contestants import BASES
+from turns import median_and_range, ratios
 
 
 @dataclass
@@ -30,10 +31,22 @@ class Measured:
         """Adds the figure of one round."""
         self.figures.setdefault(contestant, []).append(figure)
 
-    def ratios(self, contestant: str, base: str = BASE) -> list[float]:
+    def ratios(self, contestant: str, base: str) -> list[float]:
         """Returns each round's figure divided by the base's figure of the same round."""
-        pairs = zip(self.figures[contestant], self.figures[base], strict=True)
-        return [figure / of_base for figure, of_base in pairs]
+        return ratios(self.figures[contestant], self.figures[base])
+
+    @property
+    def bases(self) -> list[str]:
+        """The contestants that others are compared with, the fairest one first."""
+        return [base for base in BASES if base in self.figures]
+
+
+PICTURES = {
+    "throughput": "Rows per second against Spark's own sink, by kind of records",
+    "triggers": "Time of a trigger against Spark's own sink, by rows",
+    "latency": "Latency against Spark's own sink",
+}
+"""The pictures of a run, by name of their file, with what they show."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -43,18 +56,19 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def markdown(measured: Measured) -> str:
-    """Returns a table with medians, ratios and their spread."""
+    """Returns a table with medians, ratios and their range."""
+    bases = measured.bases
+    heads = [measured.unit, *(f"of {base}" for base in bases)]
     rows = [
         f"### {measured.name}",
         "",
-        f"| contestant | {measured.unit} | of {BASE} | spread |",
-        "| --- | ---: | ---: | ---: |",
+        f"| contestant | {' | '.join(heads)} |",
+        f"| --- |{' ---: |' * len(heads)}",
     ]
     for contestant, figures in measured.figures.items():
-        ratios = measured.ratios(contestant) if BASE in measured.figures else []
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
-        ratio = f"{statistics.median(ratios):.2f}" if ratios else ""
-        rows.append(f"| {contestant} | {statistics.median(figures):,.0f} | {ratio} | {spread} |")
+        compared = [median_and_range(measured.ratios(contestant, base)) for base in bases]
+        cells = [f"{statistics.median(figures):,.0f}", *compared]
+        rows.append(f"| {contestant} | {' | '.join(cells)} |")
     return "\n".join([*rows, "", *_details(measured.details)])
 
 
@@ -62,18 +76,20 @@ def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
     """Returns all tables, after a paragraph on how they were measured."""
     how = (
         f"`make bench` on {about['measured'][:10]}, {about['cores']} cores for broker, Spark and "
-        f"workers together, {about['scale']:g} of the rows, medians of {about['rounds']} rounds. "
-        "Ratios compare figures of the same round; the spread is from the lowest to the highest. "
-        "Quix Streams gets a tenth of the others' rows. "
-        "All other figures (CPU, steps, peaks) are of the last round."
+        f"workers together, {about['scale']:g} of the rows: the medians of {about['rounds']} "
+        "rounds, after one that warms up and does not count. Contestants take turns in each, "
+        "not always in the same order; ratios compare figures of the same round, with the lowest "
+        "and the highest. Equal read settings are those of `sink.read`. The JVMs of Kafka "
+        "Streams and Flink stay from round to round, as Spark's does; Quix Streams gets a tenth of "
+        "the others' rows. CPU, steps and peaks are of the last round; workers are what runs "
+        "the contestant's Python, or all of a contestant without Spark."
     )
     head = [
         "# Measurements",
         "",
         how,
         "",
-        "![Ratios to Spark's own sink, by scenario](results.png)",
-        "",
+        *(line for name, words in PICTURES.items() for line in (f"![{words}]({name}.png)", "")),
     ]
     return "\n".join([*head, *map(markdown, measured)])
 

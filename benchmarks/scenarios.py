@@ -1,7 +1,6 @@
 """The scenarios measured: plain values."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 SPARE = 1_000
 """Records left in each partition, more than one poll returns: see `contestants.Arena.batches`."""
@@ -47,12 +46,12 @@ class Throughput:
     Attributes:
         records: The source's records.
         rows: Number of rows.
-        loops: Whether the plain loops and Quix Streams are measured, too.
+        outsiders: Whether contestants without Spark are measured, too.
     """
 
     records: Records
     rows: int
-    loops: bool = False
+    outsiders: bool = False
 
     @property
     def name(self) -> str:
@@ -74,12 +73,15 @@ class Triggers:
     rows: int
     count: int
 
-    WARM: ClassVar[int] = 2
+    @property
+    def warm(self) -> int:
+        """Number of triggers before those that count."""
+        return max(2, self.count // 2)
 
     @property
     def batches(self) -> int:
         """Number of triggers to run."""
-        return self.count + self.WARM
+        return self.count + self.warm
 
     @property
     def name(self) -> str:
@@ -95,27 +97,47 @@ class Growth:
         rows: Rows of each partition in each batch.
         sizes: Pairs of numbers of partitions and members.
         batches: Number of triggers to run.
+        warm: How many of them do not count.
         name: Name in tables.
     """
 
     rows: int
     sizes: tuple[tuple[int, int], ...]
     batches: int
+    warm: int
     name: str = "growth"
 
 
-GROWTH = Growth(20, ((4, 1), (64, 1), (250, 1), (500, 1), (500, 64), (500, 200)), 8)
+GROWTH = Growth(20, ((4, 1), (64, 1), (500, 1), (500, 64)), batches=8, warm=2)
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Records that come one by one.
+
+    Attributes:
+        rate: Records per second.
+        seconds: Duration.
+    """
+
+    rate: int
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables."""
+        return f"latency at {self.rate:,} records/s"
 
 
 def throughputs(scale: float) -> list[Throughput]:
-    """Returns scenarios of large batches, of about 200 MB each at scale 1."""
+    """Returns scenarios of large batches, of about 100 MB at scale 1."""
 
     def rows(records: Records) -> int:
-        most = 2_000_000 if records.size <= 100 else 200_000_000 // records.record_bytes
+        most = min(1_000_000, 100_000_000 // records.record_bytes)
         return max(records.partitions * 10, int(most * scale))
 
+    first = Records(100, 4)
     described = [
-        (Records(100, 4), True),
         (Records(1024, 4), True),
         (Records(10_240, 4), False),
         (Records(100, 4, key=False), False),
@@ -124,7 +146,8 @@ def throughputs(scale: float) -> list[Throughput]:
         (Records(100, 64), False),
         (Records(100, 500), False),
     ]
-    return [Throughput(records, rows(records), loops) for records, loops in described]
+    more = [Throughput(records, rows(records), outside) for records, outside in described]
+    return [Throughput(first, 2 * rows(first), outsiders=True), *more]
 
 
 def triggers(scale: float) -> list[Triggers]:
@@ -134,8 +157,8 @@ def triggers(scale: float) -> list[Triggers]:
         return max(3, int(most * scale))
 
     return [
-        Triggers(Records(100, 4), 100, count(100)),
-        Triggers(Records(100, 4), 10_000, count(100)),
-        Triggers(Records(100, 4), 100_000, count(12)),
-        Triggers(Records(100, 500), 50_000, count(8)),
+        Triggers(Records(100, 4), 100, count(50)),
+        Triggers(Records(100, 4), 10_000, count(30)),
+        Triggers(Records(100, 4), 100_000, count(8)),
+        Triggers(Records(100, 500), 50_000, count(6)),
     ]

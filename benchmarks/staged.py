@@ -1,7 +1,7 @@
 """Compares staged batches with Spark's own sink: a repartitioned stream, in turns.
 
-Both read with the same settings, in one Spark session, from one broker. The first round warms up
-and is thrown away.
+Both read with the same settings, in one Spark session, from one broker. A first round warms up and
+is thrown away.
 
 .venv/bin/python benchmarks/staged.py --rows 2000000
 """
@@ -12,13 +12,14 @@ import uuid
 from pathlib import Path
 
 import click
-from contestants import Arena, Trial, our_sink
+from contestants import EQUAL, Arena, Trial, our_sink
 from load import fill
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from rich.console import Console
 from rich.table import Table
 from scenarios import Records
+from turns import median_and_range, ratios, turns
 
 from spark_eos.testing import EmbeddedKafka, spark_session
 
@@ -74,26 +75,26 @@ def new_arena(
 
 @click.command(help=__doc__)
 @click.option("--rows", default=2_000_000, show_default=True, help="Records of the large batch.")
-@click.option("--rounds", default=4, show_default=True, help="Rounds, the first is thrown away.")
+@click.option("--rounds", default=5, show_default=True, help="Number of rounds that count.")
 @click.option("--small", default=100, show_default=True, help="Records of each small batch.")
 def main(rows: int, rounds: int, small: int) -> None:
     """Prints a table."""
-    large: dict[str, list[float]] = {"Spark's own sink": [], "staged": []}
-    short: dict[str, list[float]] = {"Spark's own sink": [], "staged": []}
-    contestants = {"Spark's own sink": _sparks_own, "staged": _staged}
+    contestants = {EQUAL: _sparks_own, "staged": _staged}
+    large: dict[str, list[float]] = {name: [] for name in contestants}
+    short: dict[str, list[float]] = {name: [] for name in contestants}
     with tempfile.TemporaryDirectory() as directory, EmbeddedKafka() as broker:
         spark = spark_session(config={"spark.driver.memory": "2g"})
         for name, count in (("large", rows), ("small", 31 * small)):
             broker.create_topic(name, PARTITIONS)
             fill(broker, name, count, Records(size=112, partitions=PARTITIONS))
-        for number in range(rounds):
-            for name, contestant in contestants.items():
-                whole = contestant(new_arena(spark, broker, "large", Path(directory), None))
-                steps = contestant(new_arena(spark, broker, "small", Path(directory), small))
-                if number:
-                    large[name].append(whole.rows / (sum(whole.trigger_ms) / 1000))
-                    short[name].append(statistics.median(steps.trigger_ms[1:]))
-    Console().print(comparison(large, short, "Spark's own sink", small))
+        for number, name in turns(list(contestants), rounds):
+            contestant = contestants[name]
+            whole = contestant(new_arena(spark, broker, "large", Path(directory), None))
+            steps = contestant(new_arena(spark, broker, "small", Path(directory), small))
+            if number:
+                large[name].append(whole.rows / (sum(whole.trigger_ms) / 1000))
+                short[name].append(statistics.median(steps.trigger_ms[1:]))
+    Console().print(comparison(large, short, EQUAL, small))
 
 
 def comparison(
@@ -109,12 +110,11 @@ def comparison(
     """
     table = Table("", "rows/s", "ratio", f"ms a trigger of {small}", "difference")
     for name, rows in large.items():
-        ratios = [a / b for a, b in zip(rows, large[base], strict=True)]
         more = [a - b for a, b in zip(short[name], short[base], strict=True)]
         table.add_row(
             name,
             f"{statistics.median(rows):,.0f}",
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+            median_and_range(ratios(rows, large[base])),
             f"{statistics.median(short[name]):.0f}",
             f"{statistics.median(more):+.0f} ({min(more):+.0f} to {max(more):+.0f})",
         )

@@ -41,7 +41,18 @@ def jar_set(name: str) -> list[Path]:
         lock = read_lock(name)
     except KeyError:
         raise JarError(f"No jar set {name!r}; there are: {', '.join(lock_names())}") from None
-    directory = cache_directory() / "jars" / name
+    return locked_jars(lock)
+
+
+def locked_jars(lock: Lock) -> list[Path]:
+    """Return the verified jar files of a lock, as `jar_set` does.
+
+    Raises:
+        JarError: A file's checksum differs from the lock's.
+        spark_eos.jars.ivy.DownloadError: The download failed.
+        spark_eos.jars.java.JavaError: There is no usable Java for the download.
+    """
+    directory = cache_directory() / "jars" / lock.name
     files = [directory / jar.file_name for jar in lock.jars]
     if not _all_stamped(lock.jars, directory):
         directory.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,11 @@ def read_lock(name: str) -> Lock:
     if name not in lock_names():
         raise KeyError(name)
     text = (resources.files(__package__) / "locks" / f"{name}.json").read_text(encoding="utf-8")
+    return parse_lock(name, text)
+
+
+def parse_lock(name: str, text: str) -> Lock:
+    """Return the lock of a set with this name, from a lock file's text."""
     content = json.loads(text)
     return Lock(
         name=name,

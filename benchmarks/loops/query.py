@@ -1,0 +1,40 @@
+"""A relay query in a process of its own, as plain Python starts it.
+
+Arguments: ``eos`` or ``own`` (Spark's own sink), servers, source, target and checkpoint.
+"""
+
+import sys
+
+from spark_eos import ExactlyOnceSink, session_builder
+from spark_eos.client.settings import ClientSettings
+
+
+def main() -> None:
+    """Runs the query until it is killed."""
+    kind, servers, source, target, checkpoint = sys.argv[1:]
+    spark = session_builder().master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    if kind == "eos":
+        sink = ExactlyOnceSink(
+            kafka={"bootstrap.servers": servers},
+            group_id=target,
+            topic=target,
+            checkpoint_location=checkpoint,
+        )
+        frame = sink.read(spark, subscribe=source)
+        writer = sink.write(frame.select("source", "key", "value"))
+    else:
+        reading = ClientSettings({"bootstrap.servers": servers}).for_spark_source()
+        options = {**reading, "subscribe": source, "startingOffsets": "earliest"}
+        frame = spark.readStream.format("kafka").options(**options).load()
+        writer = (
+            frame.select("key", "value")
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", servers)
+            .option("topic", target)
+            .option("checkpointLocation", checkpoint)
+        )
+    writer.start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

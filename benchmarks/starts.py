@@ -1,0 +1,120 @@
+"""How long until output is visible: after a cold start, and after the driver was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from contestants import EQUAL, OURS
+from results import Measured
+from turns import turns
+
+from spark_eos.testing import EmbeddedKafka
+
+_QUERY: Final = str(Path(__file__).parent / "loops" / "query.py")
+_PARTITIONS: Final = 4
+_PATIENCE: Final = 120.0
+_KINDS: Final = {EQUAL: "own", OURS: "eos"}
+
+
+def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
+    """Measures the milliseconds to the first commit of a cold start, and after SIGKILL.
+
+    From the moment that the process of a query is started, in plain Python, until a read_committed
+    consumer sees its first record. The kill comes in the middle of a stream of batches.
+
+    Args:
+        directory: Directory for checkpoints.
+        rounds: Number of rounds that count.
+    """
+    cold = Measured("cold start to first commit", "ms")
+    killed = Measured("SIGKILL of the driver to next commit", "ms")
+    with EmbeddedKafka() as broker:
+        for number, name in turns(list(_KINDS), rounds):
+            source, target = f"in-{number}-{_KINDS[name]}", f"out-{number}-{_KINDS[name]}"
+            for topic in (source, target):
+                broker.create_topic(topic, _PARTITIONS)
+            with _watched(broker, target) as reader:
+                for measured in (cold, killed):
+                    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+                    for record in range(1_000):
+                        producer.produce(source, b"x" * 100, partition=record % _PARTITIONS)
+                    producer.flush(30)
+                    began = time.monotonic()
+                    query = _start(broker, source, target, directory, _KINDS[name])
+                    try:
+                        _first(reader, query)
+                        found = (time.monotonic() - began) * 1000
+                        _wait_for_more(reader, query, producer, source)
+                    finally:
+                        os.killpg(query.pid, signal.SIGKILL)
+                        query.wait()
+                    _drain(reader)
+                    if number:
+                        measured.add(name, found)
+    return cold, killed
+
+
+def _start(
+    broker: EmbeddedKafka, source: str, target: str, directory: Path, kind: str
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            sys.executable,
+            _QUERY,
+            kind,
+            broker.bootstrap_servers,
+            source,
+            target,
+            str(directory / target),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def _watched(broker: EmbeddedKafka, target: str) -> Iterator[Consumer]:
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": f"starts-{target}",
+        "isolation.level": "read_committed",
+        "fetch.wait.max.ms": 10,
+    }
+    with closing(Consumer(settings)) as reader:
+        reader.assign([TopicPartition(target, p, 0) for p in range(_PARTITIONS)])
+        yield reader
+
+
+def _first(reader: Consumer, query: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + _PATIENCE
+    while not reader.consume(1, timeout=0.05):
+        if query.poll() is not None:
+            raise RuntimeError(f"the query ended with exit status {query.returncode}")
+        if time.monotonic() > until:
+            raise TimeoutError("the query has written nothing")
+
+
+def _wait_for_more(
+    reader: Consumer, query: "subprocess.Popen[bytes]", producer: Producer, source: str
+) -> None:
+    """Lets the query write for some seconds, so that it is killed in the middle of batches."""
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        for record in range(100):
+            producer.produce(source, b"x" * 100, partition=record % _PARTITIONS)
+        producer.flush(10)
+        reader.consume(1_000, timeout=0.1)
+    _first(reader, query)
+
+
+def _drain(reader: Consumer) -> None:
+    while reader.consume(10_000, timeout=1.0):
+        pass
