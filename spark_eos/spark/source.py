@@ -176,7 +176,9 @@ def starting_positions(
     deadline: Deadline,
     target: Wire | None = None,
 ) -> str:
-    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` where none exist.
+    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of other topics.
+
+    Partitions that were added to a topic which the group reads begin at their beginning.
 
     Args:
         wire: Connections to the source's cluster.
@@ -190,25 +192,22 @@ def starting_positions(
     ids = {name: topic.topic_id for name, topic in topics.items()}
     # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
     # worst Spark reads from further back, and the sink skips what was written.
+    found = all_group_offsets(target or wire, group_id, deadline)
+    known = KnownPartitions.of(found)
     if target is None:
         committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
+        read = {topic for topic, _partition in known.partitions}
     else:
-        committed = _mirrored(target, group_id, deadline)
+        # As its progress partitions tell; whether of this cluster, the run's start checks.
+        sources = known.sources.items()
+        committed = {(one.topic, one.partition): found[at].offset for at, one in sources}
+        read = {topic for topic, _partition in committed}
     positions: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(partitions):
-        offset = committed.get((topic, partition), _SPECIAL[starting_offsets])
-        positions.setdefault(topic, {})[str(partition)] = offset
+        # Added to a topic that the group reads: from its beginning, as Spark does itself.
+        start = _SPECIAL["earliest" if topic in read else starting_offsets]
+        positions.setdefault(topic, {})[str(partition)] = committed.get((topic, partition), start)
     return json.dumps(positions)
-
-
-def _mirrored(target: Wire, group_id: str, deadline: Deadline) -> dict[tuple[str, int], int]:
-    """A group's offsets by source partition, as its progress partitions tell."""
-    found = all_group_offsets(target, group_id, deadline)
-    # Whether they belong to this cluster, the run's start checks.
-    sources = KnownPartitions.of(found).sources
-    return {
-        (source.topic, source.partition): found[place].offset for place, source in sources.items()
-    }
 
 
 def read_from_offsets(

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.errors import QueryStoppedError
 from support.flow import Flow
+from support.mirroring import MirroredFlow
 from support.queries import relay, run_available, slot_holders, until
 from support.versions import OFFSET_COMMIT
 
@@ -192,6 +193,22 @@ def test_starting_offsets_count_where_the_group_has_none(
     run_available(spark_eos_session, flow, read={"starting_offsets": starting})
     assert sorted(flow.values()) == expected
     assert flow.committed() == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("road", ["flow", "mirrored_flow"])
+def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginning(
+    road: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
+) -> None:
+    flow: Flow = request.getfixturevalue(road)
+    latest = {"starting_offsets": "latest"}
+    flow.produce(range(2))
+    run_available(spark_eos_session, flow, read=latest)
+    source = flow.other if isinstance(flow, MirroredFlow) else flow.broker
+    source.add_partitions(flow.source, 3)
+    flow.produce(range(2, 5), partition=2)
+    flow.checkpoint += "-empty"
+    run_available(spark_eos_session, flow, read=latest)
+    assert sorted(flow.values()) == ["2", "3", "4"]
 
 
 @pytest.mark.parametrize("kind", ["subscribePattern", "assign", "two topics"])
