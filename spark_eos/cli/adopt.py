@@ -7,6 +7,7 @@ from spark_eos.admin.status_tables import count
 from spark_eos.cli.query import Query, connected, query_options
 from spark_eos.driver.checkpoint_files import ArrowFiles
 from spark_eos.driver.offset_log import FinishedBatches, OffsetLog
+from spark_eos.kafka.offset_metadata import KnownPartitions
 
 
 @click.command()
@@ -39,7 +40,12 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
         for (topic, partition), offset in sorted(finished.ends.items()):
             click.echo(f"{topic}-{partition}: {offset}")
         if unset and not dry_run:
-            migration.set_offsets(wire, query.group_id, finished.ends, topics, query.deadline())
+            ids = {name: topic.topic_id for name, topic in topics.items()}
+            # So that partitions which are added before the first start count as new ones.
+            texts = KnownPartitions().including(finished.ends, ids).texts(finished.ends)
+            migration.set_offsets(
+                wire, query.group_id, finished.ends, topics, query.deadline(), texts
+            )
     click.echo(_outcome(query.group_id, finished, unset=unset, dry_run=dry_run))
 
 

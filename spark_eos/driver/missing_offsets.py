@@ -84,6 +84,9 @@ def _known_before(place: tuple[str, int], evidence: Evidence, *, new: bool) -> s
         return "the query has read it before"
     if note.behind and not evidence.known.partitions:
         return _BEHIND
+    if note.group_id != evidence.group_id and evidence.known.tells_nothing_of(topic):
+        # Perhaps an operator set one that was lost, and this one is lost as well.
+        return "offsets of its topic were set by another client"
     return ""
 
 

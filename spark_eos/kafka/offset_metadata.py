@@ -187,6 +187,8 @@ class KnownPartitions:
         staged: Staged batches, by the (topic, partition) whose offset tells of them.
         sources: The source partitions of a mirrored query, by the (topic, partition) of the
             progress partition that stands for each.
+        set_by_others: (topic, partition) pairs whose offsets another client has committed, such
+            as an operator's tool: these tell of no other partition.
 
     Example:
         >>> known = KnownPartitions().including([("orders", 0), ("orders", 1)], {})
@@ -202,15 +204,17 @@ class KnownPartitions:
     doubts: Mapping[tuple[str, int], Doubt] = field(default_factory=dict)
     staged: Mapping[tuple[str, int], StagedBatch] = field(default_factory=dict)
     sources: Mapping[tuple[str, int], SourcePartition] = field(default_factory=dict)
+    set_by_others: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def of(cls, committed: Mapping[tuple[str, int], CommittedOffset]) -> "KnownPartitions":
-        """Reads the metadata of a group's offsets; ignores offsets committed by other clients."""
+        """Reads the metadata of a group's offsets."""
         partitions: set[tuple[str, int]] = set()
         topics: set[str] = set()
         doubts: dict[tuple[str, int], Doubt] = {}
         staged: dict[tuple[str, int], StagedBatch] = {}
         sources: dict[tuple[str, int], SourcePartition] = {}
+        others: set[tuple[str, int]] = set()
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
         for (topic, index), (_, text) in committed.items():
@@ -218,6 +222,7 @@ class KnownPartitions:
                 parsed[text] = _parse(text)
             found = parsed[text]
             if found is None:
+                others.add((topic, index))
                 continue
             partitions |= {(topic, index), *((topic, other) for other in found.partitions)}
             topics |= found.topics
@@ -227,7 +232,14 @@ class KnownPartitions:
                 staged[topic, index] = found.staged
             if found.source is not None:
                 sources[topic, index] = found.source
-        return cls(frozenset(partitions), tuple(sorted(topics)), doubts, staged, sources)
+        return cls(
+            frozenset(partitions),
+            tuple(sorted(topics)),
+            doubts,
+            staged,
+            sources,
+            frozenset(others),
+        )
 
     def including(
         self,
@@ -239,6 +251,12 @@ class KnownPartitions:
         ids = sorted({_short(topic_ids.get(topic)) for topic, _ in more} - {""})
         others = (topic for topic in self.topics if topic not in ids)
         return replace(self, partitions=self.partitions | more, topics=(*ids, *others))
+
+    def tells_nothing_of(self, topic: str) -> bool:
+        """Whether a topic has offsets of which none tells what partitions the group has had."""
+        return any(name == topic for name, _ in self.set_by_others) and not any(
+            name == topic for name, _ in self.partitions
+        )
 
     def knows(self, topic: str, partition: int, topic_id: uuid.UUID | None) -> bool:
         """Whether the group had an offset for a partition that has none now."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_eos import ExactlyOnceSink
+from spark_eos import ExactlyOnceSink, LostRecords
 from spark_eos.driver import offset_commits, offset_renewal
 from spark_eos.errors import OffsetsLostError, WriteError
 from spark_eos.kafka import cluster, offsets
@@ -21,6 +21,7 @@ from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
 from support.members import deadline
+from support.planting import remove
 from support.queries import run_available, until
 from support.runs import Checkpoint, running
 
@@ -84,7 +85,9 @@ def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
         runs.written_once(9, 5)
 
 
-def test_what_the_checkpoint_has_finished_is_restored(flow: Flow) -> None:
+def test_what_the_checkpoint_has_finished_is_restored(
+    flow: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(5, 5)
@@ -92,6 +95,16 @@ def test_what_the_checkpoint_has_finished_is_restored(flow: Flow) -> None:
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(9, 9)
         runs.written_once(9, 9)
+    for partition in (0, 1):
+        assert f"the offset of {flow.source}-{partition} was lost" in caplog.text
+
+
+def test_without_offsets_and_checkpoint_a_query_begins_as_a_new_one(flow: Flow) -> None:
+    for _ in range(2):
+        with running(flow) as runs:
+            runs.batch(5, 5)
+        groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    assert sorted(flow.values()) == sorted(2 * [f"{p}/{n}" for p in (0, 1) for n in range(5)])
 
 
 def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
@@ -195,6 +208,22 @@ def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     assert len(flow.values()) == 23
 
 
+def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 1)
+    with running(flow) as runs:
+        runs.batch(5, 5, also={other: (5,)})
+    with running(flow) as runs:
+        runs.batch(9, 9)
+    with running(flow) as runs:
+        report = runs.batch(9, 9, also={other: (8,)})
+    assert report.rows_written == 3
+    # Its rows are called as those of partition 0.
+    assert sorted(flow.values()) == sorted(
+        [*(f"{p}/{n}" for p in (0, 1) for n in range(9)), *(f"0/{n}" for n in range(8))]
+    )
+
+
 def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
@@ -212,6 +241,38 @@ def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
         runs.batch(9, 9, also={other: (9,)})
     assert flow.committed() == {0: 5}
     assert len(flow.values()) == 15
+
+
+def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 5})
+    _lose(flow, 1)
+    assert _known(flow).partitions == set()
+    words = f"{flow.source}-1, although offsets of its topic were set by another client"
+    with running(flow) as runs, pytest.raises(OffsetsLostError, match=words):
+        runs.batch(9, 9)
+    assert flow.committed() == {0: 5}
+    assert len(flow.values()) == 10
+    # What the error advises.
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 1): 5})
+    with running(flow) as runs:
+        runs.batch(9, 9)
+        runs.written_once(9, 9)
+
+
+def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+    places = {(flow.source, 0): 5, (flow.source, 1): 5}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, places)
+    flow.broker.add_partitions(flow.source, 3)
+    flow.partitions = 3
+    # The checkpoint's note tells which partitions there were.
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(7, 7, 4)
+        runs.written_once(7, 7, 4)
 
 
 def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
@@ -283,6 +344,31 @@ def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
         assert known.knows(other, 0, before)
         flow.recreate(other, 1)
         assert not known.knows(other, 0, cluster.topics(wire, [other], deadline())[other].topic_id)
+
+
+def test_what_is_deleted_while_its_batch_is_read_is_told_as_such(
+    flow: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow.produce(range(10), partition=0)
+    with running(flow, fail_on_data_loss=False) as runs:
+        remove(flow, flow.source, 0, 2)
+        report = runs.batch(
+            10,
+            0,
+            rows=lambda _partition, _offsets: range(6, 10),
+            while_planned=lambda: remove(flow, flow.source, 0, 6),
+        )
+    assert report.lost == (
+        LostRecords(flow.source, 0, 0, 2),
+        LostRecords(flow.source, 0, 2, 6, certain=False),
+    )
+    assert sorted(flow.values()) == [f"0/{n}" for n in range(6, 10)]
+    warnings = [r.getMessage() for r in caplog.records if "were deleted" in r.getMessage()]
+    assert [
+        f"{flow.source}-0 offsets {which} were deleted" in text
+        for which, text in zip(("0 to 1", "2 to 5"), warnings, strict=True)
+    ] == [True, True]
+    assert "while the batch was read" in warnings[1]
 
 
 def test_offsets_are_renewed_between_batches_and_within(

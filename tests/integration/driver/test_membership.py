@@ -170,6 +170,20 @@ def test_a_heartbeat_that_is_refused_ends_the_run_with_that_reason(
         runs.written_once(5, 5)
 
 
+def test_a_heartbeat_that_was_refused_and_is_accepted_again_ends_nothing(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    with running(proxied_flow) as runs:
+        runs.batch(5, 5)
+        runs.hurry_heartbeats()
+        _beats_answer(proxy, 30)
+        until(lambda: runs.refused, lambda: "a heartbeat", timeout=30)
+        proxy.reset()
+        until(lambda: not runs.refused, lambda: "a heartbeat that is accepted", timeout=30)
+        runs.batch(10, 10)
+        runs.written_once(10, 10)
+
+
 def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     proxied_flow: Flow,
     proxy: KafkaProxy,

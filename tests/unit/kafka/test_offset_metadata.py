@@ -103,14 +103,17 @@ def test_a_staged_batch_is_written_by_its_fields_names() -> None:
 )
 def test_what_is_no_staged_batch_tells_nothing(staged: Any) -> None:
     text = json.dumps({"spark-eos": 1, "partitions": "0", "topics": "", "staged": staged})
-    assert KnownPartitions.of({("a", 0): CommittedOffset(9, text)}) == KnownPartitions()
+    known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
+    assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
 
 
 @pytest.mark.parametrize(
     "text", ["", "mine", "[]", "{}", "null", '{"spark-eos":2,"partitions":"0","topics":""}', "7"]
 )
 def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
-    assert KnownPartitions.of({("a", 0): CommittedOffset(9, text)}) == KnownPartitions()
+    known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
+    assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
+    assert (known.tells_nothing_of("a"), known.tells_nothing_of("b")) == (True, False)
 
 
 _LARGEST = _STAGED._replace(batch=2**31, copy=f"{2**31}-ab12cd34", rows=2**62, buckets=2**31)
