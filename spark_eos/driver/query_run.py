@@ -211,7 +211,7 @@ class QueryRun:
         self._offsets.end_and_read(batch)
         # 4. Tell lost offsets from those of new partitions. From here on none is missing.
         self._offsets.read_known()
-        check_offsets(self._offsets.known, self._offset_log.query_id(), self._delivery)
+        check_offsets(self._offsets.known, self._delivery)
         if mirroring:
             mirroring.learn(note)
             batch = mirroring.batch_range(batch_id)

@@ -19,12 +19,11 @@ def check_note(note: Note, delivery: str) -> None:
         raise other_road(note.delivery, delivery)
 
 
-def check_offsets(known: KnownPartitions, query_id: str, delivery: str) -> None:
+def check_offsets(known: KnownPartitions, delivery: str) -> None:
     """Refuses to go on with a group on another road, whatever became of the checkpoint's note.
 
     Args:
         known: What the texts of the group's offsets tell.
-        query_id: Spark's id of the query.
         delivery: The road of the run.
 
     Raises:
@@ -32,8 +31,8 @@ def check_offsets(known: KnownPartitions, query_id: str, delivery: str) -> None:
     """
     if known.sources and delivery != MIRRORED:
         raise other_road(MIRRORED, delivery)
-    own = any(batch.query == query_id for batch in known.staged.values())
-    if (own and delivery != STAGED) or (known.staged and delivery == MIRRORED):
+    # Of whichever checkpoint: without one a query would else begin anew, and write all again.
+    if known.staged and delivery != STAGED:
         raise other_road(STAGED, delivery)
 
 

@@ -224,16 +224,32 @@ def test_a_narrow_pipeline_is_written_directly_unless_it_is_to_be_staged(
 
 
 @pytest.mark.slow
-def test_a_road_is_not_changed_under_a_checkpoint(flow: Flow, spark: SparkSession) -> None:
+@pytest.mark.parametrize(("before", "then"), [("direct", "staged"), ("staged", "direct")])
+def test_a_road_is_not_changed_under_a_checkpoint(
+    flow: Flow, spark: SparkSession, before: str, then: str
+) -> None:
     _produced(flow)
 
     def narrow(frame: DataFrame) -> DataFrame:
         return frame.select("source", "key", "value")
 
-    run_staged(spark, flow, narrow)
+    run_staged(spark, flow, narrow, delivery=before)
     _produced(flow, range(_RECORDS, _RECORDS + 5))
-    with pytest.raises(Exception, match="delivery='direct'") as failure:
-        run_staged(spark, flow, narrow, delivery="staged")
+    with pytest.raises(Exception, match=f"written with delivery='{before}'") as failure:
+        run_staged(spark, flow, narrow, delivery=then)
+    assert "CheckpointError" in str(failure.value)
+    assert len(flow.values()) == _RECORDS
+
+
+def test_a_staged_query_does_not_begin_anew_as_a_direct_one(
+    flow: Flow, spark: SparkSession
+) -> None:
+    _produced(flow)
+    run_staged(spark, flow, lambda frame: frame.select("key", "value"))
+    # A column that was forgotten is there, and the checkpoint is lost.
+    flow.checkpoint += "-empty"
+    with pytest.raises(Exception, match="written with delivery='staged'") as failure:
+        run_staged(spark, flow, lambda frame: frame.select("source", "key", "value"))
     assert "CheckpointError" in str(failure.value)
     assert len(flow.values()) == _RECORDS
 

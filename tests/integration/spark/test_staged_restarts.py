@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.driver.rounds import BatchRounds
+from spark_eos.errors import OffsetsLostError
 from spark_eos.spark import footers
 from spark_eos.spark.classic import ClassicRuntime
 from spark_eos.spark.staged_copies import StagedCopies
@@ -107,6 +108,34 @@ def test_offsets_set_to_0_let_an_older_checkpoint_go_on(
     _set_offsets(flow, dict.fromkeys(range(3), 0))
     _run(spark, flow)
     assert _numbers(flow) == Counter([*range(3 * _BATCH), *range(_BATCH, 3 * _BATCH)])
+
+
+def _lose_ledger(flow: Flow) -> None:
+    ledger = (_options(flow)["progress_topic"], 0)
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [ledger])
+
+
+def test_a_ledger_that_is_lost_between_two_batches_is_restored(
+    flow: Flow, spark: SparkSession
+) -> None:
+    _produced(flow, range(1))
+    _run(spark, flow)
+    _lose_ledger(flow)
+    _produced(flow, range(1, 2))
+    _run(spark, flow)
+    assert _numbers(flow) == Counter(range(2 * _BATCH))
+
+
+def test_a_ledger_that_is_lost_within_a_batch_is_refused(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow, range(1))
+    _run(spark, flow)
+    _produced(flow, range(1, 2))
+    with _broken():
+        _run(spark, flow)
+    _lose_ledger(flow)
+    with pytest.raises(Exception, match=OffsetsLostError.__name__):
+        _run(spark, flow)
+    assert _numbers(flow) == Counter(range(_BATCH))
 
 
 def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Path) -> None:
