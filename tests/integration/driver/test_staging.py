@@ -110,6 +110,9 @@ def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_
         ):
             newer.run.process(1, _never, newer.copies)
         assert sorted(staged.values()) == written
+        # It was fenced, and joins again for a batch that is its own still.
+        older.batch()
+        older.written(*older.copies.rows)
 
 
 def _never(*_: object, **__: object) -> NoReturn:

@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import os
+import shutil
 import signal
 import threading
 import time
@@ -183,6 +184,22 @@ def test_without_its_checkpoint_the_query_goes_on_from_the_groups_offsets(
     assert sum(r.rows_written for r in reports) == 10
     assert sum(r.rows_skipped for r in reports) == 0
     assert sorted(map(int, flow.values())) == list(range(20))
+
+
+def test_an_older_checkpoint_that_is_put_back_repeats_nothing(
+    flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    flow.produce(range(10))
+    run_available(spark_eos_session, flow)
+    shutil.copytree(flow.checkpoint, tmp_path / "older")
+    flow.produce(range(10, 20))
+    run_available(spark_eos_session, flow)
+    shutil.rmtree(flow.checkpoint)
+    shutil.copytree(tmp_path / "older", flow.checkpoint)
+    flow.produce(range(20, 30))
+    reports = run_available(spark_eos_session, flow)
+    assert sum(report.rows_skipped for report in reports) == 10
+    assert sorted(map(int, flow.values())) == list(range(30))
 
 
 @pytest.mark.parametrize(("starting", "expected"), [("latest", []), ("earliest", ["0", "1"])])

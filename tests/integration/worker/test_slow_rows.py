@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
+from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.batch.plan import BatchRange, batch_plan
 from spark_eos.batch.task_report import JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.errors import WriteError
 from spark_eos.worker.task import write_task
+from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.members import started, writer_settings
 from support.proxy import KafkaProxy
@@ -88,9 +90,12 @@ def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
 
 
 @pytest.mark.slow
-def test_a_row_that_alone_takes_too_long_is_named(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+def test_a_row_that_alone_takes_too_long_is_named_and_no_dead_letter(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    letters = letter_topic(proxied_flow)
     proxy.on(ProduceRequest, DropRequest(), times=None)
-    with running(proxied_flow, **_BRIEFLY) as runs:
+    with running(proxied_flow, **_BRIEFLY, dead_letters=DeadLetterSettings(topic=letters)) as runs:
         with pytest.raises(WriteError) as failure:
             runs.batch(20, 0)
         proxy.reset()
@@ -98,3 +103,4 @@ def test_a_row_that_alone_takes_too_long_is_named(proxied_flow: Flow, proxy: Kaf
     reason = str(failure.value)
     assert f"the row of source {proxied_flow.source}-0 offset 0 alone" in reason
     assert "transaction_timeout_ms=1000" in reason
+    assert proxied_flow.written(letters) == []
