@@ -131,7 +131,7 @@ def _location(options: Mapping[str, str]) -> tuple[str, str, float]:
 @dataclass(frozen=True)
 class _TaskReport(WriterCommitMessage):
     query_run: str
-    rows: list[dict[str, Any]]
+    text: str
 
 
 class _Writer(DataSourceStreamArrowWriter):
@@ -152,11 +152,12 @@ class _Writer(DataSourceStreamArrowWriter):
             raise SparkEosError("only a Spark task of a planned batch can write")
         _check_batch(planned, context, self._location[1])
         (report,) = write_task(settings, planned.plan)(iterator)
-        return _TaskReport(context.getLocalProperty(_RUN_ID) or "", report.to_pylist())
+        (text,) = report.column(0).to_pylist()
+        return _TaskReport(context.getLocalProperty(_RUN_ID) or "", text)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name for it
         reports = [message for message in messages if isinstance(message, _TaskReport)]
-        outcome = job_outcome(row for report in reports for row in report.rows)
+        outcome = job_outcome(report.text for report in reports)
         query_run = reports[0].query_run if reports else ""
         with _raised_in_option_names():
             done = KeeperClient(*self._location).commit(Commit(batchId, query_run, outcome))

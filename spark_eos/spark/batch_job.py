@@ -170,7 +170,7 @@ class BatchJobs:
             if wrong := as_configuration_error(error):
                 raise wrong from error
             raise
-        return job_outcome(row.asDict() for row in reports)
+        return job_outcome(report for (report,) in reports)
 
 
 def _is_one_of(partitions: Partitions) -> Any:

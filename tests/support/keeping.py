@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from spark_eos.batch.batch_report import BatchReport
-from spark_eos.batch.task_report import job_outcome
 from spark_eos.datasource import keeper_client
 from spark_eos.datasource.keeper_client import KeeperClient
 from spark_eos.datasource.keeper_messages import Commit, Plan, Planned
@@ -23,7 +22,7 @@ from support.data_sources import end_keepers
 from support.flow import Flow
 from support.members import writer_settings
 from support.runs import close_producers, positions
-from support.writing import row_batch
+from support.writing import outcome_of, row_batch
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Keeping:
             if start < end
             for report in work(iter([row_batch(self.flow, partition, *range(start, end))]))
         ]
-        outcome = job_outcome(row for report in reports for row in report.to_pylist())
+        outcome = outcome_of(reports)
         return Commit(planned.batch_id, "run", outcome)
 
     def batch(self, batch_id: int, *ends: int) -> BatchReport:

@@ -11,7 +11,7 @@ import pytest
 
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
-from spark_eos.batch.task_report import JobOutcome, job_outcome
+from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.offset_log import OffsetLog
@@ -21,7 +21,7 @@ from spark_eos.worker import task
 from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow
 from support.members import writer_settings
-from support.writing import row_batch
+from support.writing import outcome_of, row_batch
 
 Disturbance = Callable[[], None]
 
@@ -150,7 +150,7 @@ class Runs:
                 batches = [row_batch(self.flow, p, *offsets) for p, offsets in held]
                 reports += list(work(iter(batches)))
             if tasks:
-                return job_outcome(row for report in reports for row in report.to_pylist())
+                return outcome_of(reports)
             # A task for each source partition, as Spark has it.
             for topic, partition in batch.ends if only is None else only:
                 start = batch.starts.get((topic, partition), 0)
@@ -161,7 +161,7 @@ class Runs:
                         row_batch(self.flow, partition, *part, topic=topic) for part in parts
                     ]
                     reports += list(work(iter(batches)))
-            return job_outcome(row for report in reports for row in report.to_pylist())
+            return outcome_of(reports)
 
         report = self.run.process(batch_id, job)
         self.checkpoint.finish(batch_id)

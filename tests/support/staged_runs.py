@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.progress import first_position
-from spark_eos.batch.task_report import JobOutcome, job_outcome
+from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.query_run import QueryRun
@@ -17,7 +17,7 @@ from spark_eos.worker import task
 from support.flow import Flow
 from support.members import writer_settings
 from support.runs import Checkpoint, Disturbance, close_producers, positions
-from support.writing import row_batch
+from support.writing import outcome_of, row_batch
 
 
 def _nothing() -> None:
@@ -115,7 +115,7 @@ class StagedRuns:
                         self.flow, bucket, *range(start, start + rows), topic=self.topic
                     )
                     reports += list(work(iter([found])))
-            return job_outcome(row for report in reports for row in report.to_pylist())
+            return outcome_of(reports)
 
         report = self.run.process(batch_id, job, self.copies)
         if finish:

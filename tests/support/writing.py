@@ -1,7 +1,7 @@
 """One worker's transactions without Spark, and what it sends to the broker."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.parser import KafkaProtocol
 
 from spark_eos.batch.plan import BatchRange, batch_plan
+from spark_eos.batch.task_report import JobOutcome, job_outcome
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import NO_ID
@@ -109,3 +110,8 @@ def speak_at_most(monkeypatch: pytest.MonkeyPatch, versions: dict[int, int]) -> 
         }
 
     monkeypatch.setattr(BrokerVersionData, "__init__", init)
+
+
+def outcome_of(reports: Iterable[pa.RecordBatch]) -> JobOutcome:
+    """What the tasks of a job have reported."""
+    return job_outcome(text for report in reports for text in report.column(0).to_pylist())

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from spark_eos.batch.plan import BatchPlan, BatchRange, batch_plan
-from spark_eos.batch.task_report import REJECTED, WRITTEN, job_outcome
+from spark_eos.batch.task_report import REJECTED, WRITTEN
 from spark_eos.driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
 from spark_eos.kafka.offsets import committed_offsets
 from spark_eos.kafka.transactions import MemberIdentity
@@ -32,7 +32,7 @@ from support.flow import Flow
 from support.members import deadline, writer_settings
 from support.runs import close_producers
 from support.versions import STALE_EPOCH
-from support.writing import row_batch
+from support.writing import outcome_of, row_batch
 
 _ACCEPTED, _STALE = 0, int(STALE_EPOCH)
 
@@ -453,7 +453,7 @@ def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[
     """A task with rows of a partition: what it reports, rows written and rows skipped."""
     work = task.write_task(writer_settings(flow), plan)
     reports = work(iter([row_batch(flow, partition, *offsets)]))
-    outcome = job_outcome(row for batch in reports for row in batch.to_pylist())
+    outcome = outcome_of(reports)
     part = outcome.partitions[flow.source, partition]
     return part.status, part.rows, part.skipped
 

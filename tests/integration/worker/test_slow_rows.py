@@ -10,7 +10,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.batch.plan import BatchRange, batch_plan
-from spark_eos.batch.task_report import JobOutcome, job_outcome
+from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.errors import WriteError
@@ -22,7 +22,7 @@ from support.proxy import KafkaProxy
 from support.proxy_faults import DropRequest
 from support.queries import until
 from support.runs import close_producers, running
-from support.writing import row_batch
+from support.writing import outcome_of, row_batch
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +39,7 @@ def _write(
     members = membership.identities()
     ends = dict.fromkeys(members, 100)
     plan = batch_plan(BatchRange(0, {}, ends), {}, members, membership.topic_ids)
-    (report,) = write_task(settings, plan)(batches)
-    return job_outcome(report.to_pylist())
+    return outcome_of(write_task(settings, plan)(batches))
 
 
 def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow: Flow) -> None:
