@@ -122,8 +122,14 @@ class Bench:
             outside = self._outsiders(stage, ending) if scenario.outsiders else {}
             inside = {**BATCHES, **self._bounds_of(records)}
             for number, name in turns([*inside, *outside], self._rounds):
+                if name in measured.failed:
+                    continue
                 if name in inside:
-                    trial, usage = _trial(name, inside[name], stage, source, rows, 1)
+                    try:
+                        trial, usage = _trial(name, inside[name], stage, source, rows, 1)
+                    except _Failed:
+                        measured.leave_out(name)
+                        continue
                     rate = trial.rows / sum(trial.trigger_ms) * 1000
                     details = _usage(usage, trial.rows)
                 else:
@@ -170,9 +176,15 @@ class Bench:
             rows = scenario.rows * (scenario.batches + 5) + SPARE * records.partitions
             fill(stage.broker, source, rows, records)
             for number, name in turns(list(contestants), self._rounds):
-                trial, _usage_of_it = _trial(
-                    name, contestants[name], stage, source, scenario.rows, scenario.batches
-                )
+                if name in measured.failed:
+                    continue
+                try:
+                    trial, _usage_of_it = _trial(
+                        name, contestants[name], stage, source, scenario.rows, scenario.batches
+                    )
+                except _Failed:
+                    measured.leave_out(name)
+                    continue
                 warm = trial.trigger_ms[scenario.warm :]
                 _note(measured, name, statistics.median(warm), counts=number > 0)
                 measured.details[name] = _steps(trial, scenario.warm)
@@ -214,6 +226,10 @@ class Bench:
         return measured
 
 
+class _Failed(Exception):
+    """A contestant has failed twice."""
+
+
 def _trial(
     name: str,
     contestant: Callable[[Arena], Trial],
@@ -222,7 +238,11 @@ def _trial(
     most: int,
     batches: int,
 ) -> tuple[Trial, Usage]:
-    """Runs a contestant, again if it fails: Spark's own sink fails after a delivery timeout."""
+    """Runs a contestant, again if it fails: Spark's own sink fails after a delivery timeout.
+
+    Raises:
+        _Failed: It has failed twice.
+    """
 
     def once() -> tuple[Trial, Usage]:
         arena = stage.arena(source, most, batches)
@@ -235,7 +255,11 @@ def _trial(
         if name == OURS:
             raise
         _console.print(f"  {name} failed and runs again: {str(error)[:300]}")
+    try:
         return once()
+    except StreamingQueryException as error:
+        _console.print(f"  {name} failed again, and is left out: {str(error)[:300]}")
+        raise _Failed from error
 
 
 def _note(measured: Measured, name: str, figure: float, *, counts: bool) -> None:

@@ -20,12 +20,20 @@ class Measured:
         unit: Unit of the figures.
         figures: Figures by contestant, one per round.
         details: Further measurements, by contestant.
+        failed: Contestants that are left out, because they have failed.
     """
 
     name: str
     unit: str
     figures: dict[str, list[float]] = field(default_factory=dict)
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    def leave_out(self, contestant: str) -> None:
+        """Forgets a contestant that has failed, but for its name."""
+        self.failed.append(contestant)
+        self.figures.pop(contestant, None)
+        self.details.pop(contestant, None)
 
     def add(self, contestant: str, figure: float) -> None:
         """Adds the figure of one round."""
@@ -69,6 +77,7 @@ def markdown(measured: Measured) -> str:
         compared = [median_and_range(measured.ratios(contestant, base)) for base in bases]
         cells = [f"{statistics.median(figures):,.0f}", *compared]
         rows.append(f"| {contestant} | {' | '.join(cells)} |")
+    rows += [f"| {contestant} | failed |{' |' * len(bases)}" for contestant in measured.failed]
     return "\n".join([*rows, "", *_details(measured.details)])
 
 
