@@ -127,7 +127,7 @@ class Bench:
                 if name in inside:
                     try:
                         trial, usage = _trial(name, inside[name], stage, source, rows, 1)
-                    except _Failed:
+                    except _FailedError:
                         measured.leave_out(name)
                         continue
                     rate = trial.rows / sum(trial.trigger_ms) * 1000
@@ -182,7 +182,7 @@ class Bench:
                     trial, _usage_of_it = _trial(
                         name, contestants[name], stage, source, scenario.rows, scenario.batches
                     )
-                except _Failed:
+                except _FailedError:
                     measured.leave_out(name)
                     continue
                 warm = trial.trigger_ms[scenario.warm :]
@@ -226,7 +226,7 @@ class Bench:
         return measured
 
 
-class _Failed(Exception):
+class _FailedError(Exception):
     """A contestant has failed twice."""
 
 
@@ -241,7 +241,7 @@ def _trial(
     """Runs a contestant, again if it fails: Spark's own sink fails after a delivery timeout.
 
     Raises:
-        _Failed: It has failed twice.
+        _FailedError: It has failed twice.
     """
 
     def once() -> tuple[Trial, Usage]:
@@ -259,7 +259,7 @@ def _trial(
         return once()
     except StreamingQueryException as error:
         _console.print(f"  {name} failed again, and is left out: {str(error)[:300]}")
-        raise _Failed from error
+        raise _FailedError from error
 
 
 def _note(measured: Measured, name: str, figure: float, *, counts: bool) -> None:
