@@ -61,7 +61,9 @@ def used(broker: int) -> Iterator[Usage]:
     yield difference
     after = usage(broker)
     difference.peak_mib = after.peak_mib
-    difference.cpu_seconds = {
-        part: max(0.0, seconds - before.cpu_seconds.get(part, 0.0))
+    spent = {
+        part: seconds - before.cpu_seconds.get(part, 0.0)
         for part, seconds in after.cpu_seconds.items()
     }
+    # Less than before: a daemon of workers has ended, and taken what they had spent with it.
+    difference.cpu_seconds = {part: seconds for part, seconds in spent.items() if seconds >= 0}
