@@ -1,6 +1,6 @@
 """Spark's asynchronous progress tracking, which a sink may use whose progress is in the group.
 
-Before each batch Spark logs its offsets, and after it that it has ended: two fifths of the time of
+Before each batch Spark logs its offsets, and after it that it has ended: half of the time of
 a batch of 100 rows. Asynchronously it does both aside, and about once a second only. What it has
 not logged it runs again after a crash, in other batches; rows that are written are skipped, since
 the group's offsets were committed with them. Spark lets its own Kafka sink do so, which writes

@@ -122,7 +122,7 @@ class ExactlyOnceSink:
             (``__dlq.errors.*``, as share groups in Kafka 4.4), ``streams``
             (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).
         asynchronous_progress: Whether Spark logs the query's progress aside, about once a second,
-            in place of before and after each batch, which takes two fifths of the time of a batch
+            in place of before and after each batch, which takes half of the time of a batch
             of 100 rows. For direct and mirrored queries of classic Spark; with ``availableNow``
             Spark can't. After a crash a batch number may come back with other rows, which a
             function of the user's own may not take for written.
