@@ -1,18 +1,24 @@
 """Administration of an embedded broker."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
 )
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 TIMEOUT = 30.0
 """Timeout of one administrative call, in seconds."""
+_NOT_YET: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 
 
 def admin_client(address: str) -> AdminClient:
@@ -56,13 +62,37 @@ def delete_topic(admin: AdminClient, name: str) -> None:
     await_partitions(admin, name, 0)
 
 
+def _are_led(admin: AdminClient, topic: str, count: int) -> bool:
+    """Whether leaders answer, which they may do seconds after metadata names them.
+
+    A producer that is idempotent must not come earlier: if the first of two batches on their way
+    is refused and the second accepted, the first is out of order for ever.
+    """
+    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    places = {TopicPartition(topic, partition): latest for partition in range(count)}
+    if not places:
+        return True
+    try:
+        for future in admin.list_offsets(places, request_timeout=TIMEOUT).values():
+            future.result(TIMEOUT)
+    except KafkaException as error:
+        if error.args[0].code() in _NOT_YET:
+            return False
+        raise
+    return True
+
+
 def await_partitions(admin: AdminClient, topic: str, count: int) -> None:
     """Wait until a topic has `count` usable partitions; 0 waits until the topic is gone."""
 
     def usable() -> bool:
         found = admin.list_topics(timeout=TIMEOUT).topics.get(topic)
         partitions = found.partitions.values() if found is not None else ()
-        return len(partitions) == count and all(p.leader >= 0 for p in partitions)
+        return (
+            len(partitions) == count
+            and all(p.leader >= 0 for p in partitions)
+            and _are_led(admin, topic, count)
+        )
 
     Retrying(
         retry=retry_if_result(lambda result: not result),

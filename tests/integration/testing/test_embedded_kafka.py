@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from kafka.protocol.consumer import IsolationLevel
 
 from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka import list_offsets
 from spark_eos.kafka.cluster import broker_features
 from spark_eos.kafka.connection import Wire
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
@@ -81,6 +83,21 @@ def test_records_arrive(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("numbers", config={"retention.ms": "3600000"})
     send(kafka, "numbers", b"1", b"2", b"3")
     assert received(kafka, "numbers", 3) == [b"1", b"2", b"3"]
+
+
+def test_a_topic_of_many_partitions_can_be_used_at_once(kafka: EmbeddedKafka) -> None:
+    """Else an idempotent producer may have its first batch refused, and its second one accepted."""
+    with closing(Wire(ClientSettings({"bootstrap.servers": kafka.bootstrap_servers}))) as wire:
+        leaders = list_offsets._leaders(wire, ["first"], deadline())
+        assert leaders == {}
+        kafka.create_topic("first", 500)
+        kafka.create_topic("second", 1)
+        kafka.add_partitions("second", 500)
+        for topic in ("first", "second"):
+            leaders = list_offsets._leaders(wire, [topic], deadline())
+            # A single attempt, which raises if a partition has no leader that works.
+            found = list_offsets._listed(wire, leaders, IsolationLevel.READ_UNCOMMITTED, deadline())
+            assert found == {(topic, partition): 0 for partition in range(500)}
 
 
 def test_topics_are_created_extended_and_deleted(kafka: EmbeddedKafka) -> None:
