@@ -113,7 +113,8 @@ def set_progress(
     Raises:
         ConfigurationError: The query runs; or a source partition has no progress and
             ``source_wire`` is not given, or no offset tells of the progress topic and it is not
-            given; or another one is given.
+            given; or another one is given; or the group has no progress, and partitions of a topic
+            are left out.
         TopicNotFoundError: A source partition does not exist.
         KafkaResponseError: A transaction holds the offsets, or the broker refuses the new ones.
     """
@@ -140,7 +141,7 @@ def set_progress(
                 f"{name}-{partition} has no progress in group {group_id!r}: give "
                 "--source-bootstrap-servers, so that it can be told which partition is meant"
             )
-        sources = _sources(source_wire, missing, deadline)
+        sources = _sources(source_wire, missing, deadline, all_of_a_topic=not before)
         free = free_partitions(topic, (*known.partitions, *committed), len(missing))
         places |= {source: (topic, index) for source, index in zip(missing, free, strict=True)}
         more = {places[source]: sources[source] for source in missing}
@@ -161,12 +162,21 @@ def set_progress(
     return {source: pairs[source].offset if source in pairs else None for source in wanted}
 
 
-def _sources(wire: Wire, wanted: list[Place], deadline: Deadline) -> dict[Place, SourcePartition]:
+def _sources(
+    wire: Wire, wanted: list[Place], deadline: Deadline, *, all_of_a_topic: bool
+) -> dict[Place, SourcePartition]:
     id_ = cluster.cluster_id(wire, deadline)
     topics = cluster.topics(wire, {topic for topic, _ in wanted}, deadline)
     for topic, partition in wanted:
         if topic not in topics or partition >= topics[topic].partitions:
             raise TopicNotFoundError(f"{topic}-{partition} does not exist in the source cluster")
+    every = {(name, index) for name, info in topics.items() for index in range(info.partitions)}
+    if all_of_a_topic and (others := sorted(every - set(wanted))):
+        # They would count as new, although theirs may be lost as well.
+        raise ConfigurationError(
+            "the group has no progress left that tells whether other partitions of the topics are "
+            "new: set these, too: " + ", ".join(f"{name}:{index}" for name, index in others)
+        )
     return {
         (topic, partition): SourcePartition(id_, topic, topics[topic].topic_id, partition)
         for topic, partition in wanted

@@ -130,6 +130,7 @@ class QueryRun:
         self._renewal = IdleRenewal(
             settings.group_id, self._membership, self._commits, group_timeout_ms
         )
+        self._progress_topic = None if progress is None else progress.topic
         self._delivery = STAGED if self._staging else MIRRORED if self._mirroring else DIRECT
         self._started = False
         self._cluster_version = 0
@@ -211,7 +212,7 @@ class QueryRun:
         self._offsets.end_and_read(batch)
         # 4. Tell lost offsets from those of new partitions. From here on none is missing.
         self._offsets.read_known()
-        check_offsets(self._offsets.known, self._delivery)
+        self._check_road()
         if mirroring:
             mirroring.learn(note)
             batch = mirroring.batch_range(batch_id)
@@ -249,6 +250,9 @@ class QueryRun:
             committed[place] > batch.starts.get(place, -1) for place in batch.ends
         )
 
+    def _check_road(self) -> None:
+        check_offsets(self._offsets.known, self._delivery, self._progress_topic)
+
     def _range(self, batch_id: int) -> BatchRange:
         return (self._staging or self._mirroring or self._offset_log).batch_range(batch_id)
 
@@ -279,6 +283,8 @@ class QueryRun:
             self._membership.check()
             # 2. Compare it with what the group has committed, and with what still exists.
             self._offsets.take_over_if_changed(batch)
+            # While this run was cut off, another may have begun on another road.
+            self._check_road()
             if batch.ends.keys() - self._offsets.committed.keys():
                 self._commits.anchor(batch, self._offset_log.note(), begun_now=True)
             ids = dict(self._membership.topic_ids)

@@ -1,6 +1,6 @@
 """A query keeps the road on which it was begun: on another one its offsets mean something else."""
 
-from spark_eos.driver.checkpoint_note import MIRRORED, STAGED, Note
+from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
 from spark_eos.errors import CheckpointError
 from spark_eos.kafka.offset_metadata import KnownPartitions
 
@@ -19,21 +19,31 @@ def check_note(note: Note, delivery: str) -> None:
         raise other_road(note.delivery, delivery)
 
 
-def check_offsets(known: KnownPartitions, delivery: str) -> None:
+def check_offsets(known: KnownPartitions, delivery: str, progress_topic: str | None = None) -> None:
     """Refuses to go on with a group on another road, whatever became of the checkpoint's note.
 
     Args:
         known: What the texts of the group's offsets tell.
         delivery: The road of the run.
+        progress_topic: The progress topic of a staged run.
 
     Raises:
-        CheckpointError: The group's offsets are those of another road.
+        CheckpointError: The group's offsets are those of another road, or in another progress
+            topic.
     """
     if known.sources and delivery != MIRRORED:
         raise other_road(MIRRORED, delivery)
     # Of whichever checkpoint: without one a query would else begin anew, and write all again.
     if known.staged and delivery != STAGED:
         raise other_road(STAGED, delivery)
+    others = sorted({topic for topic, _ in known.partitions} - {progress_topic})
+    if delivery == STAGED and others:
+        if any(topic in others for topic, _ in known.staged):
+            raise CheckpointError(
+                f"the group's staged batches are noted in topic {others[0]!r}, and "
+                f"progress_topic is {progress_topic!r}: set progress_topic={others[0]!r}"
+            )
+        raise other_road(DIRECT, delivery)
 
 
 def other_road(noted: str, wanted: str) -> CheckpointError:
@@ -41,8 +51,11 @@ def other_road(noted: str, wanted: str) -> CheckpointError:
     cure = f"set delivery={noted!r}"
     if MIRRORED in (noted, wanted):
         cure += f", {'with' if noted == MIRRORED else 'without'} source_kafka"
+    if noted == STAGED:
+        cure += ", with the checkpoint it had"
     return CheckpointError(
         f"the query of this checkpoint or group has written with delivery={noted!r}, and would "
         f"now write with delivery={wanted!r}, whose offsets mean something else: {cure}; or begin "
-        "with another checkpoint_location and another group_id"
+        "with another checkpoint_location and another group_id, which writes everything again "
+        "unless you choose where to start (starting_offsets, or the new group's offsets)"
     )

@@ -113,7 +113,7 @@ _OPTIONS: Final = (
         type=click.Choice(["earliest", "latest"]),
         default="earliest",
         show_default=True,
-        help="Where to start in partitions without a committed offset of the group.",
+        help="Where to start in topics without a committed offset of the group.",
     ),
     click.option(
         "--max-offsets-per-trigger",

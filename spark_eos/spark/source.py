@@ -311,7 +311,7 @@ def read_from_group(
         subscribe: Topic names, separated by commas.
         subscribePattern: Regular expression that must match a whole topic name.
         assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
-        starting_offsets: Where to start in partitions without a committed offset: ``earliest`` or
+        starting_offsets: Where to start in topics without a committed offset: ``earliest`` or
             ``latest``. Spark asks only when the query has no checkpoint yet.
         include_headers: Whether to read the records' headers too.
         options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.

@@ -18,6 +18,8 @@ _NOT_YET: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
 )
 
 
@@ -76,7 +78,8 @@ def _are_led(admin: AdminClient, topic: str, count: int) -> bool:
         for future in admin.list_offsets(places, request_timeout=TIMEOUT).values():
             future.result(TIMEOUT)
     except KafkaException as error:
-        if error.args[0].code() in _NOT_YET:
+        refused = error.args[0]
+        if refused.retriable() or refused.code() in _NOT_YET:
             return False
         raise
     return True

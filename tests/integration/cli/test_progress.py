@@ -5,7 +5,7 @@ from click.testing import CliRunner, Result
 
 from spark_eos.cli import main
 from spark_eos.errors import OffsetsLostError, WriteError
-from support.groups import delete_offsets, set_offsets
+from support.groups import delete_group, delete_offsets, set_offsets
 from support.mirroring import MirroredFlow, mirrored_run, written_once
 from support.operating import document, run
 from support.runs import Checkpoint
@@ -93,6 +93,21 @@ def test_progress_of_which_nothing_tells_is_set(written: MirroredFlow) -> None:
     written_once(flow, 12, 22)
     result = _set(flow, *wanted, "--progress-topic", "another")
     assert f"is in topic '{flow.progress}', not in 'another'" in result.output
+
+
+def test_progress_that_is_lost_is_set_for_all_of_a_topic(written: MirroredFlow) -> None:
+    flow = written
+    delete_group(flow.bootstrap_servers, flow.group_id)
+    more = [*_source(flow), "--progress-topic", flow.progress]
+    result = _set(flow, "--set", f"{flow.source}:0=10", *more)
+    assert result.exit_code == 1
+    assert f"set these, too: {flow.source}:1" in result.output
+    wanted = ["--set", f"{flow.source}:0=10", "--set", f"{flow.source}:1=20"]
+    assert _set(flow, *wanted, *more).exit_code == 0
+    # With an empty checkpoint.
+    with mirrored_run(flow) as runs:
+        runs.batch(12, 22)
+    written_once(flow, 12, 22)
 
 
 def test_a_mark_is_taken_off(mirrored_flow: MirroredFlow) -> None:

@@ -6,6 +6,7 @@ An offset that has expired is one that is not there: deleting it leaves the grou
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
 from spark_eos.driver import offset_commits, offset_renewal
-from spark_eos.errors import OffsetsLostError, WriteError
+from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
 from spark_eos.kafka import cluster, offsets
-from spark_eos.kafka.offset_metadata import KnownPartitions
+from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
@@ -259,6 +260,34 @@ def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> Non
     with running(flow) as runs:
         runs.batch(9, 9)
         runs.written_once(9, 9)
+
+
+def test_a_note_tells_nothing_of_a_topic_that_it_does_not_name(flow: Flow) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 2)
+    with running(flow) as runs:
+        runs.batch(5, 5, also={other: (5, 5)})
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(7, 7)
+    places = {(flow.source, 0): 7, (flow.source, 1): 7, (other, 0): 5}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, places)
+    _lose(flow, 1, topic=other)
+    with running(flow, checkpoint=checkpoint) as runs, pytest.raises(OffsetsLostError, match=other):
+        runs.batch(7, 7, also={other: (5, 5)})
+    assert len(flow.values()) == 24
+
+
+def test_a_road_that_another_run_has_taken_meanwhile_is_noticed(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        offsets = runs.run._offsets
+        # As read from the group after this run was cut off.
+        staged = {("progress", 0): StagedBatch("query", 7, None, 0, 1, "0")}
+        offsets.known = replace(offsets.known, staged=staged)
+        with pytest.raises(CheckpointError, match="delivery='staged'"):
+            runs.batch(9, 9)
+    assert len(flow.values()) == 10
 
 
 def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) -> None:

@@ -241,15 +241,34 @@ def test_a_road_is_not_changed_under_a_checkpoint(
     assert len(flow.values()) == _RECORDS
 
 
-def test_a_staged_query_does_not_begin_anew_as_a_direct_one(
+@pytest.mark.parametrize(
+    ("before", "columns", "then"),
+    [
+        # A column that was forgotten is there, or one is forgotten now.
+        ("staged", ["key", "value"], ["source", "key", "value"]),
+        ("direct", ["source", "key", "value"], ["key", "value"]),
+    ],
+)
+def test_a_query_does_not_begin_anew_on_another_road(
+    flow: Flow, spark: SparkSession, before: str, columns: list[str], then: list[str]
+) -> None:
+    _produced(flow)
+    run_staged(spark, flow, lambda frame: frame.select(columns))
+    flow.checkpoint += "-empty"
+    with pytest.raises(Exception, match=f"written with delivery='{before}'") as failure:
+        run_staged(spark, flow, lambda frame: frame.select(then))
+    assert "CheckpointError" in str(failure.value)
+    assert len(flow.values()) == _RECORDS
+
+
+def test_a_query_does_not_begin_anew_in_another_progress_topic(
     flow: Flow, spark: SparkSession
 ) -> None:
     _produced(flow)
-    run_staged(spark, flow, lambda frame: frame.select("key", "value"))
-    # A column that was forgotten is there, and the checkpoint is lost.
+    run_staged(spark, flow, staging.repartitioned, progress_topic=f"progress-{flow.name}")
     flow.checkpoint += "-empty"
-    with pytest.raises(Exception, match="written with delivery='staged'") as failure:
-        run_staged(spark, flow, lambda frame: frame.select("source", "key", "value"))
+    with pytest.raises(Exception, match=f"set progress_topic='progress-{flow.name}'") as failure:
+        run_staged(spark, flow, staging.repartitioned)
     assert "CheckpointError" in str(failure.value)
     assert len(flow.values()) == _RECORDS
 
