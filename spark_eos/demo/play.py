@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from spark_eos.demo.performance import KILLS_AFTER, Performance, Script
 from spark_eos.demo.theatre import PARTITIONS, SOURCE, Contender, Theatre
 from spark_eos.demo.verdict import Tally, tally
-from spark_eos.testing.partition_ends import end_offsets
+from spark_eos.testing.broker_admin import end_offsets
 
 _SCRIPT: Final = Script("orders", "orders", batches=12, row_per_order=True)
 _TIMEOUT: Final = 15.0

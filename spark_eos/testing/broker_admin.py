@@ -1,9 +1,9 @@
 """Administration of an embedded broker."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     NewPartitions,
@@ -14,6 +14,8 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 TIMEOUT = 30.0
 """Timeout of one administrative call, in seconds."""
+Ends = dict[int, int]
+"""Offset by partition number."""
 _NOT_YET: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -64,19 +66,36 @@ def delete_topic(admin: AdminClient, name: str) -> None:
     await_partitions(admin, name, 0)
 
 
+def end_offsets(
+    admin: AdminClient,
+    topic: str,
+    partitions: Collection[int],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> Ends:
+    """Return the partitions' high watermarks, or with read_committed their last stable offsets.
+
+    Raises:
+        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
+    """
+    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    found = admin.list_offsets(
+        {TopicPartition(topic, partition): latest for partition in partitions},
+        isolation_level=isolation,
+        request_timeout=TIMEOUT,
+    )
+    return {at.partition: future.result(TIMEOUT).offset for at, future in found.items()}
+
+
 def _are_led(admin: AdminClient, topic: str, count: int) -> bool:
     """Whether leaders answer, which they may do seconds after metadata names them.
 
     A producer that is idempotent must not come earlier: if the first of two batches on their way
     is refused and the second accepted, the first is out of order for ever.
     """
-    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    places = {TopicPartition(topic, partition): latest for partition in range(count)}
-    if not places:
+    if not count:
         return True
     try:
-        for future in admin.list_offsets(places, request_timeout=TIMEOUT).values():
-            future.result(TIMEOUT)
+        end_offsets(admin, topic, range(count))
     except KafkaException as error:
         refused = error.args[0]
         if refused.retriable() or refused.code() in _NOT_YET:

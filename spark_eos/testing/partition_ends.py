@@ -4,35 +4,12 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import IsolationLevel
+from confluent_kafka.admin import AdminClient
 
-from spark_eos.testing.broker_admin import TIMEOUT
+from spark_eos.testing.broker_admin import Ends, end_offsets
 
 _PAUSE: Final = 0.02
-
-Ends = dict[int, int]
-"""Offset by partition number."""
-
-
-def end_offsets(
-    admin: AdminClient,
-    topic: str,
-    partitions: Collection[int],
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-) -> Ends:
-    """Return the partitions' high watermarks, or with read_committed their last stable offsets.
-
-    Raises:
-        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
-    """
-    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    found = admin.list_offsets(
-        {TopicPartition(topic, partition): latest for partition in partitions},
-        isolation_level=isolation,
-        request_timeout=TIMEOUT,
-    )
-    return {at.partition: future.result(TIMEOUT).offset for at, future in found.items()}
 
 
 def settled_ends(
