@@ -192,22 +192,31 @@ def starting_positions(
     ids = {name: topic.topic_id for name, topic in topics.items()}
     # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
     # worst Spark reads from further back, and the sink skips what was written.
-    found = all_group_offsets(target or wire, group_id, deadline)
-    known = KnownPartitions.of(found)
-    if target is None:
-        committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
-        read = {topic for topic, _partition in known.partitions}
-    else:
-        # As its progress partitions tell; whether of this cluster, the run's start checks.
-        sources = known.sources.items()
-        committed = {(one.topic, one.partition): found[at].offset for at, one in sources}
+    if target is not None:
+        committed = _mirrored(target, group_id, deadline)
         read = {topic for topic, _partition in committed}
+    else:
+        committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
+        read = set()
+        if starting_offsets != "earliest" and partitions - committed.keys():
+            known = KnownPartitions.of(all_group_offsets(wire, group_id, deadline))
+            read = {topic for topic, _partition in known.partitions}
     positions: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(partitions):
         # Added to a topic that the group reads: from its beginning, as Spark does itself.
         start = _SPECIAL["earliest" if topic in read else starting_offsets]
         positions.setdefault(topic, {})[str(partition)] = committed.get((topic, partition), start)
     return json.dumps(positions)
+
+
+def _mirrored(target: Wire, group_id: str, deadline: Deadline) -> dict[tuple[str, int], int]:
+    """A group's offsets by source partition, as its progress partitions tell."""
+    found = all_group_offsets(target, group_id, deadline)
+    # Whether they belong to this cluster, the run's start checks.
+    sources = KnownPartitions.of(found).sources
+    return {
+        (source.topic, source.partition): found[place].offset for place, source in sources.items()
+    }
 
 
 def read_from_offsets(
