@@ -36,13 +36,15 @@ def check_offsets(known: KnownPartitions, delivery: str, progress_topic: str | N
     # Of whichever checkpoint: without one a query would else begin anew, and write all again.
     if known.staged and delivery != STAGED:
         raise other_road(STAGED, delivery)
-    others = sorted({topic for topic, _ in known.partitions} - {progress_topic})
-    if delivery == STAGED and others:
-        if any(topic in others for topic, _ in known.staged):
-            raise CheckpointError(
-                f"the group's staged batches are noted in topic {others[0]!r}, and "
-                f"progress_topic is {progress_topic!r}: set progress_topic={others[0]!r}"
-            )
+    if delivery != STAGED:
+        return
+    if ledgers := sorted({topic for topic, _ in known.staged} - {progress_topic}):
+        raise CheckpointError(
+            f"the group's staged batches are noted in topic {ledgers[0]!r}, and progress_topic is "
+            f"{progress_topic!r}: set progress_topic={ledgers[0]!r}; or, to begin anew knowingly, "
+            "take another group_id"
+        )
+    if any(topic != progress_topic for topic, _ in known.partitions):
         raise other_road(DIRECT, delivery)
 
 
