@@ -122,14 +122,11 @@ class Bench:
             outside = self._outsiders(stage, ending) if scenario.outsiders else {}
             inside = {**BATCHES, **self._bounds_of(records)}
             for number, name in turns([*inside, *outside], self._rounds):
-                if name in measured.failed:
-                    continue
                 if name in inside:
-                    try:
-                        trial, usage = _trial(name, inside[name], stage, source, rows, 1)
-                    except _FailedError:
-                        measured.leave_out(name)
+                    found = _trial(measured, name, inside[name], stage, source, rows, 1)
+                    if found is None:
                         continue
+                    trial, usage = found
                     rate = trial.rows / sum(trial.trigger_ms) * 1000
                     details = _usage(usage, trial.rows)
                 else:
@@ -176,15 +173,18 @@ class Bench:
             rows = scenario.rows * (scenario.batches + 5) + SPARE * records.partitions
             fill(stage.broker, source, rows, records)
             for number, name in turns(list(contestants), self._rounds):
-                if name in measured.failed:
+                found = _trial(
+                    measured,
+                    name,
+                    contestants[name],
+                    stage,
+                    source,
+                    scenario.rows,
+                    scenario.batches,
+                )
+                if found is None:
                     continue
-                try:
-                    trial, _usage_of_it = _trial(
-                        name, contestants[name], stage, source, scenario.rows, scenario.batches
-                    )
-                except _FailedError:
-                    measured.leave_out(name)
-                    continue
+                trial, _usage_of_it = found
                 warm = trial.trigger_ms[scenario.warm :]
                 _note(measured, name, statistics.median(warm), counts=number > 0)
                 measured.details[name] = _steps(trial, scenario.warm)
@@ -226,23 +226,21 @@ class Bench:
         return measured
 
 
-class _FailedError(Exception):
-    """A contestant has failed twice."""
-
-
 def _trial(
+    measured: Measured,
     name: str,
     contestant: Callable[[Arena], Trial],
     stage: Stage,
     source: str,
     most: int,
     batches: int,
-) -> tuple[Trial, Usage]:
+) -> tuple[Trial, Usage] | None:
     """Runs a contestant, again if it fails: Spark's own sink fails after a delivery timeout.
 
-    Raises:
-        _FailedError: It has failed twice.
+    One that has failed twice is left out, and there is nothing to return.
     """
+    if name in measured.failed:
+        return None
 
     def once() -> tuple[Trial, Usage]:
         arena = stage.arena(source, most, batches)
@@ -259,7 +257,8 @@ def _trial(
         return once()
     except StreamingQueryException as error:
         _console.print(f"  {name} failed again, and is left out: {str(error)[:300]}")
-        raise _FailedError from error
+        measured.leave_out(name)
+        return None
 
 
 def _note(measured: Measured, name: str, figure: float, *, counts: bool) -> None:
