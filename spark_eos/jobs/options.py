@@ -113,7 +113,7 @@ _OPTIONS: Final = (
         type=click.Choice(["earliest", "latest"]),
         default="earliest",
         show_default=True,
-        help="Where to start in topics without a committed offset of the group.",
+        help="Where a new group starts that has no committed offsets.",
     ),
     click.option(
         "--max-offsets-per-trigger",

@@ -286,8 +286,9 @@ class ExactlyOnceSink:
             subscribe: Topic names, separated by commas.
             subscribePattern: Regular expression that must match a whole topic name.
             assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
-            starting_offsets: Where to start in topics without a committed offset:
-                ``earliest`` or ``latest``. Spark asks only when the query has no checkpoint yet.
+            starting_offsets: Where a new group starts that has no committed offsets:
+                ``earliest`` or ``latest``. What is added to the source later is read from its
+                beginning.
             include_headers: Whether to read the records' headers too.
             options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
 

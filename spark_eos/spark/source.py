@@ -176,9 +176,10 @@ def starting_positions(
     deadline: Deadline,
     target: Wire | None = None,
 ) -> str:
-    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of other topics.
+    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of a new group.
 
-    Partitions that were added to a topic which the group reads begin at their beginning.
+    Once a query of the group has begun, what it has no offset for was added while it was stopped:
+    that begins at its beginning, as Spark does it itself for a query with a checkpoint.
 
     Args:
         wire: Connections to the source's cluster.
@@ -194,17 +195,17 @@ def starting_positions(
     # worst Spark reads from further back, and the sink skips what was written.
     if target is not None:
         committed = _mirrored(target, group_id, deadline)
-        read = {topic for topic, _partition in committed}
+        begun = bool(committed)
     else:
         committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
-        read = set()
+        begun = False
         if starting_offsets != "earliest" and partitions - committed.keys():
-            known = KnownPartitions.of(all_group_offsets(wire, group_id, deadline))
-            read = {topic for topic, _partition in known.partitions}
+            # Offsets that were set by hand before the first start tell of no query.
+            found = all_group_offsets(wire, group_id, deadline)
+            begun = bool(KnownPartitions.of(found).partitions)
+    start = _SPECIAL["earliest" if begun else starting_offsets]
     positions: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(partitions):
-        # Added to a topic that the group reads: from its beginning, as Spark does itself.
-        start = _SPECIAL["earliest" if topic in read else starting_offsets]
         positions.setdefault(topic, {})[str(partition)] = committed.get((topic, partition), start)
     return json.dumps(positions)
 
@@ -320,8 +321,8 @@ def read_from_group(
         subscribe: Topic names, separated by commas.
         subscribePattern: Regular expression that must match a whole topic name.
         assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
-        starting_offsets: Where to start in topics without a committed offset: ``earliest`` or
-            ``latest``. Spark asks only when the query has no checkpoint yet.
+        starting_offsets: Where a new group starts that has no committed offsets: ``earliest`` or
+            ``latest``. What is added to the source later is read from its beginning.
         include_headers: Whether to read the records' headers too.
         options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
         connect_timeout_ms: Milliseconds allowed to reach the cluster.

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.errors import QueryStoppedError
+from support import groups
 from support.flow import Flow
 from support.mirroring import MirroredFlow
 from support.queries import relay, run_available, slot_holders, until
@@ -226,6 +227,37 @@ def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginni
     flow.checkpoint += "-empty"
     run_available(spark_eos_session, flow, read=latest)
     assert sorted(flow.values()) == ["2", "3", "4"]
+
+
+@pytest.mark.parametrize("how", ["subscribePattern", "subscribe"])
+def test_topics_added_while_the_query_is_stopped_are_read_from_their_beginning(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession, how: str
+) -> None:
+    flow, second = new_flow(), new_flow()
+    flow.produce(range(2))
+    second.produce(range(2, 4))
+    latest = {"starting_offsets": "latest"}
+    run_available(spark_eos_session, flow, read=latest)
+    flow.checkpoint += "-empty"
+    both = {
+        "subscribePattern": f"in-({flow.name}|{second.name})",
+        "subscribe": f"{flow.source},{second.source}",
+    }
+    run_available(spark_eos_session, flow, read={**latest, "subscribe": None, how: both[how]})
+    assert sorted(flow.values()) == ["2", "3"]
+
+
+def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow, second = new_flow(), new_flow()
+    flow.produce(range(4))
+    second.produce(range(4, 6))
+    by_hand = {(flow.source, 0): 1, (flow.source, 1): 1}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
+    read = {"starting_offsets": "latest", "subscribe": f"{flow.source},{second.source}"}
+    run_available(spark_eos_session, flow, read=read)
+    assert sorted(flow.values()) == ["2", "3"]
 
 
 @pytest.mark.parametrize("kind", ["subscribePattern", "assign", "two topics"])
