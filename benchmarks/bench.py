@@ -112,10 +112,10 @@ class Bench:
             yield Stage(broker, self._spark, self._directory, records)
 
     def throughput(self, scenario: Throughput) -> Measured:
-        """Measures rows per second of one large batch."""
+        """Measures rows per second of large batches."""
         measured = Measured(scenario.name, "rows/s")
-        records, rows = scenario.records, scenario.rows
-        whole = rows + SPARE * records.partitions
+        records, batches = scenario.records, scenario.batches
+        whole = scenario.rows * batches + SPARE * records.partitions
         with self._stage(records) as stage, ExitStack() as ending:
             source = stage.topic()
             fill(stage.broker, source, whole, records)
@@ -123,12 +123,17 @@ class Bench:
             inside = {**BATCHES, **self._bounds_of(records)}
             for number, name in turns([*inside, *outside], self._rounds):
                 if name in inside:
-                    found = _trial(measured, name, inside[name], stage, source, rows, 1)
+                    found = _trial(
+                        measured, name, inside[name], stage, source, scenario.rows, batches
+                    )
                     if found is None:
                         continue
                     trial, usage = found
-                    rate = trial.rows / sum(trial.trigger_ms) * 1000
-                    details = _usage(usage, trial.rows)
+                    rate = trial.rows_per_second(first=1)
+                    details = {
+                        "first batch, s": trial.trigger_ms[0] / 1000,
+                        **_usage(usage, trial.rows),
+                    }
                 else:
                     servers = stage.broker.bootstrap_servers
                     topics = outsiders.Topics(

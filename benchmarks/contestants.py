@@ -103,6 +103,11 @@ class Trial:
         """Number of records read."""
         return sum(int(p["numInputRows"]) for p in self.progress)
 
+    def rows_per_second(self, first: int) -> float:
+        """Rows per second of the triggers from one on."""
+        rows = sum(int(p["numInputRows"]) for p in self.progress[first:])
+        return rows / sum(self.trigger_ms[first:]) * 1000
+
 
 def run_and_stop(writer: DataStreamWriter, arena: Arena) -> Trial:
     """Stops before the last batch, which with Kafka's defaults waits a second per partition."""
