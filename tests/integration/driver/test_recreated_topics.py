@@ -225,7 +225,11 @@ def test_a_row_for_a_partition_that_its_topic_has_by_now(flow: Flow, how: str) -
     assert flow.committed() == {0: 2}
 
 
-def test_what_follows_a_commit_to_a_topic_created_anew(flow: Flow) -> None:
+def test_what_follows_a_commit_to_a_topic_created_anew(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the topic were created anew right before the transaction ends, however long it takes.
+    monkeypatch.setattr(transaction, "_LONG", 600.0)
     with _writing(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing._producer.records.flush(deadline())
