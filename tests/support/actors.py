@@ -136,3 +136,12 @@ def leave(wire: Wire, group_id: str, member_id: str, instance_id: str) -> None:
         wire, group_id, member_id, heartbeats.LEAVE_GROUP_MEMBER_EPOCH, instance_id, deadline()
     )
     assert left.code == 0, left
+
+
+def drop_members(flow: Flow, *instance_ids: str) -> None:
+    """Lets members leave without their knowing, as when their sessions end; all unless named."""
+    with flow.wire() as wire:
+        for member in flow.members():
+            name = member.instance_id or ""
+            if not instance_ids or name in instance_ids:
+                leave(wire, flow.group_id, member.member_id, name)

@@ -31,7 +31,7 @@ from spark_eos.kafka import cluster
 from spark_eos.kafka.groups import DescribedMember
 from spark_eos.kafka.offsets import commit_offsets
 from spark_eos.testing.broker_admin import admin_client
-from support.actors import Actors, leave
+from support.actors import Actors, drop_members
 from support.flow import Flow
 from support.members import deadline, started
 from support.queries import QueryProcess, relay, run_available, until
@@ -144,7 +144,7 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
         before = _epochs(flow)
 
         def remove_one() -> None:
-            _remove(flow, "spark-eos-0")
+            drop_members(flow, "spark-eos-0")
             until(
                 lambda: _partitions(flow) == {"spark-eos-1": [0, 1]} and _epochs(flow) > before[:1],
                 lambda: "the other member to have both partitions",
@@ -185,19 +185,11 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
         runs.written_once(6, 6)
 
 
-def _remove(flow: Flow, *instance_ids: str) -> None:
-    """Lets members of ours leave without their knowing, as when their sessions end."""
-    members = _members(flow)
-    with flow.wire() as wire:
-        for name in instance_ids:
-            leave(wire, flow.group_id, members[name].member_id, name)
-
-
 def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -> None:
     _set_timeouts(flow)
     with running(flow, max_members=2) as runs:
         runs.batch(3, 3)
-        _remove(flow, "spark-eos-0", "spark-eos-1")
+        drop_members(flow, "spark-eos-0", "spark-eos-1")
         until(lambda: runs.coordinator_changed, lambda: "a heartbeat")
         # Before the batch is planned: its tasks meet no refusal.
         assert runs.batch(6, 6).rounds == 1
@@ -209,7 +201,7 @@ def test_a_member_that_is_gone_and_no_longer_needed_is_forgotten(flow: Flow) -> 
     flow.broker.create_topic(other, 2)
     with started(flow, also=[other]) as membership:
         assert len(flow.members()) == 4
-        _remove(flow, "spark-eos-3")
+        drop_members(flow, "spark-eos-3")
         take_over(flow, membership)
         assert list(_partitions(flow)) == ["spark-eos-0", "spark-eos-1"]
         assert len(membership.identities()) == 2
