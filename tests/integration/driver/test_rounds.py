@@ -1,0 +1,133 @@
+"""Rounds of a batch: what is fenced between two jobs, and what a job that fails is told as."""
+
+import pytest
+from pyspark import TaskContext
+
+from spark_eos.errors import RecordsLostError
+from spark_eos.worker import task
+from spark_eos.worker.librdkafka_errors import TransactionError
+from support.actors import drop_members
+from support.flow import Flow
+from support.members import deadline
+from support.planting import remove
+from support.proxy import KafkaProxy, broker_that_is_away
+from support.queries import until
+from support.runs import Runs, running
+from support.writing import rows, transactions
+
+
+def _attempts(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
+    """The next tasks find themselves to be such attempts, one after the other."""
+    left = iter(numbers)
+
+    def get() -> TaskContext:
+        TaskContext._setTaskContext(None)
+        return TaskContext(attemptNumber=next(left))
+
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    monkeypatch.setattr(TaskContext, "get", get)
+    monkeypatch.setattr(task, "reduce_task_overhead", lambda: None)
+
+
+def test_a_repeated_attempt_writes_nothing_and_the_next_round_does(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing_yet() -> None:
+        assert runs.producers() == []
+        assert flow.values() == []
+
+    with running(flow) as runs:
+        _attempts(monkeypatch, 1, 2, 0, 0)
+        report = runs.batch(3, 2, while_planned=nothing_yet, in_round=2)
+        assert (report.rounds, report.transactions, report.rows_written) == (2, 2, 5)
+        runs.written_once(3, 2)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["yet to begin", "begun"])
+def test_a_first_attempt_that_still_lives_is_fenced_before_its_rows_are_written(
+    flow: Flow,
+    begun: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running(flow) as runs:
+        runs.batch(2, 2)
+        with transactions(flow, runs.run._membership) as first:
+            if begun:
+                first.add(rows(flow, 0, 2, 3))
+                first._producer.records.flush(deadline())
+
+            def it_goes_on() -> None:
+                if not begun:
+                    first.add(rows(flow, 0, 2, 3))
+                reason = "47 INVALID_PRODUCER_EPOCH" if begun else "25 UNKNOWN_MEMBER_ID"
+                with pytest.raises(TransactionError, match=reason):
+                    first.commit()
+
+            _attempts(monkeypatch, 1, 0)
+            report = runs.batch(4, 2, while_planned=it_goes_on, in_round=2)
+        assert (report.rounds, report.rows_written) == (2, 2)
+        runs.written_once(4, 2)
+
+
+def test_a_first_attempt_is_fenced_although_the_second_has_found_no_rows(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(flow) as runs:
+        runs.batch(2, 2)
+        with transactions(flow, runs.run._membership) as first:
+            _attempts(monkeypatch, 0, 1)
+            report = runs.batch(4, 2, tasks=[[(0, range(2, 4))], []])
+            assert report.rounds == 1
+            first.add(rows(flow, 0, 2, 3))
+            with pytest.raises(TransactionError, match="25 UNKNOWN_MEMBER_ID"):
+                first.commit()
+        runs.written_once(4, 2)
+
+
+def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
+    proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = proxied_flow
+    with running(flow) as runs:
+        runs.batch(2, 2)
+
+        def lose_a_broker_and_the_members() -> None:
+            until(lambda: _knows_of_broker_2(runs), lambda: "the run to hear of it")
+            drop_members(flow)
+
+        with broker_that_is_away(proxy, silent=False) as port:
+            report = runs.batch(4, 4, while_planned=lose_a_broker_and_the_members)
+            assert report.rounds == 2
+        proxy.reset()
+        runs.written_once(4, 4)
+    found = [r.getMessage() for r in caplog.records if "is passed over" in r.getMessage()]
+    assert [f"2 (127.0.0.1:{port}) does not answer" in text for text in found] == [True], found
+
+
+def _knows_of_broker_2(runs: Runs) -> bool:
+    wire = runs.run._wire
+    wire._manager.cluster.request_update()
+    return 2 in wire.brokers(deadline())
+
+
+def test_records_that_are_deleted_while_the_job_runs_are_named(flow: Flow) -> None:
+    flow.produce(range(10), partition=0)
+
+    def fail_as_spark_does() -> None:
+        remove(flow, flow.source, 0, 7)
+        raise RuntimeError('set the source option "failOnDataLoss" to "false"')
+
+    with running(flow) as runs:
+        runs.batch(4, 0)
+        with pytest.raises(RecordsLostError, match=f"batch 1 .*{flow.source}-0 offsets 4 to 6"):
+            runs.batch(10, 0, while_planned=fail_as_spark_does)
+        runs.written_once(4, 0)
+
+
+def test_a_job_that_fails_while_nothing_is_deleted_is_told_as_it_is(flow: Flow) -> None:
+    def fail() -> None:
+        raise RuntimeError("failOnDataLoss, but nothing is lost")
+
+    with running(flow) as runs, pytest.raises(RuntimeError, match="nothing is lost"):
+        runs.batch(10, 0, while_planned=fail)
+    assert flow.values() == []
