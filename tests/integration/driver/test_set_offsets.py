@@ -1,0 +1,64 @@
+"""The group's offsets are set back, or deleted, under a running query: it writes nothing more."""
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_eos.errors import OffsetsLostError
+from support import groups
+from support.actors import drop_members
+from support.flow import Flow
+from support.queries import until
+from support.runs import running
+
+
+def _delete(flow: Flow) -> None:
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [(flow.source, 0)])
+
+
+def _set_back(flow: Flow) -> None:
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 3})
+
+
+_CHANGES = pytest.mark.parametrize(
+    ("change", "now"), [(_delete, "no offset"), (_set_back, "3")], ids=["deleted", "set back"]
+)
+
+
+def _error(flow: Flow, now: str) -> str:
+    return rf"{flow.source}-0 up to 5 and now has {now}: somebody has set or deleted"
+
+
+@_CHANGES
+def test_what_a_heartbeat_notices_ends_the_query(
+    flow: Flow, change: Callable[[Flow], None], now: str
+) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        runs.delay_heartbeats()
+        # With members there are, brokers refuse it.
+        drop_members(flow)
+        change(flow)
+        runs.hurry_heartbeats()
+        until(lambda: runs.coordinator_changed, lambda: "a heartbeat")
+        with pytest.raises(OffsetsLostError, match=_error(flow, now)):
+            runs.batch(9, 9)
+    assert len(flow.values()) == 10
+
+
+@_CHANGES
+def test_what_only_tasks_notice_ends_the_query(
+    flow: Flow, change: Callable[[Flow], None], now: str
+) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        runs.delay_heartbeats()
+
+        def disturb() -> None:
+            drop_members(flow)
+            change(flow)
+
+        with pytest.raises(OffsetsLostError, match=_error(flow, now)):
+            runs.batch(9, 9, while_planned=disturb)
+    assert len(flow.values()) == 10
+    assert flow.open_transactions() == []
