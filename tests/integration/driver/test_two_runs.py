@@ -1,0 +1,51 @@
+"""A second run of a query beside the first: at most one of them goes on."""
+
+import contextlib
+
+import pytest
+
+from spark_eos.errors import FencedByNewerRunError
+from support.flow import Flow
+from support.queries import until
+from support.runs import running
+
+
+def test_a_second_run_that_comes_and_goes_within_a_batch(flow: Flow) -> None:
+    with running(flow) as first:
+        first.batch(5, 5)
+
+        def overtake() -> None:
+            # A heartbeat that falls into the other's life would end this run.
+            first.delay_heartbeats()
+            with running(flow, checkpoint=first.checkpoint) as second:
+                second.batch(10, 10)
+
+        report = first.batch(10, 10, while_planned=overtake)
+    assert (report.rounds, report.rows_written, report.rows_skipped) == (2, 0, 10)
+    first.written_once(10, 10)
+
+
+def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> None:
+    with running(flow) as first:
+        first.batch(5, 5)
+        first.delay_heartbeats()
+        with running(flow) as second:
+            second.batch(8, 6)
+        first.hurry_heartbeats()
+        until(lambda: first.coordinator_changed, lambda: "a heartbeat")
+        report = first.batch(9, 9)
+    assert (report.rounds, report.rows_written, report.rows_skipped) == (1, 4, 4)
+    first.written_once(9, 9)
+
+
+def test_a_second_run_that_stays_fences_the_first_on_one_checkpoint(flow: Flow) -> None:
+    with running(flow) as first, contextlib.ExitStack() as stack:
+        first.batch(5, 5)
+
+        def overtake() -> None:
+            second = stack.enter_context(running(flow, checkpoint=first.checkpoint))
+            second.batch(12, 12)
+
+        with pytest.raises(FencedByNewerRunError):
+            first.batch(12, 12, while_planned=overtake)
+        first.written_once(12, 12)
