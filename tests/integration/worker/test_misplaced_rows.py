@@ -1,12 +1,17 @@
 """Rows that come out of their order, or to two tasks, once others after them are committed."""
 
 import re
+from typing import Any
 
 import pytest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
 
+from spark_eos.client.error_codes import Code
 from spark_eos.errors import OffsetsLostError, WriteError
 from support import groups
+from support import proxy_faults as faults
 from support.flow import Flow
+from support.proxy import KafkaProxy
 from support.runs import Checkpoint, running
 
 
@@ -76,6 +81,64 @@ def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -
     ):
         runs.batch(10, 10, rows=wrong)
     _refused_from_now_on(flow, checkpoint, "may not all be written")
+
+
+def test_rows_out_of_order_that_can_not_be_noted_are_told_and_found_again(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    flow, checkpoint = proxied_flow, Checkpoint(proxied_flow)
+
+    def out_of_order(_partition: int, offsets: range) -> list[int]:
+        return [*offsets[4:], *offsets[:4]]
+
+    def refuse() -> None:
+        # As when an ACL is taken away.
+        proxy.on(OffsetCommitRequest, faults.Answer(_not_authorized), times=None)
+
+    with (
+        running(flow, checkpoint=checkpoint, max_transaction_records=1) as runs,
+        pytest.raises(WriteError) as failure,
+    ):
+        runs.batch(10, rows=out_of_order, while_planned=refuse)
+    proxy.reset()
+    told = (
+        f"Rows of {flow.source}-0 from this batch may not be written although later ones are, and "
+        "this could not be noted in the group's offsets: "
+    )
+    assert told in str(failure.value)
+    assert "29 TOPIC_AUTHORIZATION_FAILED" in str(failure.value)
+    assert f"--topic {flow.source}:0 --to-offset N" in str(failure.value)
+    written = flow.values()
+    assert "0/4" in written
+    assert "0/0" not in written
+    # The batch is repeated, and this time its note is accepted.
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(WriteError, match="This is noted in the group's offsets"),
+    ):
+        runs.batch(10, rows=out_of_order)
+    _refused_from_now_on(flow, checkpoint, f"of {flow.source}-0 may not all be written")
+    assert flow.values() == written
+
+
+def _not_authorized(request: Any) -> OffsetCommitResponse:
+    topic_class = OffsetCommitResponse.OffsetCommitResponseTopic
+    partition_class = topic_class.OffsetCommitResponsePartition
+    topics = [
+        topic_class(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                partition_class(
+                    partition_index=partition.partition_index,
+                    error_code=Code.TOPIC_AUTHORIZATION_FAILED,
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return OffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
 
 def test_rows_out_of_order_before_any_commit_leave_no_mark(flow: Flow) -> None:
