@@ -107,6 +107,23 @@ def test_too_many_of_them_end_the_query(
     assert flow.values() == ["A"]
 
 
+def test_each_start_may_write_as_many_again(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    flow.produce([f"bad {n}" for n in range(10)], partition=0)
+    limit: dict[str, Any] = {
+        "dead_letter_topic": letters,
+        "max_dead_letters": 4,
+        "max_transaction_records": 1,
+    }
+    for written in (4, 8):
+        fails(spark_eos_session, flow, "max_dead_letters=4 allows 4.*4 of them are in", **limit)
+        assert len(flow.written(letters)) == written
+    (report,) = run_available(spark_eos_session, flow, with_error, **limit)
+    assert report.dead_letters == {"error": 2}
+    assert [m.value() for m in flow.written(letters)] == [b"bad %d" % n for n in range(10)]
+
+
 def test_one_partition_may_have_all_of_them(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
