@@ -103,7 +103,9 @@ class Runs:
 
     def delay_heartbeats(self) -> None:
         """From now on none is due, so that the run does not notice what becomes of the group."""
-        self.run._membership._heartbeats.interval = 3600
+        # The answer to one that is under way would set the interval again.
+        with self.run._membership._lock:
+            self.run._membership._heartbeats.interval = 3600
 
     def hurry_heartbeats(self) -> None:
         """From now on one is due every tenth of a second, while none is answered."""
