@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from spark_eos.batch.batch_report import BatchReport
+from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.datasource import keeper_client
 from spark_eos.datasource.keeper_client import KeeperClient
 from spark_eos.datasource.keeper_messages import Commit, Plan, Planned
@@ -60,10 +61,14 @@ class Keeping:
             file.write_text(text)
 
     @property
+    def writer_settings(self) -> WriterSettings:
+        """Of the query, with the fields that differ."""
+        return replace(writer_settings(self.flow), **self.settings)
+
+    @property
     def request(self) -> Plan:
         """Asks for the plan of the batch begun last."""
-        settings = replace(writer_settings(self.flow), **self.settings)
-        return Plan(settings, self.flow.checkpoint, 64, 20_000)
+        return Plan(self.writer_settings, self.flow.checkpoint, 64, 20_000)
 
     def plan(self) -> Planned:
         """The plan of the batch begun last."""
@@ -71,7 +76,7 @@ class Keeping:
 
     def written(self, planned: Planned, *ends: int) -> Commit:
         """Writes the batch's rows up to the ends in one task for each partition."""
-        work = write_task(writer_settings(self.flow), planned.plan)
+        work = write_task(self.writer_settings, planned.plan)
         starts = [planned.plan[self.flow.source, p].start for p in range(len(ends))]
         reports = [
             report
