@@ -62,13 +62,15 @@ def failing(frame: DataFrame, tripped: str) -> DataFrame:
     return _at_row(frame.select("source", "key", "value"), b"fail", fail)
 
 
-def waiting(frame: DataFrame, go: str, value: str) -> DataFrame:
+def waiting(frame: DataFrame, go: str, value: str, *, once: bool = False) -> DataFrame:
     """Lets the task that reaches a value wait until a file appears.
 
-    While it waits it touches ``<go>.waiting``.
+    While it waits it touches ``<go>.waiting``. With ``once``, only the first that reaches it waits.
     """
 
     def wait() -> None:
+        if once and Path(f"{go}.waiting").exists():
+            return
         while not Path(go).exists():
             Path(f"{go}.waiting").touch()
             time.sleep(0.02)

@@ -3,7 +3,7 @@
 Settings beside those of ExactlyOnceSink: ``source``; ``master``; ``config`` (of the session);
 ``available_now``; ``max_offsets``; ``headers`` (an SQL expression);
 ``hold`` (a path and a value: the task that reaches a row with
-the value waits until the path exists); ``metrics_port``.
+the value waits until the path exists); ``hold_once`` (only the first one waits); ``metrics_port``.
 """
 
 import dataclasses
@@ -38,6 +38,7 @@ def main() -> None:
     if "max_offsets" in settings:
         options["maxOffsetsPerTrigger"] = str(settings.pop("max_offsets"))
     hold = settings.pop("hold", None)
+    hold_once = settings.pop("hold_once", False)
     headers = settings.pop("headers", None)
     available_now = settings.pop("available_now", True)
     observers: list[OnBatch] = [_print_report]
@@ -51,7 +52,7 @@ def main() -> None:
     if headers is not None:
         frame = frame.withColumn("headers", F.expr(headers))
     if hold is not None:
-        frame = waiting(frame, *hold)
+        frame = waiting(frame, *hold, once=hold_once)
     writer = sink.write(frame)
     writer = writer.trigger(availableNow=True) if available_now else writer
     query = writer.start()

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import URLError
@@ -25,12 +25,12 @@ class Standalone:
 
     Args:
         directory: for logs, and for the executors' working directories.
-        workers: number of workers.
+        hosts: addresses of this machine, each of which gets a worker.
     """
 
-    def __init__(self, directory: Path, workers: int = 2) -> None:
+    def __init__(self, directory: Path, hosts: Sequence[str] = (_HOST, _HOST)) -> None:
         self._directory = directory
-        self._workers = workers
+        self._hosts = hosts
         self._stack = ExitStack()
         ports = free_ports()
         self._page = f"http://{_HOST}:{ports.client}"
@@ -39,11 +39,11 @@ class Standalone:
 
     def __enter__(self) -> "Standalone":
         try:
-            self._start("master", *self._master_arguments)
-            for number in range(self._workers):
+            self._start("master", _HOST, *self._master_arguments)
+            for number, host in enumerate(self._hosts):
                 work = self._directory / f"worker-{number}"
                 arguments = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
-                self._start("worker", *arguments, "--work-dir", str(work), self.master)
+                self._start("worker", host, *arguments, "--work-dir", str(work), self.master)
             until(self._all_alive, self._told, 120)
         except BaseException:
             self._stack.close()
@@ -94,9 +94,9 @@ class Standalone:
             stdin=subprocess.DEVNULL,
         )
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def _start(self, name: str, host: str, *arguments: str) -> None:
         kind = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
-        command = [str(_HOME / "bin" / "spark-class"), kind, "--host", _HOST, *arguments]
+        command = [str(_HOME / "bin" / "spark-class"), kind, "--host", host, *arguments]
         process = KillableProcess(
             command,
             log=self._directory / f"{name}.log",
@@ -108,7 +108,7 @@ class Standalone:
     def _all_alive(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self._page}/json/", timeout=5) as answer:  # noqa: S310
-                return bool(answer.read().count(b'"state" : "ALIVE"') == self._workers)
+                return bool(answer.read().count(b'"state" : "ALIVE"') == len(self._hosts))
         except (URLError, OSError):
             return False
 
