@@ -58,6 +58,7 @@ class Order:
         arguments: of the pipeline, beside its sources.
         available_now: whether the query ends once it has written what there is.
         read_options: further options of Spark's Kafka source.
+        config: settings of the session that the query starts with.
     """
 
     sink: Mapping[str, Any]
@@ -67,6 +68,7 @@ class Order:
     arguments: Mapping[str, Any]
     available_now: bool
     read_options: Mapping[str, str]
+    config: Mapping[str, str]
 
 
 class Queries:
@@ -90,7 +92,8 @@ class Queries:
         if order.available_now:
             writer = writer.trigger(availableNow=True)
         number = next(self._numbers)
-        self._queries[number] = (started(writer), close)
+        with _configured(self._session, order.config):
+            self._queries[number] = (started(writer), close)
         return number
 
     def ask(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -122,6 +125,19 @@ class Queries:
         query, close = self._queries[number]
         query.stop()
         close()
+
+
+@contextmanager
+def _configured(session: SparkSession, config: Mapping[str, str]) -> Iterator[None]:
+    """A query keeps the session's settings of the moment when it is started."""
+    before = {name: session.conf.get(name) for name in config}
+    try:
+        for name, value in config.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name, kept in before.items():
+            session.conf.set(name, str(kept))
 
 
 def _sink_writer(
@@ -241,6 +257,7 @@ class Front:
         also: list[str] | None = None,
         available_now: bool = True,
         max_offsets: int | None = None,
+        config: Mapping[str, str] | None = None,
         **options: Any,
     ) -> RunningQuery:
         """Starts a query.
@@ -252,6 +269,7 @@ class Front:
             also: further source topics.
             available_now: whether the query ends once it has written what there is.
             max_offsets: at most so many records for each batch.
+            config: settings of the session that differ for this query.
             options: further arguments of ExactlyOnceSink.
         """
         reports = ReportFile(Path(f"{flow.checkpoint}.reports"))
@@ -264,6 +282,7 @@ class Front:
             arguments=arguments or {},
             available_now=available_now,
             read_options={} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)},
+            config=config or {},
         )
         # What keeps a data source's members is not told of the query's end.
         at_end = partial(end_keepers, flow) if self._data_source else _nothing

@@ -51,11 +51,13 @@ def held(frame: DataFrame, go: str) -> DataFrame:
     return waiting(frame.select("source", "key", "value"), go, "hold")
 
 
-def failing(frame: DataFrame, tripped: str) -> DataFrame:
-    """Raises at the value "fail", the first time, and leaves a file."""
+def failing(frame: DataFrame, tripped: str, go: str | None = None) -> DataFrame:
+    """Raises at the value "fail", the first time, and leaves a file; waits for another before."""
 
     def fail() -> None:
         if not Path(tripped).exists():
+            while go is not None and not Path(go).exists():
+                time.sleep(0.02)
             Path(tripped).touch()
             raise ValueError("the user's own error")
 

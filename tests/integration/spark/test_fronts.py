@@ -116,10 +116,18 @@ def test_a_failed_task(front: Front, flow: Flow, tmp_path: Path) -> None:
     """Where Spark does not repeat it, the query ends with its error and is started again."""
     flow.produce([*(f"a{n}" for n in range(200)), "fail"], partition=0, key=b"k" * 4_000)
     flow.produce((f"b{n}" for n in range(200)), partition=1, key=b"k" * 4_000)
-    arguments = {"tripped": str(tmp_path / "tripped")}
-    error = front.start(flow, "failing", arguments=arguments, max_transaction_records=100).error()
+    arguments = {name: str(tmp_path / name) for name in ("tripped", "go")}
+    small = {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"}
+    first = front.start(
+        flow, "failing", arguments=arguments, config=small, max_transaction_records=50
+    )
+    # Some rows of the task that is to fail are committed before it does.
+    until(lambda: flow.committed(stable=False).get(0), lambda: "a first transaction", 90)
+    (tmp_path / "go").touch()
+    error = first.error()
     if error is not None:
         assert "the user's own error" in error
+        assert 0 < flow.committed(stable=False)[0] < 201
         front.start(flow, "failing", arguments=arguments).drain()
     assert (tmp_path / "tripped").exists()
     expected = ["fail", *(f"{letter}{n}" for letter in "ab" for n in range(200))]
