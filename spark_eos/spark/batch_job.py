@@ -48,6 +48,7 @@ class BatchJobs:
         # Parsed once, not for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
         self._round = 0
+        self._repeated = False
 
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(schema, self._default_topic)
@@ -127,6 +128,7 @@ class BatchJobs:
             )
         else:
             rows = rows.where(F.col(BUCKET).isin([index - 1 for _topic, index in only]))
+            rows = self._uncopied(rows)
         task = write_task(
             settings, batch_plan, discard_producer=only is not None, arrange=copies.arrange
         )
@@ -149,9 +151,18 @@ class BatchJobs:
     ) -> DataFrame:
         if only is not None:
             # One task each: what was too much for one task may be too much again.
-            rows = rows.where(_is_one_of(only))
+            rows = self._uncopied(rows.where(_is_one_of(only)))
         task = write_task(settings, batch_plan, discard_producer=only is not None)
         return rows.mapInArrow(task, self._report)
+
+    def _uncopied(self, rows: DataFrame) -> DataFrame:
+        """Rows in one task, if Spark has repeated tasks of a further round.
+
+        Those that have none of its rows end at once, so with ``spark.speculation`` Spark takes the
+        others for slow and copies them; a copy writes nothing, and ends first, so Spark kills the
+        task that writes, in every such round. It copies no task that is the only one.
+        """
+        return rows.coalesce(1) if self._round > 1 and self._repeated else rows
 
     def _outcome(
         self,
@@ -170,7 +181,9 @@ class BatchJobs:
             if wrong := as_configuration_error(error):
                 raise wrong from error
             raise
-        return job_outcome(report for (report,) in reports)
+        outcome = job_outcome(report for (report,) in reports)
+        self._repeated = outcome.deferred
+        return outcome
 
 
 def _is_one_of(partitions: Partitions) -> Any:
