@@ -85,7 +85,8 @@ class GroupOffsets:
         until = time.monotonic() + self._timeout
         while missing:
             unstable = set()
-            for partition, stored, code in self._fetch(missing, until, stable=stable):
+            answered = time.monotonic() + self._timeout
+            for partition, stored, code in self._fetch(missing, answered, stable=stable):
                 if code == Code.UNSTABLE_OFFSET_COMMIT:
                     unstable.add(partition)
                 elif code:
@@ -134,7 +135,8 @@ class GroupOffsets:
         unstable: set[str] | None = None
         until = time.monotonic() + self._timeout
         while True:
-            answer = self._exchange(self._request(None, stable=True), until)
+            answered = time.monotonic() + self._timeout
+            answer = self._exchange(self._request(None, stable=True), answered)
             codes = {
                 f"{topic.name}:{one.partition_index}": one.error_code
                 for topic in answer.topics
