@@ -8,8 +8,19 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 
 from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+# A new broker's first group waits for the topic that holds its offsets.
+_when_there_is_a_coordinator = retry(
+    retry=retry_if_exception_type((CoordinatorNotAvailableError, CoordinatorLoadInProgressError)),
+    wait=wait_fixed(0.2),
+    stop=stop_after_delay(60),
+    reraise=True,
+)
 
 
+@_when_there_is_a_coordinator
 def set_offsets(
     bootstrap_servers: str,
     group_id: str,
@@ -26,6 +37,7 @@ def set_offsets(
     assert not any(error.errno for error in answer.values()), answer
 
 
+@_when_there_is_a_coordinator
 def delete_offsets(
     bootstrap_servers: str, group_id: str, places: Iterable[tuple[str, int]]
 ) -> None:
@@ -36,6 +48,7 @@ def delete_offsets(
     assert not any(error.errno for error in answer.values()), answer
 
 
+@_when_there_is_a_coordinator
 def delete_group(bootstrap_servers: str, group_id: str) -> None:
     """Deletes a group without members, and its offsets."""
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:

@@ -153,4 +153,5 @@ def test_an_exception_of_a_python_function(
     assert "WriteError: batch 0 of group" in told
     assert f"{flow.source}-0 offsets 0 to 3, {flow.source}-1 offset 0" in told
     assert "ValueError: no thirteen here" in told.partition("WriteError: ")[2]
-    assert flow.values() == []
+    # The other partition's task may have ended before the job did.
+    assert flow.values() in ([], ["a"])
