@@ -133,9 +133,10 @@ class Ledger(Database):
         Keeps only those of transactions that were not committed.
         """
         self._database.executemany(
-            "INSERT INTO attempts SELECT ?1, ?2, fate FROM uncommitted WHERE last >= ?2 AND "
-            "first = (SELECT MAX(first) FROM uncommitted WHERE first <= ?2)",
-            rows,
+            # By name: Python 3.12 warns of numbered ones.
+            "INSERT INTO attempts SELECT :id, :at, fate FROM uncommitted WHERE last >= :at AND "
+            "first = (SELECT MAX(first) FROM uncommitted WHERE first <= :at)",
+            ({"id": id_, "at": at} for id_, at in rows),
         )
 
     def uncommitted_spans(self) -> dict[int, tuple[int, int]]:
