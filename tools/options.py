@@ -12,7 +12,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 
@@ -70,7 +70,9 @@ def _arguments(function: Callable[..., Any], doc: str) -> str:
 
 
 def _type(annotation: Any) -> str:
-    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    # On Python 3.10 a class with arguments, Mapping[str, Any], is a type too.
+    plain = isinstance(annotation, type) and not get_args(annotation)
+    text = annotation.__name__ if plain else str(annotation)
     return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
 
 
