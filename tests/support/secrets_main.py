@@ -21,7 +21,7 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.cli import main as command
 from spark_eos.spark.unlogged import unlogged
 from spark_eos.testing import spark_session
-from support.versions import HAS_DATA_SOURCES
+from support.versions import HAS_DATA_SOURCES, HIDES_OPTIONS
 
 
 def main(settings: dict[str, Any], here: Path) -> None:
@@ -100,9 +100,10 @@ def _data_source(spark: SparkSession, settings: dict[str, Any], here: Path) -> N
 
 def _look(spark: SparkSession, source: DataFrame, query: StreamingQuery, note: Path) -> None:
     with note.open("a") as file:
-        jvm_frame: Any = source._jdf
-        print(jvm_frame.queryExecution().toString(), file=file)
-        print(jvm_frame.queryExecution().logical().toString(), file=file)
+        if HIDES_OPTIONS:
+            jvm_frame: Any = source._jdf
+            print(jvm_frame.queryExecution().toString(), file=file)
+            print(jvm_frame.queryExecution().logical().toString(), file=file)
         jvm_query: Any = query._jsq
         print(jvm_query.explainInternal(True), file=file)  # noqa: FBT003 - Java's
         print(query.recentProgress, query.lastProgress, query.status, file=file)

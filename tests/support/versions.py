@@ -22,11 +22,17 @@ HAS_DATA_SOURCES: Final = Version(pyspark.__version__) >= Version("4.1")
 
 NO_DATA_SOURCES: Final = "needs Spark 4.1: DataSourceStreamArrowWriter"
 
-_OLDER: Final = Version(pyspark.__version__) < Version("4.2")
+_SPARK_4_2: Final = Version(pyspark.__version__) >= Version("4.2")
+
+HIDES_OPTIONS: Final = _SPARK_4_2
+"""Whether plans of streams that are not started show no secret options (docs/security.md)."""
 
 needs_redacted_plans = pytest.mark.skipif(
-    _OLDER, reason="Spark 4.0 and 4.1 show all options of a stream that is not started in its plan"
+    not HIDES_OPTIONS,
+    reason="Spark 4.0 and 4.1 show all options of a stream that is not started in its plan",
 )
-needs_closed_sockets = pytest.mark.skipif(_OLDER, reason="PySpark 4.0 and 4.1 leave sockets open")
+needs_closed_sockets = pytest.mark.skipif(
+    not _SPARK_4_2, reason="PySpark 4.0 and 4.1 leave sockets open"
+)
 needs_topic_ids = pytest.mark.skipif(not _BY_ID, reason="needs Kafka 4.4: TxnOffsetCommit 6")
 needs_data_sources = pytest.mark.skipif(not HAS_DATA_SOURCES, reason=NO_DATA_SOURCES)

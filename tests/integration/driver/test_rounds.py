@@ -22,7 +22,9 @@ def _attempts(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
 
     def get() -> TaskContext:
         TaskContext._setTaskContext(None)
-        return TaskContext(attemptNumber=next(left))
+        context = TaskContext()
+        context._attemptNumber = next(left)
+        return context
 
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     monkeypatch.setattr(TaskContext, "get", get)
