@@ -22,7 +22,7 @@ from support.certificates import encrypted
 from support.flow import Flow
 from support.secured import MARK, MARKED_PASSWORD, MARKED_USER, Secured
 from support.tokens import token_endpoint
-from support.versions import HAS_DATA_SOURCES, needs_redacted_plans
+from support.versions import HAS_DATA_SOURCES, HIDES_OPTIONS, needs_redacted_plans
 
 LOG4J2 = """
 rootLogger.level = debug
@@ -145,8 +145,9 @@ def test_the_process_has_written_much_down(written_down: Path) -> None:
     assert "DEBUG:kafka.net.connection" in python
     errors = (written_down / "errors.txt").read_text()
     assert errors.count("Traceback") >= 4
-    plan = (written_down / "seen-password.txt").read_text()
-    assert "kafka.sasl.jaas.config" in plan
+    if HIDES_OPTIONS:
+        plan = (written_down / "seen-password.txt").read_text()
+        assert "kafka.sasl.jaas.config" in plan
 
 
 QUERIES = ["password", "certificate", "token"]
@@ -161,7 +162,7 @@ def test_what_is_no_secret_is_found_in_every_place(written_down: Path, secured: 
     certificate = secured.client.chain.splitlines()[1]
     for name in [*QUERIES, *OPTION_QUERIES]:
         seen = (written_down / f"seen-{name}.txt").read_text()
-        assert beside in seen, name
+        assert beside in seen or not HIDES_OPTIONS, name
         for page in ("API environment", "API sql", "UI SQL", "UI StreamingQuery", "UI environment"):
             text = seen.partition(page)[2]
             assert len(text.partition("\nUI ")[0].partition("\nAPI ")[0]) > 1_000, (name, page)
