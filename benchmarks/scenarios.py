@@ -137,7 +137,7 @@ class Latency:
 
 
 def throughputs(scale: float) -> list[Throughput]:
-    """Returns scenarios of batches of about 100 MB at scale 1; those of the second line, of 50."""
+    """Returns scenarios of batches of about 100 MB at scale 1; the last ones of 50 MB."""
 
     def scenario(records: Records, megabytes: int, *, outsiders: bool = False) -> Throughput:
         most = megabytes * min(10_000, 1_000_000 // records.record_bytes)

@@ -160,7 +160,8 @@ class BatchJobs:
 
         Those that have none of its rows end at once, so with ``spark.speculation`` Spark takes the
         others for slow and copies them; a copy writes nothing, and ends first, so Spark kills the
-        task that writes, in every such round. It copies no task that is the only one.
+        task that writes, in every such round. It copies no task that is the only one, unless
+        ``spark.speculation.task.duration.threshold`` is set.
         """
         return rows.coalesce(1) if self._round > 1 and self._repeated else rows
 

@@ -70,7 +70,7 @@ class GroupOffsets:
             partitions: The partitions to read.
             stable: Whether to wait until no open transaction is about to change an offset. Each
                 partition is waited for by itself, because a running query always has some
-                pending, and for no longer than the timeout.
+                pending, for no longer than the timeout and one answer.
 
         Returns:
             Offsets by partition, without partitions that have none; and the partitions whose
@@ -85,8 +85,7 @@ class GroupOffsets:
         until = time.monotonic() + self._timeout
         while missing:
             unstable = set()
-            answered = time.monotonic() + self._timeout
-            for partition, stored, code in self._fetch(missing, answered, stable=stable):
+            for partition, stored, code in self._fetch(missing, stable=stable):
                 if code == Code.UNSTABLE_OFFSET_COMMIT:
                     unstable.add(partition)
                 elif code:
@@ -111,8 +110,7 @@ class GroupOffsets:
             VerificationError: The offsets can't be read.
         """
         found: dict[Partition, Stored] = {}
-        until = time.monotonic() + self._timeout
-        for partition, stored, code in self._fetch(None, until, stable=False):
+        for partition, stored, code in self._fetch(None, stable=False):
             if code:
                 raise self._refused(code)
             found[partition] = stored
@@ -121,8 +119,9 @@ class GroupOffsets:
     def pending(self) -> tuple[int, list[str]]:
         """Finds what open transactions are about to change, in whatever topics the group has.
 
-        It waits for each partition by itself, and for no longer than the timeout. A broker leaves
-        out topics that the client may not describe, and partitions that had no offset before.
+        It waits for each partition by itself, for no longer than the timeout and one answer. A
+        broker leaves out topics that the client may not describe, and partitions that had no
+        offset before.
 
         Returns:
             The number of the group's offsets; and ``topic:partition`` of those that did not become
@@ -135,8 +134,7 @@ class GroupOffsets:
         unstable: set[str] | None = None
         until = time.monotonic() + self._timeout
         while True:
-            answered = time.monotonic() + self._timeout
-            answer = self._exchange(self._request(None, stable=True), answered)
+            answer = self._exchange(self._request(None, stable=True))
             codes = {
                 f"{topic.name}:{one.partition_index}": one.error_code
                 for topic in answer.topics
@@ -152,11 +150,11 @@ class GroupOffsets:
             time.sleep(_PAUSE)
 
     def _fetch(
-        self, partitions: Iterable[Partition] | None, until: float, *, stable: bool
+        self, partitions: Iterable[Partition] | None, *, stable: bool
     ) -> list[tuple[Partition, Stored, int]]:
         """Returns partition, offset and error code of each partition; None for all there are."""
         asked = None if partitions is None else by_topic(partitions)
-        answer = self._exchange(self._request(asked, stable=stable), until)
+        answer = self._exchange(self._request(asked, stable=stable))
         return [
             (
                 (topic.name, one.partition_index),
@@ -192,8 +190,9 @@ class GroupOffsets:
             max_version=_BY_NAME,
         )
 
-    def _exchange(self, request: OffsetFetchRequest, until: float) -> Any:
-        """Returns the group's part of the answer."""
+    def _exchange(self, request: OffsetFetchRequest) -> Any:
+        """Returns the group's part of the answer, which may take the timeout."""
+        until = time.monotonic() + self._timeout
         while True:
             code, answer = self._ask(request, until)
             if not code:

@@ -1,6 +1,17 @@
 """Rows at one of which a task waits, in the middle of its transaction."""
 
+from typing import Any, Final
+
 from support.flow import Flow
+from support.queries import QueryProcess
+
+SMALL_BATCHES: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
+"""Configuration of a session in which rows reach the sink before the held one does."""
+LONG_TRANSACTIONS: Final[dict[str, Any]] = {
+    "transaction_timeout_ms": 600_000,
+    "max_transaction_ms": 300_000,
+}
+"""Settings of a query none of whose transactions ends while its task waits."""
 
 
 def produce_with_hold(flow: Flow) -> list[str]:
@@ -12,3 +23,19 @@ def produce_with_hold(flow: Flow) -> list[str]:
     flow.produce(first, partition=0, key=padding)
     flow.produce(second, partition=1, key=padding)
     return sorted(first + second)
+
+
+def until_held(query: QueryProcess) -> None:
+    """Waits until nothing is open but the transaction that the held row belongs to."""
+    flow = query.flow
+    query.until(
+        lambda: flow.committed(stable=False).get(1) == 500, "the other partition's end", 180
+    )
+    query.until(flow.open_transactions, "an open transaction")
+
+
+def hold_written_once(flow: Flow, expected: list[str]) -> None:
+    """Checks that the rows of `produce_with_hold` are in the output once, and committed."""
+    assert sorted(flow.values()) == expected
+    assert flow.committed() == {0: 500, 1: 500}
+    assert flow.open_transactions() == []

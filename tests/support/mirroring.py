@@ -105,11 +105,3 @@ def mirrored_run(
     source = MirroredSource(ClientSettings(flow.source_kafka), topic)
     with running(flow, checkpoint=checkpoint, source=source, **options) as runs:
         yield runs
-
-
-def written_once(flow: MirroredFlow, *ends: int) -> None:
-    """Checks that each row up to the ends is in the output once, and committed."""
-    expected = sorted(f"{p}/{offset}" for p, end in enumerate(ends) for offset in range(end))
-    assert sorted(flow.values()) == expected
-    assert flow.committed() == dict(enumerate(ends))
-    assert flow.open_transactions() == []

@@ -175,10 +175,19 @@ class Runs:
 
     def written_once(self, *ends: int) -> None:
         """Checks that each row up to the ends is in the output once, and committed."""
-        expected = sorted(f"{p}/{offset}" for p, end in enumerate(ends) for offset in range(end))
-        assert sorted(self.flow.values()) == expected
-        assert self.flow.committed() == dict(enumerate(ends))
-        assert self.flow.open_transactions() == []
+        written_once(self.flow, *ends)
+
+
+def values_up_to(*ends: int) -> list[str]:
+    """The values of all rows up to the ends, sorted as texts."""
+    return sorted(f"{partition}/{n}" for partition, end in enumerate(ends) for n in range(end))
+
+
+def written_once(flow: Flow, *ends: int) -> None:
+    """Checks that each row up to the ends is in the output once, and committed."""
+    assert sorted(flow.values()) == values_up_to(*ends)
+    assert flow.committed() == dict(enumerate(ends))
+    assert flow.open_transactions() == []
 
 
 def positions(

@@ -6,9 +6,9 @@ from click.testing import CliRunner, Result
 from spark_eos.cli import main
 from spark_eos.errors import OffsetsLostError, WriteError
 from support.groups import delete_group, delete_offsets, set_offsets
-from support.mirroring import MirroredFlow, mirrored_run, written_once
+from support.mirroring import MirroredFlow, mirrored_run
 from support.operating import document, run
-from support.runs import Checkpoint
+from support.runs import Checkpoint, written_once
 
 
 def _source(flow: MirroredFlow) -> list[str]:

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from subprocess import PIPE
@@ -33,17 +32,8 @@ from support.members import started, writer_settings
 from support.proxy import KafkaProxy
 from support.proxy_faults import HoldAnswer
 from support.queries import until
+from support.runs import values_up_to
 from support.writing import rows
-
-
-@pytest.fixture
-def kept(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeping]:
-    with keeping(flow, monkeypatch) as found:
-        yield found
-
-
-def _values(*ends: int) -> list[str]:
-    return sorted(f"{partition}/{n}" for partition, end in enumerate(ends) for n in range(end))
 
 
 def _of_another_query(kept: Keeping) -> Keeping:
@@ -61,7 +51,7 @@ def test_one_keeper_serves_batch_after_batch(kept: Keeping) -> None:
     assert (report.rows_written, report.query_run, report.group_id) == (8, "run", flow.group_id)
     assert keepers(flow) == [keeper]
     assert {member.member_id for member in flow.members()} == members
-    assert sorted(flow.values()) == _values(7, 5)
+    assert sorted(flow.values()) == values_up_to(7, 5)
     assert flow.committed() == {0: 7, 1: 5}
 
 
@@ -71,7 +61,7 @@ def test_a_commit_may_be_asked_for_again(kept: Keeping) -> None:
     first = kept.client.commit(commit)
     assert kept.client.commit(commit) == first
     assert kept.batch(1, 3, 3).rows_written == 2
-    assert sorted(kept.flow.values()) == _values(3, 3)
+    assert sorted(kept.flow.values()) == values_up_to(3, 3)
 
 
 def test_a_batch_that_is_repeated_writes_nothing_twice(kept: Keeping) -> None:
@@ -79,7 +69,7 @@ def test_a_batch_that_is_repeated_writes_nothing_twice(kept: Keeping) -> None:
     report = kept.batch(0, 2, 2)
     assert (report.rows_written, report.rows_skipped) == (0, 4)
     assert kept.batch(1, 3, 3).rows_written == 2
-    assert sorted(kept.flow.values()) == _values(3, 3)
+    assert sorted(kept.flow.values()) == values_up_to(3, 3)
 
 
 def test_a_plan_that_was_given_up_fences_its_tasks(kept: Keeping) -> None:
@@ -90,7 +80,7 @@ def test_a_plan_that_was_given_up_fences_its_tasks(kept: Keeping) -> None:
     late = kept.written(stale, 2, 2)
     assert {part.status for part in late.outcome.partitions.values()} == {"rejected"}
     kept.client.commit(kept.written(planned, 2, 2))
-    assert sorted(kept.flow.values()) == _values(2, 2)
+    assert sorted(kept.flow.values()) == values_up_to(2, 2)
 
 
 def test_abort_ends_the_keeper_and_fences_the_tasks(kept: Keeping) -> None:
@@ -207,7 +197,7 @@ def test_a_keeper_that_was_killed_is_replaced(kept: Keeping) -> None:
     with pytest.raises(errors.WriteError, match="ended while the batch was written"):
         kept.client.commit(commit)
     assert kept.batch(1, 3, 3).rows_skipped == 2
-    assert sorted(kept.flow.values()) == _values(3, 3)
+    assert sorted(kept.flow.values()) == values_up_to(3, 3)
 
 
 def test_a_run_that_was_overtaken_is_told_so_and_does_not_fight_back(
@@ -225,7 +215,7 @@ def test_a_run_that_was_overtaken_is_told_so_and_does_not_fight_back(
         kept.client.commit(kept.written(older, 3, 3))
     until(lambda: not set(first) & set(keepers(flow)), lambda: "the older keeper's end")
     newer.client.commit(newer.written(planned, 3, 3))
-    assert sorted(flow.values()) == _values(3, 3)
+    assert sorted(flow.values()) == values_up_to(3, 3)
 
 
 def test_an_overtaken_run_is_told_so_in_its_next_batch(kept: Keeping, flow: Flow) -> None:
@@ -237,7 +227,7 @@ def test_an_overtaken_run_is_told_so_in_its_next_batch(kept: Keeping, flow: Flow
     with pytest.raises(errors.FencedByNewerRunError):
         kept.client.commit(kept.written(kept.plan(), 4, 4))
     assert newer.batch(1, 4, 4).rows_written == 2
-    assert sorted(flow.values()) == _values(4, 4)
+    assert sorted(flow.values()) == values_up_to(4, 4)
 
 
 def test_what_a_repeated_task_left_is_for_the_next_start(kept: Keeping, flow: Flow) -> None:
@@ -251,7 +241,7 @@ def test_what_a_repeated_task_left_is_for_the_next_start(kept: Keeping, flow: Fl
     # What has no rows yet is committed as what it is.
     assert flow.committed() == {0: 2, 1: 0}
     assert kept.batch(0, 2, 2).rows_written == 2
-    assert sorted(flow.values()) == _values(2, 2)
+    assert sorted(flow.values()) == values_up_to(2, 2)
 
 
 def test_another_batch_than_the_planned_one_is_not_committed(kept: Keeping, flow: Flow) -> None:

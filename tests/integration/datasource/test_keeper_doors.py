@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -25,12 +24,6 @@ from support.intruding import (
     until_ready,
 )
 from support.keeping import Keeping, keeping
-
-
-@pytest.fixture
-def kept(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeping]:
-    with keeping(flow, monkeypatch) as found:
-        yield found
 
 
 def _connected(kept: Keeping) -> socket.socket:

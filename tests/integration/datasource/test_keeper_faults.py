@@ -1,6 +1,5 @@
 """What a data source's next start finds: offsets that are lost, transactions that are open."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -17,17 +16,8 @@ from support.keeping import Keeping, keeping
 from support.proxy import KafkaProxy
 from support.proxy_faults import DropRequest
 from support.queries import until
+from support.runs import values_up_to
 from support.writing import rows
-
-
-@pytest.fixture
-def kept(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeping]:
-    with keeping(flow, monkeypatch) as found:
-        yield found
-
-
-def _values(*ends: int) -> list[str]:
-    return sorted(f"{partition}/{n}" for partition, end in enumerate(ends) for n in range(end))
 
 
 def _ended_and_lost(kept: Keeping, partition: int) -> None:
@@ -49,7 +39,7 @@ def test_no_offset_of_a_batch_with_records_is_restored(kept: Keeping, before: st
     # Whether any of its rows are written, the keeper can't tell.
     with pytest.raises(errors.OffsetsLostError, match="batch 1, from 5 to 8, was begun"):
         kept.plan()
-    assert sorted(kept.flow.values()) == (_values(5, 9) if written else _values(5, 5))
+    assert sorted(kept.flow.values()) == (values_up_to(5, 9) if written else values_up_to(5, 5))
     assert 1 not in kept.flow.committed()
 
 
@@ -59,7 +49,7 @@ def test_an_offset_of_a_batch_without_records_is_restored(kept: Keeping) -> None
     kept.plan()
     _ended_and_lost(kept, 1)
     assert kept.batch(1, 9, 5).rows_written == 4
-    assert sorted(kept.flow.values()) == _values(9, 5)
+    assert sorted(kept.flow.values()) == values_up_to(9, 5)
     assert kept.flow.committed() == {0: 9, 1: 5}
 
 
@@ -102,5 +92,5 @@ def test_a_transaction_that_takes_too_long_ends_the_query_with_what_to_set(
         proxy.reset()
         kept.settings = {}
         assert kept.batch(0, 500, 0).rows_written == 500
-    assert sorted(proxied_flow.values()) == _values(500, 0)
+    assert sorted(proxied_flow.values()) == values_up_to(500, 0)
     assert proxied_flow.open_transactions() == []

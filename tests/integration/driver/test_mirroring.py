@@ -11,7 +11,6 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import (
     CheckpointError,
     ConfigurationError,
-    FencedByNewerRunError,
     OffsetGapError,
     OffsetsLostError,
     RecordsLostError,
@@ -21,9 +20,9 @@ from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.testing import EmbeddedKafka
 from support.groups import delete_offsets, set_offsets
 from support.members import deadline
-from support.mirroring import MirroredFlow, mirrored_run, written_once
+from support.mirroring import MirroredFlow, mirrored_run
 from support.queries import until
-from support.runs import Checkpoint, running
+from support.runs import Checkpoint, running, written_once
 
 
 def test_batches_and_restarts(mirrored_flow: MirroredFlow) -> None:
@@ -54,36 +53,6 @@ def test_a_lost_checkpoint_is_survived(mirrored_flow: MirroredFlow) -> None:
         report = runs.batch(12, 20)
     assert (report.rows_written, report.rows_skipped) == (2, 30)
     written_once(mirrored_flow, 12, 20)
-
-
-def test_a_second_run_that_comes_and_goes(mirrored_flow: MirroredFlow) -> None:
-    flow = mirrored_flow
-    with mirrored_run(flow) as first:
-        first.batch(5, 5)
-
-        def overtake() -> None:
-            # A heartbeat that falls into the other's life would end this run.
-            first.delay_heartbeats()
-            with mirrored_run(flow, checkpoint=first.checkpoint) as second:
-                second.batch(10, 10)
-
-        report = first.batch(10, 10, while_planned=overtake)
-    assert (report.rounds, report.rows_written, report.rows_skipped) == (2, 0, 10)
-    written_once(flow, 10, 10)
-
-
-def test_a_second_run_that_stays_fences_the_first(mirrored_flow: MirroredFlow) -> None:
-    flow = mirrored_flow
-    with mirrored_run(flow) as first, contextlib.ExitStack() as stack:
-        first.batch(5, 5)
-
-        def overtake() -> None:
-            second = stack.enter_context(mirrored_run(flow, checkpoint=first.checkpoint))
-            second.batch(12, 12)
-
-        with pytest.raises(FencedByNewerRunError):
-            first.batch(12, 12, while_planned=overtake)
-    written_once(flow, 12, 12)
 
 
 def test_pairs_of_a_run_that_came_and_went_are_kept(mirrored_flow: MirroredFlow) -> None:

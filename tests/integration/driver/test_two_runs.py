@@ -1,23 +1,37 @@
 """A second run of a query beside the first: at most one of them goes on."""
 
 import contextlib
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 
 from spark_eos.errors import FencedByNewerRunError
 from support.flow import Flow
+from support.mirroring import mirrored_run
 from support.queries import until
-from support.runs import running
+from support.runs import Runs, running
+
+Start = Callable[..., AbstractContextManager[Runs]]
 
 
-def test_a_second_run_that_comes_and_goes_within_a_batch(flow: Flow) -> None:
-    with running(flow) as first:
+@pytest.fixture(params=["direct", "mirrored"])
+def start(request: pytest.FixtureRequest) -> Start:
+    """Starts a run of the query."""
+    if request.param == "mirrored":
+        return functools.partial(mirrored_run, request.getfixturevalue("mirrored_flow"))
+    return functools.partial(running, request.getfixturevalue("flow"))
+
+
+def test_a_second_run_that_comes_and_goes_within_a_batch(start: Start) -> None:
+    with start() as first:
         first.batch(5, 5)
 
         def overtake() -> None:
             # A heartbeat that falls into the other's life would end this run.
             first.delay_heartbeats()
-            with running(flow, checkpoint=first.checkpoint) as second:
+            with start(checkpoint=first.checkpoint) as second:
                 second.batch(10, 10)
 
         report = first.batch(10, 10, while_planned=overtake)
@@ -38,12 +52,12 @@ def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> Non
     first.written_once(9, 9)
 
 
-def test_a_second_run_that_stays_fences_the_first_on_one_checkpoint(flow: Flow) -> None:
-    with running(flow) as first, contextlib.ExitStack() as stack:
+def test_a_second_run_that_stays_fences_the_first_on_one_checkpoint(start: Start) -> None:
+    with start() as first, contextlib.ExitStack() as stack:
         first.batch(5, 5)
 
         def overtake() -> None:
-            second = stack.enter_context(running(flow, checkpoint=first.checkpoint))
+            second = stack.enter_context(start(checkpoint=first.checkpoint))
             second.batch(12, 12)
 
         with pytest.raises(FencedByNewerRunError):

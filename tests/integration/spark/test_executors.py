@@ -3,23 +3,24 @@
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chaos.processes import children, executors_of
 from support.flow import Flow
-from support.holding import produce_with_hold
+from support.holding import (
+    LONG_TRANSACTIONS,
+    SMALL_BATCHES,
+    hold_written_once,
+    produce_with_hold,
+    until_held,
+)
 from support.queries import QueryProcess, slot_holders
 from support.standalone import Standalone
 
 # A cluster for each test.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-# Rows reach the sink before the held one does.
-_SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
-# No transaction ends while its task waits.
-_LONG: dict[str, Any] = {"transaction_timeout_ms": 600_000, "max_transaction_ms": 300_000}
 # A task that has run for so long, when the other one has ended, is copied. The copy, which writes
 # nothing, ends first: in each round of two tasks.
 _SPECULATION = {
@@ -31,15 +32,6 @@ _SPECULATION = {
 }
 
 
-def _mid_transaction(query: QueryProcess) -> None:
-    """Waits until nothing is open but the transaction that the held row belongs to."""
-    flow = query.flow
-    query.until(
-        lambda: flow.committed(stable=False).get(1) == 500, "the other partition's end", 180
-    )
-    query.until(flow.open_transactions, "an open transaction")
-
-
 def _executor_of_the_open_transaction(query: QueryProcess) -> int:
     (transactional_id,) = query.flow.open_transactions()
     slot = transactional_id.rpartition("/")[2]
@@ -47,12 +39,6 @@ def _executor_of_the_open_transaction(query: QueryProcess) -> int:
     (worker,) = [pid for lock, pid in holders.items() if lock.endswith(f"/slot-{slot}.lock")]
     (executor,) = [pid for pid in executors_of(query.process.pid) if worker in children(pid)]
     return executor
-
-
-def _written_once(flow: Flow, expected: list[str]) -> None:
-    assert sorted(flow.values()) == expected
-    assert flow.committed() == {0: 500, 1: 500}
-    assert flow.open_transactions() == []
 
 
 def test_what_a_killed_executor_has_open_is_written_by_the_drivers_second_round(
@@ -64,17 +50,17 @@ def test_what_a_killed_executor_has_open_is_written_by_the_drivers_second_round(
         flow,
         tmp_path / "log",
         master="local-cluster[2,1,1024]",
-        config=_SMALL_BATCHES,
+        config=SMALL_BATCHES,
         hold=[str(go), "hold"],
-        **_LONG,
+        **LONG_TRANSACTIONS,
     ) as query:
-        _mid_transaction(query)
+        until_held(query)
         os.kill(_executor_of_the_open_transaction(query), signal.SIGKILL)
         go.touch()
         assert query.wait(180) == 0, query.output()
         (report,) = query.reports()
     assert (report["rounds"], report["rows_written"]) == (2, 1_000)
-    _written_once(flow, expected)
+    hold_written_once(flow, expected)
 
 
 def test_speculative_copies_write_nothing_and_end_no_query(flow: Flow, tmp_path: Path) -> None:
@@ -86,11 +72,11 @@ def test_speculative_copies_write_nothing_and_end_no_query(flow: Flow, tmp_path:
             flow,
             tmp_path / "log",
             master=cluster.master,
-            config={**_SMALL_BATCHES, **_SPECULATION, "spark.executor.memory": "512m"},
+            config={**SMALL_BATCHES, **_SPECULATION, "spark.executor.memory": "512m"},
             # The first attempt never goes on.
             hold=[str(tmp_path / "never"), "hold"],
             hold_once=True,
-            **_LONG,
+            **LONG_TRANSACTIONS,
         ) as query,
     ):
         assert query.wait(240) == 0, query.output()
@@ -98,4 +84,4 @@ def test_speculative_copies_write_nothing_and_end_no_query(flow: Flow, tmp_path:
     assert (tmp_path / "never.waiting").exists()
     assert report["rounds"] > 1
     assert report["rows_written"] == 1_000
-    _written_once(flow, expected)
+    hold_written_once(flow, expected)

@@ -7,7 +7,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.flow import Flow
-from support.holding import produce_with_hold
+from support.holding import (
+    LONG_TRANSACTIONS,
+    SMALL_BATCHES,
+    hold_written_once,
+    produce_with_hold,
+    until_held,
+)
 from support.queries import QueryProcess, run_available, until
 
 # A Spark for each run.
@@ -55,18 +61,13 @@ def test_a_run_whose_batch_was_written_by_another_in_the_meantime(
         flow,
         tmp_path / "older.log",
         hold=[str(go), "hold"],
-        config={"spark.sql.execution.arrow.maxRecordsPerBatch": "50"},
-        # None of its transactions ends while its task waits.
-        transaction_timeout_ms=600_000,
-        max_transaction_ms=300_000,
+        config=SMALL_BATCHES,
+        **LONG_TRANSACTIONS,
     ) as older:
-        older.until(lambda: flow.committed(stable=False).get(1) == 500, "the other partition", 180)
-        older.until(flow.open_transactions, "an open transaction")
+        until_held(older)
         with QueryProcess(flow, tmp_path / "newer.log") as newer:
             assert newer.wait(180) == 0, newer.output()
         go.touch()
         assert older.wait(180) > 0
     assert any(error in older.output() for error in _ENDS), older.output()[-4000:]
-    assert sorted(flow.values()) == expected
-    assert flow.committed() == {0: 500, 1: 500}
-    assert flow.open_transactions() == []
+    hold_written_once(flow, expected)
