@@ -57,17 +57,22 @@ class PartitionPlan:
 
 # Starting a task in a Python worker takes as long as writing a few thousand rows.
 _ROWS_PER_TASK: Final = 25_000
-# The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity). Before Spark 4.2
-# a task holds those of all its partitions until it ends.
-_PARTITIONS_PER_TASK: Final = 64
+# A task sends one request, at least, to each target partition; a target is taken to have as many
+# as the source. Requests of fewer records cost more than a task gains.
+_ROWS_PER_REQUEST: Final = 200
 
 
-def task_count(batch: BatchRange, cores: int) -> int:
+def task_count(
+    batch: BatchRange, committed: Positions, cores: int, most_partitions: int | None = None
+) -> int:
     """How many Spark tasks to use for the batch's source partitions.
 
     Args:
-        batch: The batch's range. If a partition is new in it, the batch counts as large.
+        batch: The batch's range.
+        committed: Next offset by (topic, partition): where a partition begins that is new in the
+            batch.
         cores: Number of tasks that can run at the same time, Spark's default parallelism.
+        most_partitions: The most source partitions that a task may read; None for any number.
 
     Returns:
         At least ``cores``, but never more than one task per source partition.
@@ -76,24 +81,29 @@ def task_count(batch: BatchRange, cores: int) -> int:
         >>> places = [("orders", partition) for partition in range(100)]
         >>> idle = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 6))
         >>> busy = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 100_000))
-        >>> task_count(idle, cores=4), task_count(busy, cores=4)
+        >>> task_count(idle, {}, cores=4), task_count(busy, {}, cores=4)
         (4, 100)
     """
-    partitions = len(batch.ends)
-    if batch.starts.keys() != batch.ends.keys():
-        return partitions
-    return tasks_for(sum(batch.ends.values()) - sum(batch.starts.values()), partitions, cores)
+    records = sum(
+        end - batch.starts.get(partition, committed.get(partition, 0))
+        for partition, end in batch.ends.items()
+    )
+    return tasks_for(records, len(batch.ends), cores, most_partitions)
 
 
-def tasks_for(records: int, partitions: int, cores: int) -> int:
+def tasks_for(records: int, partitions: int, cores: int, most_partitions: int | None = None) -> int:
     """How many Spark tasks to use for a number of records in a number of partitions.
 
     Args:
         records: Number of records.
         partitions: Number of partitions that hold them.
         cores: Number of tasks that can run at the same time.
+        most_partitions: The most partitions that a task may read; None for any number.
     """
-    wanted = max(cores, -(-records // _ROWS_PER_TASK), -(-partitions // _PARTITIONS_PER_TASK))
+    rows_per_task = max(_ROWS_PER_TASK, _ROWS_PER_REQUEST * partitions)
+    wanted = max(cores, -(-records // rows_per_task))
+    if most_partitions is not None:
+        wanted = max(wanted, -(-partitions // most_partitions))
     return min(partitions, wanted)
 
 

@@ -25,6 +25,8 @@ from spark_eos.worker.dead_letters import ERROR
 from spark_eos.worker.task import write_task
 
 _FEW_ROWS: Final = 1_000
+# The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity).
+_CACHED_CONSUMERS: Final = 64
 
 
 class BatchJobs:
@@ -45,6 +47,7 @@ class BatchJobs:
         self._schema = T.StructType()
         self._columns: list[str] | list[Column] = []
         self._is_as_wanted = False
+        self._most_partitions: int | None = None
         # Parsed once, not for every batch.
         self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
         self._round = 0
@@ -86,7 +89,8 @@ class BatchJobs:
         """
         rows = self._selected(frame)
         if only is None:
-            tasks = plan.task_count(batch, self._runtime.cores())
+            committed = {partition: part.committed for partition, part in batch_plan.items()}
+            tasks = plan.task_count(batch, committed, self._runtime.cores(), self._most_partitions)
             if tasks < len(batch.ends):
                 rows = rows.coalesce(tasks)
         written = self._written(rows, settings, batch_plan, only)
@@ -139,6 +143,7 @@ class BatchJobs:
         if schema != self._schema:
             # A user's own function that calls the sink may select other columns.
             self._adopt(schema)
+            self._most_partitions = _most_partitions(frame.sparkSession.version)
         # Skipped if possible: a projection costs milliseconds of planning and a copy of every row.
         return frame if self._is_as_wanted else frame.select(*self._columns)
 
@@ -185,6 +190,16 @@ class BatchJobs:
         outcome = job_outcome(report for (report,) in reports)
         self._repeated = outcome.deferred
         return outcome
+
+
+def _most_partitions(spark_version: str) -> int | None:
+    """The most source partitions that a task may read.
+
+    Before Spark 4.2 a task holds the consumers of all its partitions, and what these have fetched,
+    until it ends.
+    """
+    major, minor = spark_version.split(".")[:2]
+    return _CACHED_CONSUMERS if (int(major), int(minor)) < (4, 2) else None
 
 
 def _is_one_of(partitions: Partitions) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from spark_eos import errors
 from spark_eos.batch import plan
 from spark_eos.batch.offset_gap import check_no_gap
-from spark_eos.batch.plan import BatchRange, task_count
+from spark_eos.batch.plan import BatchRange, task_count, tasks_for
 from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.kafka.offset_metadata import KnownPartitions
 from spark_eos.kafka.transactions import MemberIdentity
@@ -29,10 +29,24 @@ from spark_eos.kafka.transactions import MemberIdentity
 def test_task_count(records: int, cores: int, tasks: int) -> None:
     starts = {("a", index): 5 for index in range(10)}
     ends = {**starts, ("a", 3): 5 + records}
-    assert task_count(BatchRange(1, starts, ends), cores) == tasks
-    assert task_count(BatchRange(1, {("a", 0): 0}, ends), cores) == 10
-    many = {("a", index): 5 for index in range(500)}
-    assert task_count(BatchRange(1, many, many), cores) == max(cores, 8)
+    assert task_count(BatchRange(1, starts, ends), {}, cores) == tasks
+    # New partitions begin at the group's offsets.
+    assert task_count(BatchRange(1, {}, ends), starts, cores) == tasks
+
+
+@pytest.mark.parametrize(
+    ("records", "most_partitions", "tasks"),
+    [
+        (50_000, None, 2),
+        (50_000, 64, 8),
+        (500_000, None, 5),
+        (500_000, 64, 8),
+        (2_000_000, 64, 20),
+        (10**9, None, 500),
+    ],
+)
+def test_tasks_for_many_partitions(records: int, most_partitions: int | None, tasks: int) -> None:
+    assert tasks_for(records, 500, 2, most_partitions) == tasks
 
 
 _TOPIC = uuid.uuid4()
