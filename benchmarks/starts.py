@@ -15,12 +15,18 @@ from contestants import EQUAL, OURS
 from results import Measured
 from turns import turns
 
+from spark_eos.jars.spark_classes import class_archive
 from spark_eos.testing import EmbeddedKafka
 
 _QUERY: Final = str(Path(__file__).parent / "loops" / "query.py")
 _PARTITIONS: Final = 4
 _PATIENCE: Final = 120.0
-_KINDS: Final = {EQUAL: "own", OURS: "eos"}
+_KINDS: Final = {
+    EQUAL: ("own", "plain"),
+    OURS: ("eos", "plain"),
+    f"{EQUAL}, class archive": ("own", "archive"),
+    f"{OURS}, class archive": ("eos", "archive"),
+}
 
 
 def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
@@ -35,9 +41,12 @@ def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
     """
     cold = Measured("cold start to first commit", "ms")
     killed = Measured("SIGKILL of the driver to next commit", "ms")
+    # Made before the first start that counts.
+    class_archive()
     with EmbeddedKafka() as broker:
         for number, name in turns(list(_KINDS), rounds):
-            source, target = f"in-{number}-{_KINDS[name]}", f"out-{number}-{_KINDS[name]}"
+            kind = _KINDS[name]
+            source, target = (f"{way}-{number}-{'-'.join(kind)}" for way in ("in", "out"))
             for topic in (source, target):
                 broker.create_topic(topic, _PARTITIONS)
             with _watched(broker, target) as reader:
@@ -47,7 +56,7 @@ def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
                         producer.produce(source, b"x" * 100, partition=record % _PARTITIONS)
                     producer.flush(30)
                     began = time.monotonic()
-                    query = _start(broker, source, target, directory, _KINDS[name])
+                    query = _start(broker, source, target, directory, *kind)
                     try:
                         _first(reader, query)
                         found = (time.monotonic() - began) * 1000
@@ -62,7 +71,7 @@ def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
 
 
 def _start(
-    broker: EmbeddedKafka, source: str, target: str, directory: Path, kind: str
+    broker: EmbeddedKafka, source: str, target: str, directory: Path, kind: str, classes: str
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [
@@ -73,6 +82,7 @@ def _start(
             source,
             target,
             str(directory / target),
+            classes,
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

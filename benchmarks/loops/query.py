@@ -1,6 +1,7 @@
 """A relay query in a process of its own, as plain Python starts it.
 
-Arguments: ``eos`` or ``own`` (Spark's own sink), servers, source, target and checkpoint.
+Arguments: ``eos`` or ``own`` (Spark's own sink), servers, source, target, checkpoint, and
+``archive`` or ``plain``: whether the JVM takes its classes from an archive.
 """
 
 import sys
@@ -11,8 +12,9 @@ from spark_eos.client.settings import ClientSettings
 
 def main() -> None:
     """Runs the query until it is killed."""
-    kind, servers, source, target, checkpoint = sys.argv[1:]
-    spark = session_builder().master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    kind, servers, source, target, checkpoint, classes = sys.argv[1:]
+    builder = session_builder(class_archive=classes == "archive").master("local[2]")
+    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     if kind == "eos":
         sink = ExactlyOnceSink(
             kafka={"bootstrap.servers": servers},

@@ -21,8 +21,8 @@ MISPLACED: Final = "misplaced"
 
 # A row for each task, of one column: Spark plans and runs eighteen columns, one for each field,
 # in 10 % more time of a small job.
-_SCHEMA: Final = pa.schema([("report", pa.string())])
-REPORT_DDL: Final = "report string"
+REPORT: Final = "report"
+_SCHEMA: Final = pa.schema([(REPORT, pa.string())])
 
 
 @dataclass
@@ -97,7 +97,7 @@ def report_batch(
     dead: DeadLetterTally | None = None,
     dead_over_limit: DeadLetterTally | None = None,
 ) -> pa.RecordBatch:
-    """A task's report as an Arrow batch of `REPORT_DDL`, of one row.
+    """A task's report as an Arrow batch of one row, with the column `REPORT`.
 
     It is JSON: a list with an object for the task, and one for each source partition.
 
@@ -171,7 +171,7 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
     """Adds up the reports of a Spark job's tasks.
 
     Args:
-        reports: The values of `REPORT_DDL`, from all tasks.
+        reports: The values of `REPORT`, from all tasks.
     """
     job = JobOutcome()
     for row in (row for report in reports for row in json.loads(report)):

@@ -10,6 +10,7 @@ COMMANDS = {
     "acls": "spark_eos.cli.acls:acls",
     "adopt": "spark_eos.cli.adopt:adopt",
     "broker": "spark_eos.cli.broker:broker",
+    "class-archive": "spark_eos.cli.class_archive:class_archive",
     "dead-letters": "spark_eos.cli.dead_letters:dead_letters",
     "demo": "spark_eos.cli.demo:demo",
     "jars": "spark_eos.cli.jars:jars",

@@ -1,6 +1,6 @@
 """Writes a batch's rows with Spark jobs, whose tasks write and report."""
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame
@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from spark_eos.batch import plan
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
-from spark_eos.batch.task_report import REPORT_DDL, JobOutcome, job_outcome
+from spark_eos.batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.spark.columns import check_columns, written
 from spark_eos.spark.dead_letter_columns import (
@@ -48,8 +48,7 @@ class BatchJobs:
         self._columns: list[str] | list[Column] = []
         self._is_as_wanted = False
         self._most_partitions: int | None = None
-        # Parsed once, not for every batch.
-        self._report = cast("T.StructType", T.StructType.fromDDL(REPORT_DDL))
+        self._report = T.StructType([T.StructField(REPORT, T.StringType())])
         self._round = 0
         self._repeated = False
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from filelock import FileLock
 
 from spark_eos.jars.cache import cache_directory
+from spark_eos.jars.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 from spark_eos.jars.jar_sets import jar_set
 from spark_eos.jars.java import Java, find_java
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
-from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
 CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
 

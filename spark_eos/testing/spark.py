@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_eos.jars.jar_sets import spark_kafka_jars
-from spark_eos.testing.spark_image import quick_start_options
+from spark_eos.jars.spark_classes import quick_start_options, quoted
 
 _LOOPBACK = "127.0.0.1"
 
@@ -105,9 +105,7 @@ def spark_settings(
     settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
     quick = quick_start_options() if quick_start else []
     for options in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        # Quoted, because Spark splits options at spaces, which paths may contain.
-        ours = " ".join(f'"{option}"' for option in (logging, *quick))
-        settings[options] = _joined(" ", ours, given.get(options))
+        settings[options] = _joined(" ", quoted([logging, *quick]), given.get(options))
     return settings
 
 

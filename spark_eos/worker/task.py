@@ -68,7 +68,7 @@ def write_task(
 
     Returns:
         A function from rows, whose columns `spark_eos.spark.columns` has checked, to one batch of
-        `spark_eos.batch.task_report.REPORT_DDL`. It always reads all rows, since Spark would end a
+        `spark_eos.batch.task_report.REPORT`. It always reads all rows, since Spark would end a
         worker process, and its producer, that returns early.
     """
 

@@ -1,15 +1,21 @@
 """What makes brokers and Spark sessions start sooner must be used, and must never be in the way."""
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark import SparkContext
 
-from spark_eos.jars.cache import cache_directory
+from spark_eos.cli import main
+from spark_eos.jars import spark_classes
+from spark_eos.jars.cache import CACHE_VARIABLE, cache_directory
+from spark_eos.jars.class_archive import ClassArchive
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.testing.class_archive import ClassArchive
 
 
 def _maps_an_archive(pid: int) -> bool:
@@ -22,6 +28,46 @@ def _maps_an_archive(pid: int) -> bool:
 def test_a_session_takes_its_classes_from_an_archive() -> None:
     gateway: Any = SparkContext._gateway
     assert _maps_an_archive(gateway.proc.pid)
+
+
+_SESSION = """
+import os
+from spark_eos import session_builder
+spark = session_builder(class_archive=True).config("spark.ui.enabled", "false").getOrCreate()
+process = getattr(spark.sparkContext._gateway, "proc", None)
+lines = open(f"/proc/{process.pid if process else os.getppid()}/maps").read().splitlines()
+print([line.split()[-1] for line in lines if "classes.jsa" in line])
+"""
+
+
+@pytest.mark.parametrize("how", ["python", "spark-submit"])
+def test_a_driver_takes_its_classes_from_an_archive(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "session.py"
+    script.write_text(_SESSION)
+    options = CliRunner().invoke(main, ["class-archive"]).stdout.strip()
+    submit = [
+        str(Path(sys.executable).with_name("spark-submit")),
+        *("--master", "local[1]", "--driver-java-options", options, str(script)),
+    ]
+    command = [sys.executable, str(script)] if how == "python" else submit
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment, timeout=200
+    )
+    assert str(spark_classes.class_archive().file) in ended.stdout
+
+
+def test_an_archive_that_can_not_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+
+    def fail(_options: list[str]) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(spark_classes, "_exercise", fail)
+    result = CliRunner().invoke(main, ["class-archive"])
+    (failed,) = tmp_path.rglob("*.failed")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"can't be made: no room\nTo try again, remove {failed}.\n" in result.stderr
 
 
 def test_a_broker_takes_its_classes_from_an_archive(embedded_kafka: EmbeddedKafka) -> None:

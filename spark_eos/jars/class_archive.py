@@ -53,6 +53,11 @@ class ClassArchive:
             return []
         return [f"-XX:SharedArchiveFile={self.file}", _QUIET]
 
+    @property
+    def failed(self) -> Path:
+        """The file with the cause if the archive could not be made; it ends further attempts."""
+        return self.file.with_suffix(".failed")
+
     def train(self, exercise: Callable[[list[str]], None]) -> None:
         """Create the archive, unless it exists or an earlier attempt failed.
 
@@ -60,11 +65,10 @@ class ClassArchive:
             exercise: Function that runs the program with the given additional JVM options and
                 ends it regularly. If it raises OSError or RuntimeError, that is logged.
         """
-        failed = self.file.with_suffix(".failed")
-        if self.file.exists() or failed.exists():
+        if self.file.exists() or self.failed.exists():
             return
         with FileLock(self.file.with_suffix(".lock")):
-            if self.file.exists() or failed.exists():
+            if self.file.exists() or self.failed.exists():
                 return
             new = self.file.with_suffix(".new")
             # Half a minute of silence looks like a program that hangs.
@@ -76,4 +80,4 @@ class ClassArchive:
                 new.rename(self.file)
             except (OSError, RuntimeError) as error:
                 _logger.warning("%s will start slowly: no class data archive: %s", self.of, error)
-                failed.write_text(str(error), encoding="utf-8")
+                self.failed.write_text(str(error), encoding="utf-8")
