@@ -166,5 +166,5 @@ def triggers(scale: float) -> list[Triggers]:
         Triggers(Records(100, 4), 100, count(50)),
         Triggers(Records(100, 4), 10_000, count(30)),
         Triggers(Records(100, 4), 100_000, count(8)),
-        Triggers(Records(100, 500), 50_000, count(6)),
+        Triggers(Records(100, 500), 50_000, count(4)),
     ]
