@@ -21,7 +21,7 @@ def class_archive() -> None:
     """  # noqa: D301 - click needs the character itself
     try:
         archive = spark_classes.class_archive()
-    except JavaError as error:
+    except (JavaError, PermissionError) as error:
         raise click.ClickException(str(error)) from error
     if not archive.options:
         raise click.ClickException(

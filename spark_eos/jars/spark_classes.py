@@ -1,5 +1,7 @@
 """The class data archive that lets a Spark driver start sooner: created once, then cached."""
 
+import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -34,9 +36,13 @@ def class_archive() -> ClassArchive:
 
     Raises:
         spark_eos.jars.java.JavaError: There is no usable Java.
+        PermissionError: Others may write to the archive, so the JVM would run what they put there.
     """
     archive = _archive()
     archive.train(_exercise)
+    for path in (archive.file, archive.directory, archive.directory.parent, cache_directory()):
+        if path.exists():
+            _check_owner(path)
     return archive
 
 
@@ -58,6 +64,17 @@ def _archive() -> ClassArchive:
     directory = cache_directory() / "spark" / name
     directory.mkdir(parents=True, exist_ok=True)
     return ClassArchive(directory, "Spark sessions")
+
+
+def _check_owner(path: Path) -> None:
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+        raise PermissionError(
+            f"{path} belongs to user id {found.st_uid} and has mode "
+            f"{stat.S_IMODE(found.st_mode):04o}: a JVM would run the classes that others may put "
+            "there. Set SPARK_EOS_CACHE to a directory of your own, or run chmod o-w if you trust "
+            "its contents"
+        )
 
 
 def _exercise(options: list[str]) -> None:

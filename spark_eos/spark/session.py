@@ -67,6 +67,7 @@ def session_builder(
         spark_eos.jars.java.JavaError: There is no Java 17 or newer.
         spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
         spark_eos.jars.ivy.DownloadError: The jars could not be downloaded.
+        PermissionError: Others may write to the archive of classes.
     """
     builder: SparkSession.Builder = SparkSession.builder
     if _SUBMITTED in os.environ or _REMOTE in os.environ:

@@ -30,6 +30,10 @@ def test_a_session_takes_its_classes_from_an_archive() -> None:
     assert _maps_an_archive(gateway.proc.pid)
 
 
+def _make(options: list[str]) -> None:
+    Path(options[0].partition("=")[2]).write_bytes(b"classes")
+
+
 _SESSION = """
 import os
 from spark_eos import session_builder
@@ -70,6 +74,20 @@ def test_an_archive_that_can_not_be_made(tmp_path: Path, monkeypatch: pytest.Mon
     assert f"can't be made: no room\nTo try again, remove {failed}.\n" in result.stderr
 
 
+def test_an_archive_that_others_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(spark_classes, "_exercise", _make)
+    assert CliRunner().invoke(main, ["class-archive"]).exit_code == 0
+    (archive,) = tmp_path.rglob("classes.jsa")
+    for place in (archive, archive.parent, archive.parent.parent, tmp_path):
+        mode = place.stat().st_mode
+        place.chmod(mode | 0o002)
+        result = CliRunner().invoke(main, ["class-archive"])
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"Error: {place} belongs to user id" in result.stderr
+        place.chmod(mode)
+
+
 def test_a_broker_takes_its_classes_from_an_archive(embedded_kafka: EmbeddedKafka) -> None:
     assert _maps_an_archive(embedded_kafka.pid)
 
@@ -81,7 +99,7 @@ def test_an_archive_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     def exercise(options: list[str]) -> None:
         trained.append(options)
-        Path(options[0].partition("=")[2]).write_bytes(b"classes")
+        _make(options)
 
     archive.train(exercise)
     archive.train(exercise)
