@@ -235,8 +235,8 @@ def _contestants(
     all_of_them: Mapping[str, Callable[[Arena], Trial]], records: Records
 ) -> dict[str, Callable[[Arena], Trial]]:
     """Returns contestants; with many partitions a batch takes seconds, so only the fair pair."""
-    few = records.partitions > _MANY
-    return {n: run for n, run in all_of_them.items() if not few or n in (EQUAL, OURS)}
+    many = records.partitions > _MANY
+    return {n: run for n, run in all_of_them.items() if not many or n in (EQUAL, OURS)}
 
 
 def _trial(

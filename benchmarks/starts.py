@@ -15,8 +15,8 @@ from contestants import EQUAL, OURS
 from results import Measured
 from turns import turns
 
-from spark_eos.jars.spark_classes import class_archive
 from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing.spark_image import driver_options
 
 _QUERY: Final = str(Path(__file__).parent / "loops" / "query.py")
 _PARTITIONS: Final = 4
@@ -42,7 +42,7 @@ def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
     cold = Measured("cold start to first commit", "ms")
     killed = Measured("SIGKILL of the driver to next commit", "ms")
     # Made before the first start that counts.
-    class_archive()
+    driver_options(make=True)
     with EmbeddedKafka() as broker:
         for number, name in turns(list(_KINDS), rounds):
             kind = _KINDS[name]

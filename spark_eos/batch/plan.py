@@ -85,7 +85,7 @@ def task_count(
         (4, 100)
     """
     records = sum(
-        end - batch.starts.get(partition, committed.get(partition, 0))
+        max(0, end - batch.starts.get(partition, committed.get(partition, 0)))
         for partition, end in batch.ends.items()
     )
     return tasks_for(records, len(batch.ends), cores, most_partitions)

@@ -44,7 +44,7 @@ def private_directory(
         raise OSError(f"{path} must be a directory, not a link or a file") from None
     try:
         found = os.fstat(descriptor)
-        _check_owner(str(path), found)
+        check_owner(str(path), found)
         if not readable and stat.S_IMODE(found.st_mode) & 0o077:
             os.fchmod(descriptor, 0o700)
         yield descriptor
@@ -79,7 +79,7 @@ def private_text(name: str, inside: int) -> str | None:
         if found.st_uid == os.geteuid() and found.st_mode & _WRITABLE_BY_OTHERS:
             # Older versions created it like this under a permissive umask: ignore it.
             return None
-        _check_owner(name, found)
+        check_owner(name, found)
         return file.read(_MAX_BYTES).decode(errors="replace")
 
 
@@ -103,8 +103,18 @@ def write_private_text(name: str, text: str, inside: int) -> None:
     os.replace(new, name, src_dir_fd=inside, dst_dir_fd=inside)
 
 
-def _check_owner(name: str, found: os.stat_result) -> None:
-    if found.st_uid != os.geteuid():
+def check_owner(name: str, found: os.stat_result, *, or_root: bool = False) -> None:
+    """Refuses what others than this user may write.
+
+    Args:
+        name: Its name, for the error.
+        found: What `os.stat` says of it.
+        or_root: Whether it may belong to root, too.
+
+    Raises:
+        OSError: It belongs to another user, or is writable by others.
+    """
+    if found.st_uid != os.geteuid() and not (or_root and found.st_uid == 0):
         raise OSError(
             f"{name} belongs to user id {found.st_uid}; it must belong to this user, {os.geteuid()}"
         )

@@ -18,3 +18,19 @@ def cache_directory() -> Path:
     xdg = os.environ.get("XDG_CACHE_HOME")
     base = Path(xdg) if xdg and Path(xdg).is_absolute() else Path.home() / ".cache"
     return base / "spark-eos"
+
+
+def cached(*names: str) -> Path:
+    """Return a directory below the cache directory, created if it does not exist.
+
+    Others may not write to what is created, whatever the umask: programs are run from it.
+
+    Args:
+        names: Names of nested directories.
+    """
+    directory = cache_directory()
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for name in names:
+        directory /= name
+        directory.mkdir(mode=0o755, exist_ok=True)
+    return directory

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from spark_eos.jars import ivy
-from spark_eos.jars.cache import cache_directory
+from spark_eos.jars.cache import cache_directory, cached
 from spark_eos.jars.lockfile import Lock, LockedJar, lock_names, read_lock
 
 _STAMP = "verified.json"
@@ -55,7 +55,7 @@ def locked_jars(lock: Lock) -> list[Path]:
     directory = cache_directory() / "jars" / lock.name
     files = [directory / jar.file_name for jar in lock.jars]
     if not _all_stamped(lock.jars, directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        cached("jars", lock.name)
         with FileLock(directory / ".lock"):
             _complete(lock, directory)
     return files

@@ -1,6 +1,7 @@
 """A Spark session that can read Kafka, and the checks that one can."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -16,9 +17,10 @@ from pyspark.sql import SparkSession
 from spark_eos.errors import ConfigurationError
 from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.jars.java import find_java
-from spark_eos.jars.spark_classes import class_archive as archive_of_classes
-from spark_eos.jars.spark_classes import quoted
 from spark_eos.spark.executor_packages import check_executors
+from spark_eos.testing.spark_image import driver_options
+
+logger = logging.getLogger(__name__)
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _PYTHON: Final = "PYSPARK_PYTHON"
@@ -55,10 +57,10 @@ def session_builder(
 
     Args:
         jars: Further jars, since ``config("spark.jars", ...)`` would replace all of them.
-        class_archive: Whether the driver's JVM takes Spark's classes from an archive (class data
-            sharing), which spares some seconds of each start. It is made at the first time, which
-            takes half a minute and downloads a Kafka broker's jars. It goes by
-            ``spark.driver.extraJavaOptions``, to which ``config`` would not add.
+        class_archive: Whether the driver's JVM takes Spark's classes from the archive that
+            ``spark-eos class-archive`` has made (class data sharing), by
+            ``spark.driver.defaultJavaOptions``: it starts some seconds sooner. Without an archive
+            it starts as ever, with a warning.
 
     Returns:
         A new builder.
@@ -67,7 +69,7 @@ def session_builder(
         spark_eos.jars.java.JavaError: There is no Java 17 or newer.
         spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
         spark_eos.jars.ivy.DownloadError: The jars could not be downloaded.
-        PermissionError: Others may write to the archive of classes.
+        spark_eos.testing.spark_image.ClassArchiveError: Others may write to the archive.
     """
     builder: SparkSession.Builder = SparkSession.builder
     if _SUBMITTED in os.environ or _REMOTE in os.environ:
@@ -78,9 +80,11 @@ def session_builder(
     os.environ.setdefault(_PYTHON, sys.executable)
     builder = builder.config("spark.jars", ",".join(map(str, [*spark_kafka_jars(), *jars])))
     if class_archive:
-        builder = builder.config(
-            "spark.driver.extraJavaOptions", quoted(archive_of_classes().options)
-        )
+        options = driver_options(make=False)
+        if options is None:
+            logger.warning("there is no archive of Spark's classes: run `spark-eos class-archive`")
+        else:
+            builder = builder.config("spark.driver.defaultJavaOptions", options)
     return builder
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from spark_eos.jars.cache import cache_directory
-from spark_eos.jars.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
+from spark_eos.jars.cache import cached
 from spark_eos.jars.jar_sets import jar_set
 from spark_eos.jars.java import Java, find_java
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
+from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
 CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
 
@@ -138,9 +138,7 @@ def broker_image(jar_set_name: str) -> BrokerImage:
     java = find_java()
     jars = jar_set(jar_set_name)
     key = fingerprint(java, jars)
-    directory = cache_directory() / "brokers" / f"{jar_set_name}-{key}"
-    directory.mkdir(parents=True, exist_ok=True)
-    return BrokerImage(java, tuple(jars), directory)
+    return BrokerImage(java, tuple(jars), cached("brokers", f"{jar_set_name}-{key}"))
 
 
 def _log_configuration() -> Path:

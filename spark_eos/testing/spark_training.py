@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from spark_eos.testing.broker import EmbeddedKafka
 from spark_eos.testing.spark import spark_session
+from spark_eos.testing.spark_image import quoted
 
 _END = 240
 
@@ -40,7 +41,7 @@ def _copy(spark: SparkSession, directory: str) -> Callable[[DataFrame, int], Non
 
 def main() -> None:
     """Run batches from Kafka through Python, through files, and to Kafka."""
-    options = " ".join(sys.argv[1:])
+    options = quoted(sys.argv[1:])
     with EmbeddedKafka() as broker, tempfile.TemporaryDirectory() as directory:
         for topic in ("training", "trained"):
             broker.create_topic(topic)

@@ -138,6 +138,20 @@ def test_partitions_and_batches_without_rows(flow: Flow, spark_eos_session: Spar
     assert flow.values() == ["only"]
 
 
+def test_a_batch_with_new_partitions_has_a_task_for_each_core(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(2))
+    run_available(spark_eos_session, flow)
+    flow.broker.add_partitions(flow.source, 8)
+    for partition in range(8):
+        flow.produce([partition], partition=partition)
+    (report,) = run_available(spark_eos_session, flow)
+    assert report.rows_written == 8
+    # One for each task that has rows.
+    assert report.transactions == spark_eos_session.sparkContext.defaultParallelism
+
+
 def test_the_rows_of_one_record_stay_in_one_transaction(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 from pyspark import SparkContext
 
+from spark_eos import session_builder
 from spark_eos.cli import main
-from spark_eos.jars import spark_classes
 from spark_eos.jars.cache import CACHE_VARIABLE, cache_directory
-from spark_eos.jars.class_archive import ClassArchive
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.spark import session
+from spark_eos.testing import EmbeddedKafka, spark_image
+from spark_eos.testing.class_archive import ClassArchive
 
 
 def _maps_an_archive(pid: int) -> bool:
@@ -37,10 +38,13 @@ def _make(options: list[str]) -> None:
 _SESSION = """
 import os
 from spark_eos import session_builder
-spark = session_builder(class_archive=True).config("spark.ui.enabled", "false").getOrCreate()
+builder = session_builder(class_archive=True).config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.extraJavaOptions", "-Dmine=1").getOrCreate()
 process = getattr(spark.sparkContext._gateway, "proc", None)
-lines = open(f"/proc/{process.pid if process else os.getppid()}/maps").read().splitlines()
-print([line.split()[-1] for line in lines if "classes.jsa" in line])
+jvm = f"/proc/{process.pid if process else os.getppid()}"
+lines = open(f"{jvm}/maps").read().splitlines()
+archives = [line.split()[-1] for line in lines if "classes.jsa" in line]
+print("mine" in open(f"{jvm}/cmdline").read(), archives)
 """
 
 
@@ -51,41 +55,99 @@ def test_a_driver_takes_its_classes_from_an_archive(how: str, tmp_path: Path) ->
     options = CliRunner().invoke(main, ["class-archive"]).stdout.strip()
     submit = [
         str(Path(sys.executable).with_name("spark-submit")),
-        *("--master", "local[1]", "--driver-java-options", options, str(script)),
+        *("--master", "local[1]"),
+        *("--conf", f"spark.driver.defaultJavaOptions={options}"),
+        *("--driver-java-options", "-Dmine=1"),
+        str(script),
     ]
     command = [sys.executable, str(script)] if how == "python" else submit
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    others = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")
+    kept = {k: v for k, v in os.environ.items() if k == CACHE_VARIABLE or not k.startswith(others)}
+    environment = {**kept, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     ended = subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment, timeout=200
     )
-    assert str(spark_classes.class_archive().file) in ended.stdout
+    assert str(spark_image._archive().file.resolve()) in ended.stdout
+    # What the user has set stays.
+    assert ended.stdout.startswith("True ")
 
 
-def test_an_archive_that_can_not_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_an_archive_says_how_to_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(session, "spark_kafka_jars", list)
+    with caplog.at_level(logging.WARNING):
+        session_builder(class_archive=True)
+    (said,) = caplog.records
+    assert "run `spark-eos class-archive`" in said.message
+
+
+def test_an_archive_that_can_not_be_made_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Spark splits options at spaces.
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "my cache"))
 
     def fail(_options: list[str]) -> None:
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(spark_classes, "_exercise", fail)
+    monkeypatch.setattr(spark_image, "_exercise", fail)
     result = CliRunner().invoke(main, ["class-archive"])
-    (failed,) = tmp_path.rglob("*.failed")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert f"can't be made: no room\nTo try again, remove {failed}.\n" in result.stderr
-
-
-def test_an_archive_that_others_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(spark_classes, "_exercise", _make)
-    assert CliRunner().invoke(main, ["class-archive"]).exit_code == 0
+    assert result.stderr.endswith("Error: no room\n")
+    monkeypatch.setattr(spark_image, "_exercise", _make)
+    result = CliRunner().invoke(main, ["class-archive"])
     (archive,) = tmp_path.rglob("classes.jsa")
-    for place in (archive, archive.parent, archive.parent.parent, tmp_path):
+    assert result.stdout.startswith(f'"-XX:SharedArchiveFile={archive}" "')
+
+
+def test_an_archive_in_what_is_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    result = CliRunner().invoke(main, ["class-archive"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: ")
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An archive, made where files are writable by others unless a program sees to it."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(spark_image, "_exercise", _make)
+    before = os.umask(0)
+    try:
+        assert CliRunner().invoke(main, ["class-archive"]).exit_code == 0
+    finally:
+        os.umask(before)
+    (archive,) = tmp_path.rglob("classes.jsa")
+    return archive
+
+
+def test_an_archive_that_others_may_write_is_refused(made: Path) -> None:
+    for place in (made, *list(made.parents)[:3]):
         mode = place.stat().st_mode
         place.chmod(mode | 0o002)
         result = CliRunner().invoke(main, ["class-archive"])
         assert (result.exit_code, result.stdout) == (1, "")
-        assert f"Error: {place} belongs to user id" in result.stderr
+        assert f"Error: {place} has mode" in result.stderr
+        with pytest.raises(spark_image.ClassArchiveError, match="others may write"):
+            session_builder(class_archive=True)
         place.chmod(mode)
+
+
+def test_an_archive_of_another_user_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = made.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    result = CliRunner().invoke(main, ["class-archive"])
+    if owner:
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"belongs to user id {owner}" in result.stderr
+    else:
+        # What root has put there, into an image, say, is everybody's.
+        assert result.exit_code == 0
 
 
 def test_a_broker_takes_its_classes_from_an_archive(embedded_kafka: EmbeddedKafka) -> None:

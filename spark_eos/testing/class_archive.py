@@ -1,5 +1,6 @@
 """A class data archive (AppCDS): a JVM maps classes that another JVM has loaded and verified."""
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
@@ -20,7 +21,8 @@ _logger = logging.getLogger(__name__)
 
 def fingerprint(java: Java, jars: Iterable[Path]) -> str:
     """Return a name for the JVM, its flags and the unchanged jars that an archive is valid for."""
-    marks = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
+    # In whole seconds, as images of containers keep them.
+    marks = [f"{jar} {jar.stat().st_size} {int(jar.stat().st_mtime)}" for jar in jars]
     return digest(java.banner, *JVM_FLAGS, *marks)
 
 
@@ -77,7 +79,10 @@ class ClassArchive:
             )
             try:
                 exercise([f"-XX:ArchiveClassesAtExit={new}", _QUIET])
+                # Others may not write there, whatever the umask.
+                new.chmod(0o644)
                 new.rename(self.file)
             except (OSError, RuntimeError) as error:
                 _logger.warning("%s will start slowly: no class data archive: %s", self.of, error)
-                self.failed.write_text(str(error), encoding="utf-8")
+                with contextlib.suppress(OSError):
+                    self.failed.write_text(str(error), encoding="utf-8")

@@ -1,0 +1,114 @@
+"""The class data archive that lets a Spark driver start sooner: created once, then cached."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+
+from spark_eos.host.private_paths import check_owner
+from spark_eos.jars.cache import cache_directory, cached
+from spark_eos.jars.java import find_java
+from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
+
+_PATIENCE = 300
+_TRAINING = "spark_training.py"
+
+
+class ClassArchiveError(RuntimeError):
+    """There is no archive that a driver may use."""
+
+
+def quick_start_options() -> list[str]:
+    """Return JVM options for the quickest start of Spark; the first call may take half a minute.
+
+    The JVM also compiles less, which makes long-running work slower: for tests and trials.
+
+    Raises:
+        spark_eos.jars.java.JavaError: There is no usable Java.
+    """
+    archive = _archive()
+    archive.train(_exercise)
+    return [*JVM_FLAGS, *archive.options]
+
+
+def driver_options(*, make: bool) -> str | None:
+    """Return JVM options with which a driver takes Spark's classes from the archive.
+
+    A Spark that the archive does not fit, of another JVM build or with other jars than the
+    installed pyspark's, starts without it.
+
+    Args:
+        make: Whether to make the archive if it does not exist, which takes half a minute.
+
+    Returns:
+        The options as Spark's settings want them; None if there is no archive, and ``make`` is
+        False.
+
+    Raises:
+        spark_eos.jars.java.JavaError: There is no usable Java.
+        ClassArchiveError: The archive can't be made; or others may write to it, so the JVM would
+            run what they put there.
+    """
+    try:
+        archive = _archive()
+        _check_owners(archive)
+        if make and not archive.options:
+            archive.failed.unlink(missing_ok=True)
+            archive.train(_exercise)
+            if not archive.options:
+                raise ClassArchiveError(archive.failed.read_text(encoding="utf-8"))
+            _check_owners(archive)
+    except OSError as error:
+        raise ClassArchiveError(str(error)) from error
+    return quoted(archive.options) if archive.options else None
+
+
+def quoted(options: Iterable[str]) -> str:
+    """Join JVM options for Spark, which splits them at spaces outside of quotes.
+
+    Example:
+        >>> quoted(["-Xmx1g", "-XX:SharedArchiveFile=/my cache/classes.jsa"])
+        '"-Xmx1g" "-XX:SharedArchiveFile=/my cache/classes.jsa"'
+    """
+    escaped = (option.replace("\\", "\\\\").replace('"', '\\"') for option in options)
+    return " ".join(f'"{option}"' for option in escaped)
+
+
+def _archive() -> ClassArchive:
+    jars = sorted(Path(str(resources.files("pyspark"))).glob("jars/*.jar"))
+    # What was trained is part of the name, so that a better training is not passed over.
+    training = resources.files(__package__).joinpath(_TRAINING).read_text(encoding="utf-8")
+    name = digest(fingerprint(find_java(), jars), training)
+    return ClassArchive(cached("spark", name), "Spark sessions")
+
+
+def _check_owners(archive: ClassArchive) -> None:
+    cache = cache_directory()
+    # The broker that Spark's classes are loaded with takes its own from an archive, too.
+    brokers = [cache / "brokers", *cache.glob("brokers/*"), *cache.glob("brokers/*/*.jsa")]
+    for path in (cache, cache / "spark", archive.directory, archive.file, *brokers):
+        if path.exists():
+            check_owner(str(path), path.stat(), or_root=True)
+
+
+def _exercise(options: list[str]) -> None:
+    command = [sys.executable, "-m", "spark_eos.testing.spark_training", *JVM_FLAGS, *options]
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(str(error)) from error
+    if ended.returncode:
+        raise RuntimeError((ended.stdout + ended.stderr).strip()[-2_000:])
+    if not Path(options[0].partition("=")[2]).exists():
+        raise RuntimeError(
+            "the JVM has written none, which it does if a directory on its class path is not "
+            "empty: unset SPARK_CONF_DIR, HADOOP_CONF_DIR and YARN_CONF_DIR"
+        )
