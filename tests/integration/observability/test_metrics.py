@@ -128,5 +128,5 @@ def test_a_query_is_seen_until_it_hangs(
             lambda: (_value(fresh, "last_seen_timestamp_seconds", **group) or 0.0) > before,
             lambda: "Spark's idle events",
         )
-        assert metrics.port is not None
+        until(lambda: metrics.port is not None, lambda: "the metrics to be served")
         assert _value(fresh, "batches_total", **group) is None
