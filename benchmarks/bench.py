@@ -120,7 +120,7 @@ class Bench:
             source = stage.topic()
             fill(stage.broker, source, whole, records)
             outside = self._outsiders(stage, ending) if scenario.outsiders else {}
-            inside = _contestants(BATCHES, records) | self._bounds_of(records)
+            inside = self._contestants(BATCHES, records)
             for number, name in turns([*inside, *outside], self._rounds):
                 if name in inside:
                     found = _trial(
@@ -145,7 +145,7 @@ class Bench:
                         "workers, CPU s/M rows": copied.cpu_seconds / copied.rows * 1e6,
                         "workers, peak MiB": copied.peak_mib,
                     }
-                _note(measured, name, rate, counts=number > 0)
+                note(measured, name, rate, counts=number > 0)
                 measured.details[name] = details
         return measured
 
@@ -163,15 +163,19 @@ class Bench:
             )
         return found
 
-    def _bounds_of(self, records: Records) -> dict[str, Callable[[Arena], Trial]]:
-        # With many partitions Arrow has a task for each, and Spark spends tens of ms after each.
-        return self._bounds if records.partitions <= _MANY else {}
+    def _contestants(
+        self, usual: Mapping[str, Callable[[Arena], Trial]], records: Records
+    ) -> dict[str, Callable[[Arena], Trial]]:
+        if records.partitions <= _MANY:
+            return {**usual, **self._bounds}
+        # A batch takes seconds, so only the fair pair.
+        return {name: usual[name] for name in (EQUAL, OURS)}
 
     def triggers(self, scenario: Triggers) -> Measured:
         """Measures the milliseconds of a trigger."""
         measured = Measured(scenario.name, "ms per trigger")
         records = scenario.records
-        contestants = _contestants(SMALL_BATCHES, records) | self._bounds_of(records)
+        contestants = self._contestants(SMALL_BATCHES, records)
         with self._stage(records) as stage:
             source = stage.topic()
             # Spark may begin one more batch before the query is stopped.
@@ -191,7 +195,7 @@ class Bench:
                     continue
                 trial, _usage_of_it = found
                 warm = trial.trigger_ms[scenario.warm :]
-                _note(measured, name, statistics.median(warm), counts=number > 0)
+                note(measured, name, statistics.median(warm), counts=number > 0)
                 measured.details[name] = _steps(trial, scenario.warm)
         return measured
 
@@ -205,7 +209,7 @@ class Bench:
                 writer = _QUERIES[name](arena)
                 writer = writer.option("checkpointLocation", arena.checkpoint)
                 found = latencies(arena, writer.start, records.partitions, scenario)
-                _note(measured, name, statistics.median(found), counts=number > 0)
+                note(measured, name, statistics.median(found), counts=number > 0)
                 measured.details[name] = {
                     f"p{share * 100:g} ms": percentile(found, share) for share in (0.99, 0.999)
                 }
@@ -226,17 +230,9 @@ class Bench:
                 warm = [r.milliseconds for r in trial.reports[scenario.warm :]]
                 own = statistics.median(ms["total"] - ms["job"] for ms in warm)
                 name = f"{partitions} partitions, {members} member{'s' * (members > 1)}"
-                _note(measured, name, own, counts=number > 0)
+                note(measured, name, own, counts=number > 0)
                 measured.details[name] = _steps(trial, scenario.warm)
         return measured
-
-
-def _contestants(
-    all_of_them: Mapping[str, Callable[[Arena], Trial]], records: Records
-) -> dict[str, Callable[[Arena], Trial]]:
-    """Returns contestants; with many partitions a batch takes seconds, so only the fair pair."""
-    many = records.partitions > _MANY
-    return {n: run for n, run in all_of_them.items() if not many or n in (EQUAL, OURS)}
 
 
 def _trial(
@@ -274,7 +270,8 @@ def _trial(
         return None
 
 
-def _note(measured: Measured, name: str, figure: float, *, counts: bool) -> None:
+def note(measured: Measured, name: str, figure: float, *, counts: bool) -> None:
+    """Adds a figure, if it counts, and prints it."""
     if counts:
         measured.add(name, figure)
     warming = "" if counts else " (does not count)"

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
+from bench import note
 from confluent_kafka import Consumer, Producer, TopicPartition
 from contestants import EQUAL, OURS
 from results import Measured
@@ -65,8 +66,7 @@ def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
                         os.killpg(query.pid, signal.SIGKILL)
                         query.wait()
                     _drain(reader)
-                    if number:
-                        measured.add(name, found)
+                    note(measured, name, found, counts=number > 0)
     return cold, killed
 
 

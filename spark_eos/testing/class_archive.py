@@ -55,34 +55,49 @@ class ClassArchive:
             return []
         return [f"-XX:SharedArchiveFile={self.file}", _QUIET]
 
-    @property
-    def failed(self) -> Path:
-        """The file with the cause if the archive could not be made; it ends further attempts."""
-        return self.file.with_suffix(".failed")
-
     def train(self, exercise: Callable[[list[str]], None]) -> None:
         """Create the archive, unless it exists or an earlier attempt failed.
 
         Args:
-            exercise: Function that runs the program with the given additional JVM options and
-                ends it regularly. If it raises OSError or RuntimeError, that is logged.
+            exercise: As in `make`. If it raises OSError or RuntimeError, that is logged.
         """
-        if self.file.exists() or self.failed.exists():
+        failed = self.file.with_suffix(".failed")
+        if self.file.exists() or failed.exists():
             return
-        with FileLock(self.file.with_suffix(".lock")):
-            if self.file.exists() or self.failed.exists():
+        with self._lock():
+            if self.file.exists() or failed.exists():
                 return
-            new = self.file.with_suffix(".new")
-            # Half a minute of silence looks like a program that hangs.
-            Console(stderr=True, highlight=False, soft_wrap=True).print(
-                f"{self.of} are prepared for quick starts, once on this machine: half a minute ..."
-            )
             try:
-                exercise([f"-XX:ArchiveClassesAtExit={new}", _QUIET])
-                # Others may not write there, whatever the umask.
-                new.chmod(0o644)
-                new.rename(self.file)
+                self._make(exercise)
             except (OSError, RuntimeError) as error:
                 _logger.warning("%s will start slowly: no class data archive: %s", self.of, error)
                 with contextlib.suppress(OSError):
-                    self.failed.write_text(str(error), encoding="utf-8")
+                    failed.write_text(str(error), encoding="utf-8")
+
+    def make(self, exercise: Callable[[list[str]], None]) -> None:
+        """Create the archive, unless it exists.
+
+        Args:
+            exercise: Function that runs the program with the given additional JVM options and
+                ends it regularly.
+
+        Raises:
+            OSError: The archive can't be written; what ``exercise`` raises is raised, too.
+        """
+        with self._lock():
+            if not self.file.exists():
+                self._make(exercise)
+
+    def _make(self, exercise: Callable[[list[str]], None]) -> None:
+        new = self.file.with_suffix(".new")
+        # Half a minute of silence looks like a program that hangs.
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"{self.of} are prepared for quick starts, once on this machine: half a minute ..."
+        )
+        exercise([f"-XX:ArchiveClassesAtExit={new}", _QUIET])
+        # Others may not write there, whatever the umask.
+        new.chmod(0o644)
+        new.rename(self.file)
+
+    def _lock(self) -> FileLock:
+        return FileLock(self.file.with_suffix(".lock"))

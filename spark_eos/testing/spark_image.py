@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_eos.host.private_paths import check_owner
 from spark_eos.jars.cache import cache_directory, cached
-from spark_eos.jars.java import find_java
+from spark_eos.jars.java import JavaError, find_java
 from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
 _PATIENCE = 300
@@ -27,7 +27,7 @@ def quick_start_options() -> list[str]:
     Raises:
         spark_eos.jars.java.JavaError: There is no usable Java.
     """
-    archive = _archive()
+    archive = _archive(create=True)
     archive.train(_exercise)
     return [*JVM_FLAGS, *archive.options]
 
@@ -51,15 +51,14 @@ def driver_options(*, make: bool) -> str | None:
             run what they put there.
     """
     try:
-        archive = _archive()
+        archive = _archive(create=make)
         _check_owners(archive)
         if make and not archive.options:
-            archive.failed.unlink(missing_ok=True)
-            archive.train(_exercise)
-            if not archive.options:
-                raise ClassArchiveError(archive.failed.read_text(encoding="utf-8"))
+            archive.make(_exercise)
             _check_owners(archive)
-    except OSError as error:
+    except JavaError:
+        raise
+    except (OSError, RuntimeError) as error:
         raise ClassArchiveError(str(error)) from error
     return quoted(archive.options) if archive.options else None
 
@@ -75,12 +74,13 @@ def quoted(options: Iterable[str]) -> str:
     return " ".join(f'"{option}"' for option in escaped)
 
 
-def _archive() -> ClassArchive:
+def _archive(*, create: bool) -> ClassArchive:
     jars = sorted(Path(str(resources.files("pyspark"))).glob("jars/*.jar"))
     # What was trained is part of the name, so that a better training is not passed over.
     training = resources.files(__package__).joinpath(_TRAINING).read_text(encoding="utf-8")
     name = digest(fingerprint(find_java(), jars), training)
-    return ClassArchive(cached("spark", name), "Spark sessions")
+    directory = cached("spark", name) if create else cache_directory() / "spark" / name
+    return ClassArchive(directory, "Spark sessions")
 
 
 def _check_owners(archive: ClassArchive) -> None:

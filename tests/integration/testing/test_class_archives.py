@@ -17,6 +17,7 @@ from spark_eos.jars.cache import CACHE_VARIABLE, cache_directory
 from spark_eos.spark import session
 from spark_eos.testing import EmbeddedKafka, spark_image
 from spark_eos.testing.class_archive import ClassArchive
+from support.intruding import NOBODY, needs_root
 
 
 def _maps_an_archive(pid: int) -> bool:
@@ -67,7 +68,7 @@ def test_a_driver_takes_its_classes_from_an_archive(how: str, tmp_path: Path) ->
     ended = subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment, timeout=200
     )
-    assert str(spark_image._archive().file.resolve()) in ended.stdout
+    assert str(spark_image._archive(create=False).file.resolve()) in ended.stdout
     # What the user has set stays.
     assert ended.stdout.startswith("True ")
 
@@ -81,6 +82,8 @@ def test_a_driver_without_an_archive_says_how_to_make_it(
         session_builder(class_archive=True)
     (said,) = caplog.records
     assert "run `spark-eos class-archive`" in said.message
+    # A cache that was prepared may be read-only.
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_archive_that_can_not_be_made_is_tried_again(
@@ -96,6 +99,7 @@ def test_an_archive_that_can_not_be_made_is_tried_again(
     result = CliRunner().invoke(main, ["class-archive"])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.endswith("Error: no room\n")
+    assert result.stderr.count("no room") == 1
     monkeypatch.setattr(spark_image, "_exercise", _make)
     result = CliRunner().invoke(main, ["class-archive"])
     (archive,) = tmp_path.rglob("classes.jsa")
@@ -138,16 +142,22 @@ def test_an_archive_that_others_may_write_is_refused(made: Path) -> None:
         place.chmod(mode)
 
 
-def test_an_archive_of_another_user_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = made.stat().st_uid
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+@needs_root
+def test_an_archive_of_another_user_is_refused(made: Path) -> None:
+    os.chown(made, NOBODY, NOBODY)
     result = CliRunner().invoke(main, ["class-archive"])
-    if owner:
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert f"belongs to user id {owner}" in result.stderr
-    else:
-        # What root has put there, into an image, say, is everybody's.
-        assert result.exit_code == 0
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"Error: {made} belongs to user id {NOBODY}" in result.stderr
+
+
+@needs_root
+def test_an_archive_that_root_has_made_is_everybodys(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As images of containers have it.
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    result = CliRunner().invoke(main, ["class-archive"])
+    assert result.stdout.startswith(f'"-XX:SharedArchiveFile={made}" "')
 
 
 def test_a_broker_takes_its_classes_from_an_archive(embedded_kafka: EmbeddedKafka) -> None:
