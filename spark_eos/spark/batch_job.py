@@ -1,6 +1,7 @@
 """Writes a batch's rows with Spark jobs, whose tasks write and report."""
 
-from typing import Any, Final
+import functools
+from typing import Final
 
 from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame
@@ -18,11 +19,12 @@ from spark_eos.spark.dead_letter_columns import (
     direct_columns,
 )
 from spark_eos.spark.failed_job import as_configuration_error, as_write_error
+from spark_eos.spark.flat_source import topic_and_partition, topic_of
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.spark.staged_copies import StagedCopies
-from spark_eos.worker.arrow_columns import BUCKET
+from spark_eos.worker.arrow_columns import BUCKET, writable_batches
 from spark_eos.worker.dead_letters import ERROR
-from spark_eos.worker.task import write_task
+from spark_eos.worker.task import Arrange, write_task
 
 _FEW_ROWS: Final = 1_000
 # The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity).
@@ -44,6 +46,7 @@ class BatchJobs:
         self._runtime = runtime
         self._default_topic = default_topic
         self._dead_letters = dead_letters
+        self._arrange: Arrange = writable_batches
         self._schema = T.StructType()
         self._columns: list[str] | list[Column] = []
         self._is_as_wanted = False
@@ -56,6 +59,7 @@ class BatchJobs:
         check_columns(schema, self._default_topic)
         self._schema, self._columns = schema, written(schema)
         self._is_as_wanted = written(schema) == schema.names
+        self._arrange = functools.partial(writable_batches, topic=topic_of(schema))
         check_error_column(schema, dead_letters=self._dead_letters)
         if self._dead_letters and (ERROR in schema.names or carries_record(schema)):
             self._columns = direct_columns(schema)
@@ -155,9 +159,16 @@ class BatchJobs:
     ) -> DataFrame:
         if only is not None:
             # One task each: what was too much for one task may be too much again.
-            rows = self._uncopied(rows.where(_is_one_of(only)))
-        task = write_task(settings, batch_plan, discard_producer=only is not None)
+            rows = self._uncopied(rows.where(self._is_one_of(rows.schema, only)))
+        task = write_task(
+            settings, batch_plan, discard_producer=only is not None, arrange=self._arrange
+        )
         return rows.mapInArrow(task, self._report)
+
+    def _is_one_of(self, schema: T.StructType, partitions: Partitions) -> Column:
+        chosen = [f"{topic}/{index}" for topic, index in partitions]
+        topic, partition = topic_and_partition(schema)
+        return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
 
     def _uncopied(self, rows: DataFrame) -> DataFrame:
         """Rows in one task, if Spark has repeated tasks of a further round.
@@ -199,11 +210,3 @@ def _most_partitions(spark_version: str) -> int | None:
     """
     major, minor = spark_version.split(".")[:2]
     return _CACHED_CONSUMERS if (int(major), int(minor)) < (4, 2) else None
-
-
-def _is_one_of(partitions: Partitions) -> Any:
-    chosen = [f"{topic}/{index}" for topic, index in partitions]
-    # Not "source.topic", which names another column if the frame has the alias "source".
-    source = F.col("source")
-    name = F.concat_ws("/", source["topic"], source["partition"].cast("string"))
-    return name.isin(chosen)

@@ -33,6 +33,7 @@ from spark_eos.spark.columns import check_columns
 from spark_eos.spark.connect import ConnectRuntime
 from spark_eos.spark.dead_letter_columns import check_error_column
 from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
+from spark_eos.spark.flat_source import flat_source
 from spark_eos.spark.sink_run import RunLimits, SinkRun, StagingPlace, runtime_of
 from spark_eos.spark.source import (
     named_topics,
@@ -40,6 +41,7 @@ from spark_eos.spark.source import (
     source_partitions,
     source_settings,
 )
+from spark_eos.spark.stream_sources import sources_of, topics_of
 from spark_eos.spark.stream_writer import StreamWriters
 from spark_eos.spark.target_column import check_targets
 
@@ -387,7 +389,12 @@ class ExactlyOnceSink:
             files=functools.partial(HadoopFiles, self._spark, self._checkpoint_location),
             wanted=self._asynchronous_progress,
         )
-        writer = self._writers.writer(frame, self, self._note_relation, check, started, tracked)
+        flat = None
+        if self._delivery != STAGED and settings.dead_letters is None:
+            flat = flat_source(frame.schema, topics_of(sources_of(frame)))
+        writer = self._writers.writer(
+            frame, self, self._note_relation, check, started, tracked, flat
+        )
         return writer.option("checkpointLocation", self._checkpoint_location)
 
     def _note_relation(self, relation: str) -> None:

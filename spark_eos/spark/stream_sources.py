@@ -178,6 +178,18 @@ def _check_records(options: Mapping[str, str]) -> None:
         )
 
 
+def topics_of(sources: Sequence[StreamSource]) -> set[str] | None:
+    """The topics that sources read; None if a pattern chooses them.
+
+    Example:
+        >>> topics_of([StreamSource("kafka", {"subscribe": "orders"})])
+        {'orders'}
+    """
+    if any("subscribepattern" in source.options for source in sources):
+        return None
+    return {topic for source in sources for topic in _partitions(source.options)}
+
+
 def _shared(one: StreamSource, other: StreamSource) -> str:
     """What two sources both read, or may both read; "" if they share nothing."""
     if "subscribepattern" in one.options or "subscribepattern" in other.options:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.spark.asynchronous import ProgressTracking
 from spark_eos.spark.connect import is_connect
+from spark_eos.spark.flat_source import FlatSource
 from spark_eos.spark.interrupting import stopping_on_interrupt
 from spark_eos.spark.narrow_plan import remote_relations
 
@@ -35,6 +36,7 @@ class StreamWriters:
         check: Callable[[], None],
         started: Callable[[StreamingQuery], None],
         tracked: Callable[[DataStreamWriter], ProgressTracking],
+        flat: FlatSource | None = None,
     ) -> DataStreamWriter:
         """A writer whose foreachBatch function is the sink, and whose ``start`` is guarded.
 
@@ -45,12 +47,14 @@ class StreamWriters:
             check: Called at the start if no function of the user's own makes the rows to write.
             started: Called with the query once it has started.
             tracked: Decides on classic Spark how it tracks the progress of a writer's query.
+            flat: How to spread the stream's ``source``; None if it stays as it is.
         """
-        writer, on_connect = frame.writeStream, is_connect(frame)
+        on_connect = is_connect(frame)
+        writer = (frame if flat is None else flat.flattened(frame)).writeStream
         if on_connect:
             _note_relations(writer, note_relation)
         writer = writer.foreachBatch(sink)
-        own = _own_functions(writer)
+        own = _own_functions(writer, flat)
         tracking = None if on_connect else tracked(writer)
 
         def prepare() -> None:
@@ -107,7 +111,18 @@ class _RelationNoting:
         self._function(frame, batch_id)
 
 
-def _own_functions(writer: DataStreamWriter) -> list[BatchFunction]:
+class _Restoring:
+    """A function for foreachBatch that is given the query's columns, with ``source`` as it was."""
+
+    def __init__(self, flat: FlatSource, function: BatchFunction) -> None:
+        self._flat = flat
+        self._function = function
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self._function(self._flat.restored(frame), batch_id)
+
+
+def _own_functions(writer: DataStreamWriter, flat: FlatSource | None) -> list[BatchFunction]:
     """Collects what the user gives the writer's foreachBatch from now on."""
     choose = writer.foreachBatch
     own: list[BatchFunction] = []
@@ -115,7 +130,7 @@ def _own_functions(writer: DataStreamWriter) -> list[BatchFunction]:
     @functools.wraps(choose)
     def choose_own(function: BatchFunction) -> DataStreamWriter:
         own.append(function)
-        return choose(function)
+        return choose(function if flat is None else _Restoring(flat, function))
 
     vars(writer)["foreachBatch"] = choose_own
     return own

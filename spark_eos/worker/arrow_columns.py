@@ -9,6 +9,8 @@ from spark_eos.worker.dead_letters import ERROR, RECORD
 from spark_eos.worker.records import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
 
 _SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURCE_OFFSET}
+FLAT_SOURCE = {name: f"__source_{name}" for name in _SOURCE}
+"""The columns that hold the fields of ``source`` if it is spread over several."""
 _AS_THEY_ARE = ("topic", "partition", "headers", ERROR, RECORD)
 BUCKET = "bucket"
 """The column with the number of a staged row's file."""
@@ -16,18 +18,29 @@ ROW = "row"
 """The column with a staged row's number in its file."""
 
 
-def writable_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def writable_batches(
+    batches: Iterator[pa.RecordBatch], *, topic: str | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yields Arrow batches with the columns that tasks need.
 
     Args:
         batches: Arrow batches whose schema `spark_eos.spark.columns.check_columns` has accepted.
+        topic: The topic of all rows, if their ``source`` is spread over `FLAT_SOURCE` without it.
     """
     for batch in batches:
-        source = batch.column("source")
-        # Flattened fields are null where the struct is null; the struct's plain fields may not be.
-        fields = dict(zip((f.name for f in source.type), source.flatten(), strict=True))
+        fields = _source_fields(batch, topic)
         columns = {flat: fields[name] for name, flat in _SOURCE.items()}
         yield pa.RecordBatch.from_pydict({**columns, **_payload(batch)})
+
+
+def _source_fields(batch: pa.RecordBatch, topic: str | None) -> dict[str, pa.Array]:
+    names = batch.schema.names
+    if "source" in names:
+        source = batch.column("source")
+        # Flattened fields are null where the struct is null; the struct's plain fields may not be.
+        return dict(zip((f.name for f in source.type), source.flatten(), strict=True))
+    fields = {name: batch.column(flat) for name, flat in FLAT_SOURCE.items() if flat in names}
+    return fields if topic is None else {**fields, "topic": pa.repeat(topic, batch.num_rows)}
 
 
 def staged_batches(

@@ -119,7 +119,10 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
         return
     topics, partitions = batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION)
     if topics.null_count or partitions.null_count or batch.column(SOURCE_OFFSET).null_count:
-        raise RowError("a row has no source: keep the `source` column of sink.read as it is")
+        raise RowError(
+            "a row has no source, or that of a topic which the query does not read: keep the "
+            "`source` column of sink.read as it is"
+        )
     changes = pc.indices_nonzero(
         pc.or_(pc.not_equal(topics[1:], topics[:-1]), pc.not_equal(partitions[1:], partitions[:-1]))
     ).to_pylist()

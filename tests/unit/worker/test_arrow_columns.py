@@ -42,6 +42,23 @@ def test_what_is_written_and_nothing_else() -> None:
     }
 
 
+@pytest.mark.parametrize("topic", ["t", None])
+def test_a_source_that_is_spread_over_columns(topic: str | None) -> None:
+    """Its topic is a column if there are several."""
+    columns = {"__source_partition": pa.array([1, None], pa.int32())}
+    columns["__source_offset"] = pa.array([7, 8])
+    if topic is None:
+        columns["__source_topic"] = pa.array(["t", "t"])
+    batch = pa.RecordBatch.from_pydict({**columns, "value": pa.array([b"v", None])})
+    (found,) = writable_batches(iter([batch]), topic=topic)
+    assert found.to_pydict() == {
+        "source_topic": ["t", "t"],
+        "source_partition": [1, None],
+        "source_offset": [7, 8],
+        "value": [b"v", None],
+    }
+
+
 @pytest.mark.parametrize("kind", [pa.string, pa.large_string, pa.binary, pa.large_binary])
 def test_values_become_bytes(kind: Callable[[], pa.DataType]) -> None:
     found = _writable(_batch(pa.array(["a", None, ""], kind())))

@@ -1,0 +1,133 @@
+"""``source`` goes to tasks as columns of its own, and users see the struct that they have read."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.spark import batch_job
+from spark_eos.testing import process_available
+from support.actors import leave
+from support.flow import Flow
+from support.queries import relay, run_available, until
+
+_FLAT = ["__source_partition", "__source_offset"]
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Columns of each batch that reaches a sink."""
+    found: list[list[str]] = []
+    run = batch_job.BatchJobs.run
+
+    def noting(self: batch_job.BatchJobs, frame: DataFrame, *others: object) -> object:
+        found.append(frame.columns)
+        return run(self, frame, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(batch_job.BatchJobs, "run", noting)
+    return found
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_tasks_get_the_topic_only_if_there_are_several(
+    new_flow: Callable[..., Flow],
+    spark_eos_session: SparkSession,
+    arrived: list[list[str]],
+    others: int,
+) -> None:
+    flow, *second = (new_flow() for _ in range(1 + others))
+    for each in (flow, *second):
+        each.produce(range(2))
+    topics = ",".join(each.source for each in (flow, *second))
+    run_available(spark_eos_session, flow, read={"subscribe": topics})
+    assert sorted(flow.values()) == sorted(["0", "1"] * (1 + others))
+    assert flow.committed() == {0: 1, 1: 1}
+    topic = ["__source_topic"] * others
+    assert [sorted(columns) for columns in arrived] == [sorted(["key", "value", *_FLAT, *topic])]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_further_round_writes_the_rows_of_the_partitions_that_are_left(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession, tmp_path: Path, others: int
+) -> None:
+    flow, *second = (new_flow() for _ in range(1 + others))
+    for each in (flow, *second):
+        each.produce(range(4))
+    reached, go = tmp_path / "reached", tmp_path / "go"
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            reached.touch()
+            until(go.exists, lambda: "the member's removal")
+            yield batch
+
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
+    topics = ",".join(each.source for each in (flow, *second))
+    frame = relay(sink.read(spark_eos_session, subscribe=topics))
+    writer = sink.write(frame.mapInArrow(hold, frame.schema))
+    query = writer.trigger(availableNow=True).start()
+    until(reached.exists, lambda: "the first round")
+    with flow.wire() as wire:
+        (member,) = flow.members()
+        leave(wire, flow.group_id, member.member_id, "spark-eos-0")
+    go.touch()
+    query.awaitTermination()
+    sink.close()
+    assert [(r.rounds, r.rows_written) for r in reports] == [(2, 4 * (1 + others))]
+    assert sorted(flow.values()) == sorted(["0", "1", "2", "3"] * (1 + others))
+
+
+def test_a_function_of_the_users_own_sees_the_columns_of_the_query(
+    flow: Flow, spark_eos_session: SparkSession, arrived: list[list[str]]
+) -> None:
+    flow.produce(range(6))
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribe=flow.source)
+    frame = frame.select("key", F.lit(1).alias("a.`number`"), "source", "value")
+    seen: list[object] = []
+
+    def batch(rows: DataFrame, batch_id: int) -> None:
+        kinds = {f.schema["source"].dataType.simpleString() for f in (rows, frame)}
+        seen.append((rows.columns, len(kinds)))
+        seen.append(sorted(tuple(row.source) for row in rows.collect()))
+        sink(rows.where("source.offset < 2"), batch_id)
+
+    process_available(sink.write(frame).foreachBatch(batch), timeout=120)
+    assert seen == [
+        (frame.columns, 1),
+        [(flow.source, partition, offset) for partition in range(2) for offset in range(3)],
+    ]
+    assert sorted(flow.values()) == ["0", "1", "2", "3"]
+    assert flow.committed() == {0: 3, 1: 3}
+    assert arrived == [frame.columns]
+
+
+def test_rows_that_say_they_are_of_another_topic_are_refused(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(4))
+
+    def elsewhere(frame: DataFrame) -> DataFrame:
+        return relay(frame).withColumn(
+            "source", F.struct(F.lit("t").alias("topic"), "source.partition", "source.offset")
+        )
+
+    with pytest.raises(StreamingQueryException, match="a row has no source"):
+        run_available(spark_eos_session, flow, elsewhere)
+    assert (flow.values(), flow.committed()) == ([], {0: 0, 1: 0})
+
+
+def test_a_query_with_such_a_column_of_its_own_keeps_the_struct(
+    flow: Flow, spark_eos_session: SparkSession, arrived: list[list[str]]
+) -> None:
+    flow.produce(range(4))
+    columns = ["source", "value", "value AS __SOURCE_offset"]
+    run_available(spark_eos_session, flow, lambda frame: frame.selectExpr(*columns))
+    assert sorted(map(int, flow.values())) == list(range(4))
+    assert arrived == [["source", "value", "__SOURCE_offset"]]
