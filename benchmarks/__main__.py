@@ -76,7 +76,7 @@ def main(
         # are raised here.
         spark.sparkContext.setLogLevel("OFF")
         bench = Bench(spark, Path(checkpoints), rounds, quix, bounds=bounds)
-        latency = Latency(1_000, 15 * scale)
+        latency = Latency(1_000, 10 * scale)
         scenarios: list[tuple[str, Callable[[], Iterable[Measured]]]] = [
             *((s.name, partial(_one, bench.throughput, s)) for s in throughputs(scale)),
             *((s.name, partial(_one, bench.triggers, s)) for s in triggers(scale)),

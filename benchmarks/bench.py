@@ -45,7 +45,6 @@ _LOOP: Final = "transactional loop"
 _QUIX: Final = "Quix Streams, exactly-once"
 # Quix Streams gets this fraction of the rows: all of them would take minutes, at the same rate.
 _SLOW: Final = 10
-_MANY: Final = 64
 _console = Console(stderr=True, highlight=False)
 
 
@@ -120,7 +119,7 @@ class Bench:
             source = stage.topic()
             fill(stage.broker, source, whole, records)
             outside = self._outsiders(stage, ending) if scenario.outsiders else {}
-            inside = self._contestants(BATCHES, records)
+            inside = self._contestants(BATCHES, pair_only=scenario.pair_only)
             for number, name in turns([*inside, *outside], self._rounds):
                 if name in inside:
                     found = _trial(
@@ -164,18 +163,17 @@ class Bench:
         return found
 
     def _contestants(
-        self, usual: Mapping[str, Callable[[Arena], Trial]], records: Records
+        self, usual: Mapping[str, Callable[[Arena], Trial]], *, pair_only: bool
     ) -> dict[str, Callable[[Arena], Trial]]:
-        if records.partitions <= _MANY:
-            return {**usual, **self._bounds}
-        # A batch takes seconds, so only the fair pair.
-        return {name: usual[name] for name in (EQUAL, OURS)}
+        if pair_only:
+            return {name: usual[name] for name in (EQUAL, OURS)}
+        return {**usual, **self._bounds}
 
     def triggers(self, scenario: Triggers) -> Measured:
         """Measures the milliseconds of a trigger."""
         measured = Measured(scenario.name, "ms per trigger")
         records = scenario.records
-        contestants = self._contestants(SMALL_BATCHES, records)
+        contestants = self._contestants(SMALL_BATCHES, pair_only=scenario.pair_only)
         with self._stage(records) as stage:
             source = stage.topic()
             # Spark may begin one more batch before the query is stopped.
