@@ -1,11 +1,14 @@
 """CPU time and peak memory of the processes involved, by role."""
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import psutil
 from peak import peak_mib
+
+_SECONDS = 0.25
 
 
 @dataclass
@@ -35,35 +38,51 @@ def parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
                 yield "workers", process
 
 
-def usage(broker: int) -> Usage:
-    """Returns the resources used so far.
+@dataclass(frozen=True)
+class _Found:
+    role: str
+    cpu_seconds: float
+    peak_mib: float
 
-    Args:
-        broker: Process id of the broker.
-    """
-    found = Usage()
-    for part, process in parts(broker):
+
+def _found(broker: int) -> dict[int, _Found]:
+    """What each process has used since its start, by process id."""
+    found = {}
+    for role, process in parts(broker):
         with contextlib.suppress(psutil.Error, OSError):
             times = process.cpu_times()
-            # The CPU time of workers that have ended is in their parent, the daemon.
-            ended = times.children_user + times.children_system if part == "workers" else 0.0
-            seconds = times.user + times.system + ended
-            found.cpu_seconds[part] = found.cpu_seconds.get(part, 0.0) + seconds
-            found.peak_mib[part] = max(found.peak_mib.get(part, 0.0), peak_mib(process.pid))
+            found[process.pid] = _Found(role, times.user + times.system, peak_mib(process.pid))
     return found
 
 
 @contextlib.contextmanager
 def used(broker: int) -> Iterator[Usage]:
-    """Measures the CPU time of a block, and the peaks at its end."""
-    before = usage(broker)
+    """Measures the CPU time of a block, and the peaks at its end.
+
+    Looks four times a second: Spark kills workers whose task is cancelled, and nobody asks what
+    they have used.
+
+    Args:
+        broker: Process id of the broker.
+    """
+    before = latest = _found(broker)
+    ended = threading.Event()
+
+    def look() -> None:
+        nonlocal latest
+        while not ended.wait(_SECONDS):
+            latest = {**latest, **_found(broker)}
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
     difference = Usage()
-    yield difference
-    after = usage(broker)
-    difference.peak_mib = after.peak_mib
-    spent = {
-        part: seconds - before.cpu_seconds.get(part, 0.0)
-        for part, seconds in after.cpu_seconds.items()
-    }
-    # Less than before: a daemon of workers has ended, and taken what they had spent with it.
-    difference.cpu_seconds = {part: seconds for part, seconds in spent.items() if seconds >= 0}
+    try:
+        yield difference
+    finally:
+        ended.set()
+        looking.join()
+    for pid, found in {**latest, **_found(broker)}.items():
+        spent = found.cpu_seconds - (before[pid].cpu_seconds if pid in before else 0.0)
+        difference.cpu_seconds[found.role] = difference.cpu_seconds.get(found.role, 0.0) + spent
+        peak = difference.peak_mib.get(found.role, 0.0)
+        difference.peak_mib[found.role] = max(peak, found.peak_mib)
