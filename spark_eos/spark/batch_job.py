@@ -12,14 +12,19 @@ from spark_eos.batch import plan
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.spark.columns import check_columns, written
+from spark_eos.spark.columns import check_columns
 from spark_eos.spark.dead_letter_columns import (
     carries_record,
     check_error_column,
     direct_columns,
 )
 from spark_eos.spark.failed_job import as_configuration_error, as_write_error
-from spark_eos.spark.flat_source import topic_and_partition, topic_of
+from spark_eos.spark.flat_source import (
+    only_topic_of,
+    topic_and_partition,
+    with_struct,
+    written_columns,
+)
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.worker.arrow_columns import BUCKET, writable_batches
@@ -56,10 +61,10 @@ class BatchJobs:
         self._repeated = False
 
     def _adopt(self, schema: T.StructType) -> None:
-        check_columns(schema, self._default_topic)
-        self._schema, self._columns = schema, written(schema)
-        self._is_as_wanted = written(schema) == schema.names
-        self._arrange = functools.partial(writable_batches, topic=topic_of(schema))
+        check_columns(with_struct(schema), self._default_topic)
+        self._schema, self._columns = schema, written_columns(schema)
+        self._is_as_wanted = self._columns == schema.names
+        self._arrange = functools.partial(writable_batches, topic=only_topic_of(schema))
         check_error_column(schema, dead_letters=self._dead_letters)
         if self._dead_letters and (ERROR in schema.names or carries_record(schema)):
             self._columns = direct_columns(schema)
@@ -159,15 +164,15 @@ class BatchJobs:
     ) -> DataFrame:
         if only is not None:
             # One task each: what was too much for one task may be too much again.
-            rows = self._uncopied(rows.where(self._is_one_of(rows.schema, only)))
+            rows = self._uncopied(rows.where(self._is_one_of(only)))
         task = write_task(
             settings, batch_plan, discard_producer=only is not None, arrange=self._arrange
         )
         return rows.mapInArrow(task, self._report)
 
-    def _is_one_of(self, schema: T.StructType, partitions: Partitions) -> Column:
+    def _is_one_of(self, partitions: Partitions) -> Column:
         chosen = [f"{topic}/{index}" for topic, index in partitions]
-        topic, partition = topic_and_partition(schema)
+        topic, partition = topic_and_partition(self._schema)
         return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
 
     def _uncopied(self, rows: DataFrame) -> DataFrame:

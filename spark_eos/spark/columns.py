@@ -7,7 +7,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.worker.arrow_columns import FLAT_SOURCE
 
 _BYTES = (T.BinaryType, T.StringType)
 _SOURCE_FIELDS: dict[str, tuple[type[T.DataType], ...]] = {
@@ -29,7 +28,7 @@ RECORD_FIELDS: Final = ("key", "value", "headers", "timestamp")
 """Further fields of ``source``, where it carries the source record for dead letters."""
 
 _PAYLOAD: Final = {"value", "headers", *_OPTIONAL}
-_WRITTEN: Final = {SOURCE, *FLAT_SOURCE.values(), *_PAYLOAD}
+_WRITTEN: Final = {SOURCE, *_PAYLOAD}
 
 
 def _header_type_fits(data_type: T.DataType) -> bool:
@@ -58,8 +57,7 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
     _check_names(schema, written(schema))
     types = {field.name: field.dataType for field in schema}
     _check_value(types)
-    if SOURCE in types or FLAT_SOURCE["offset"] not in types:
-        _check_source(types.get(SOURCE))
+    _check_source(types.get(SOURCE))
     _check_others(types, default_topic)
 
 
@@ -127,7 +125,7 @@ def _check_source(data_type: T.DataType | None) -> None:
 
 
 def written(schema: T.StructType) -> list[str]:
-    """Names of the columns that are written, and of ``source``, which may be flat."""
+    """Names of the columns that are written, and of ``source``."""
     return [name for name in schema.names if name in _WRITTEN]
 
 

@@ -1,104 +1,93 @@
-"""The ``source`` struct spread over columns of its own, which Spark hands to Python sooner."""
+"""The ``source`` struct spread over columns of its own, which Spark hands to Python sooner.
 
-from collections.abc import Collection
-from dataclasses import dataclass
+Spark's Arrow writer takes longer for a struct than for its fields, and a topic that is the same in
+each row costs as much again: one that is known beforehand is compared, not handed over.
+"""
+
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_eos.spark.columns import SOURCE
+from spark_eos.spark.columns import SOURCE, written
 from spark_eos.worker.arrow_columns import FLAT_SOURCE
 
 _TOPIC, _PARTITION, _OFFSET = (FLAT_SOURCE[name] for name in ("topic", "partition", "offset"))
-# In the metadata of the partition's column: a sink may have made another stream since.
+_PLACE: Final = T.StructType(
+    [
+        T.StructField("topic", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+    ]
+)
+# In the metadata of the partition's column; with the only topic that the stream reads, if any.
+_FLAT: Final = "spark-eos-flat"
 _ONLY_TOPIC: Final = "spark-eos-topic"
-_PLACE: Final = {"topic", "partition", "offset"}
 
 
-@dataclass(frozen=True)
-class FlatSource:
-    """How a stream's ``source`` is spread over columns.
+def can_be_flat(schema: T.StructType) -> bool:
+    """Whether a stream's ``source`` can be spread.
 
-    For Spark's Arrow writer a struct costs more than its fields, and a topic that is the same in
-    each row more than all else: one that is known beforehand is compared, not handed over.
-
-    Attributes:
-        names: The stream's columns as the query has them.
-        topic: The only topic that the query reads; None if there are, or may be, several.
-    """
-
-    names: tuple[str, ...]
-    topic: str | None
-
-    def flattened(self, frame: DataFrame) -> DataFrame:
-        """The stream with the flat columns in place of ``source``.
-
-        A row whose ``source`` has another topic than the one that the query reads gets a null
-        partition, which tasks refuse.
-        """
-        source = F.col(SOURCE)
-        partition = source["partition"]
-        columns = {_PARTITION: partition, _OFFSET: source["offset"]}
-        if self.topic is None:
-            return frame.withColumns({**columns, _TOPIC: source["topic"]}).drop(SOURCE)
-        columns[_PARTITION] = F.when(source["topic"] == F.lit(self.topic), partition)
-        flat = frame.withColumns(columns).drop(SOURCE)
-        return flat.withMetadata(_PARTITION, {_ONLY_TOPIC: self.topic})
-
-    def restored(self, batch: DataFrame) -> DataFrame:
-        """A batch of the flattened stream with the columns that the query has."""
-        topic = F.col(_TOPIC) if self.topic is None else F.lit(self.topic)
-        place = F.struct(
-            topic.alias("topic"),
-            F.col(_PARTITION).alias("partition"),
-            F.col(_OFFSET).alias("offset"),
-        )
-        source = F.when(F.col(_PARTITION).isNotNull(), place).alias(SOURCE)
-        return batch.select(
-            *(source if name == SOURCE else F.col(_quoted(name)) for name in self.names)
-        )
-
-
-def flat_source(schema: T.StructType, topics: Collection[str] | None) -> FlatSource | None:
-    """How to spread a stream's ``source``.
+    Not if it carries more than a place, or if columns can't be told apart by name.
 
     Args:
         schema: The stream's columns, which `spark_eos.spark.columns.check_columns` has accepted.
-        topics: The topics that the query reads; None if they are not known.
-
-    Returns:
-        None if it stays as it is: it carries more than its place, or columns can't be told apart
-        by name.
     """
     kind = schema[SOURCE].dataType
-    names = [name.lower() for name in schema.names]
-    if not isinstance(kind, T.StructType) or set(kind.names) != _PLACE:
-        return None
-    if len({*names, *FLAT_SOURCE.values()}) < len(names) + len(FLAT_SOURCE):
-        return None
-    only = next(iter(topics)) if topics is not None and len(topics) == 1 else None
-    return FlatSource(tuple(schema.names), only)
+    names = [*(name.lower() for name in schema.names), *FLAT_SOURCE.values()]
+    is_place = isinstance(kind, T.StructType) and set(kind.names) == set(_PLACE.names)
+    return is_place and len(set(names)) == len(names)
 
 
-def topic_of(schema: T.StructType) -> str | None:
-    """The topic of all rows of a flattened stream, if they do not carry it."""
-    if SOURCE in schema.names or _PARTITION not in schema.names:
-        return None
-    found: str | None = schema[_PARTITION].metadata.get(_ONLY_TOPIC)
-    return found
+def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
+    """A stream with flat columns in place of ``source``.
+
+    Args:
+        frame: The stream.
+        only_topic: The topic that it reads; None if there are, or may be, several. A row whose
+            ``source`` has another one gets a null partition, which tasks refuse.
+    """
+    source = F.col(SOURCE)
+    columns = {_PARTITION: source["partition"], _OFFSET: source["offset"]}
+    metadata: dict[str, object] = {_FLAT: True}
+    if only_topic is None:
+        columns[_TOPIC] = source["topic"]
+    else:
+        columns[_PARTITION] = F.when(source["topic"] == F.lit(only_topic), source["partition"])
+        metadata[_ONLY_TOPIC] = only_topic
+    return frame.withColumns(columns).drop(SOURCE).withMetadata(_PARTITION, metadata)
+
+
+def is_flat(schema: T.StructType) -> bool:
+    """Whether rows are those of a stream that `flattened` has made."""
+    return _PARTITION in schema.names and _FLAT in schema[_PARTITION].metadata
+
+
+def only_topic_of(schema: T.StructType) -> str | None:
+    """The topic of all rows of a flat stream, if they do not carry it."""
+    return schema[_PARTITION].metadata.get(_ONLY_TOPIC) if is_flat(schema) else None
+
+
+def with_struct(schema: T.StructType) -> T.StructType:
+    """A schema as it was before `flattened`, for checks."""
+    if not is_flat(schema):
+        return schema
+    others = [field for field in schema if field.name not in FLAT_SOURCE.values()]
+    return T.StructType([T.StructField(SOURCE, _PLACE), *others])
+
+
+def written_columns(schema: T.StructType) -> list[str]:
+    """Names of the columns that tasks need, in the order of the schema."""
+    wanted = {*written(schema), *(FLAT_SOURCE.values() if is_flat(schema) else ())}
+    return [name for name in schema.names if name in wanted]
 
 
 def topic_and_partition(schema: T.StructType) -> tuple[Column, Column]:
     """Each row's source topic and partition, whether ``source`` is flat or not."""
-    topic = topic_of(schema)
-    if SOURCE in schema.names:
+    if not is_flat(schema):
         # Not "source.topic", which names another column if the frame has the alias "source".
         source = F.col(SOURCE)
         return source["topic"], source["partition"]
+    topic = only_topic_of(schema)
     return F.col(_TOPIC) if topic is None else F.lit(topic), F.col(_PARTITION)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

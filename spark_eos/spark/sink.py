@@ -33,7 +33,7 @@ from spark_eos.spark.columns import check_columns
 from spark_eos.spark.connect import ConnectRuntime
 from spark_eos.spark.dead_letter_columns import check_error_column
 from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
-from spark_eos.spark.flat_source import flat_source
+from spark_eos.spark.flat_source import can_be_flat, flattened, with_struct
 from spark_eos.spark.sink_run import RunLimits, SinkRun, StagingPlace, runtime_of
 from spark_eos.spark.source import (
     named_topics,
@@ -41,7 +41,7 @@ from spark_eos.spark.source import (
     source_partitions,
     source_settings,
 )
-from spark_eos.spark.stream_sources import sources_of, topics_of
+from spark_eos.spark.stream_sources import only_topic, sources_of
 from spark_eos.spark.stream_writer import StreamWriters
 from spark_eos.spark.target_column import check_targets
 
@@ -389,11 +389,12 @@ class ExactlyOnceSink:
             files=functools.partial(HadoopFiles, self._spark, self._checkpoint_location),
             wanted=self._asynchronous_progress,
         )
-        flat = None
-        if self._delivery != STAGED and settings.dead_letters is None:
-            flat = flat_source(frame.schema, topics_of(sources_of(frame)))
+        quick = None
+        letters = settings.dead_letters
+        if self._delivery != STAGED and letters is None and can_be_flat(frame.schema):
+            quick = flattened(frame, only_topic(sources_of(frame)))
         writer = self._writers.writer(
-            frame, self, self._note_relation, check, started, tracked, flat
+            frame, self, self._note_relation, check, started, tracked, quick
         )
         return writer.option("checkpointLocation", self._checkpoint_location)
 
@@ -450,7 +451,7 @@ class ExactlyOnceSink:
             runtime.batch_relation = self._batch_relation
 
         def check_first() -> None:
-            check_columns(frame.schema, self._settings.topic)
+            check_columns(with_struct(frame.schema), self._settings.topic)
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
         delivery = delivery_of_run(self._delivery, self._wanted_delivery, runtime, check_first)
@@ -458,7 +459,7 @@ class ExactlyOnceSink:
             check_logged(delivery)
         if delivery != STAGED:
             # Before the run joins the group and notes anything.
-            check_columns(frame.schema, self._settings.topic)
+            check_columns(with_struct(frame.schema), self._settings.topic)
         staging = StagingPlace(location, self._progress()) if delivery == STAGED else None
         source = None
         if delivery == MIRRORED and self._settings.source_client is not None:

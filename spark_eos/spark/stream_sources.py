@@ -178,16 +178,17 @@ def _check_records(options: Mapping[str, str]) -> None:
         )
 
 
-def topics_of(sources: Sequence[StreamSource]) -> set[str] | None:
-    """The topics that sources read; None if a pattern chooses them.
+def only_topic(sources: Sequence[StreamSource]) -> str | None:
+    """The topic that sources read; None if there are several, or a pattern chooses them.
 
     Example:
-        >>> topics_of([StreamSource("kafka", {"subscribe": "orders"})])
-        {'orders'}
+        >>> only_topic([StreamSource("kafka", {"subscribe": "orders"})])
+        'orders'
     """
     if any("subscribepattern" in source.options for source in sources):
         return None
-    return {topic for source in sources for topic in _partitions(source.options)}
+    topics = {topic for source in sources for topic in _partitions(source.options)}
+    return topics.pop() if len(topics) == 1 else None
 
 
 def _shared(one: StreamSource, other: StreamSource) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -11,11 +11,22 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.spark.asynchronous import ProgressTracking
 from spark_eos.spark.connect import is_connect
-from spark_eos.spark.flat_source import FlatSource
 from spark_eos.spark.interrupting import stopping_on_interrupt
 from spark_eos.spark.narrow_plan import remote_relations
 
 BatchFunction = Callable[[DataFrame, int], None]
+# All that is chosen of a writer, besides its function.
+_CHOICES: Final = (
+    "outputMode",
+    "format",
+    "option",
+    "options",
+    "partitionBy",
+    "clusterBy",
+    "queryName",
+    "trigger",
+    "foreach",
+)
 
 
 class StreamWriters:
@@ -36,7 +47,7 @@ class StreamWriters:
         check: Callable[[], None],
         started: Callable[[StreamingQuery], None],
         tracked: Callable[[DataStreamWriter], ProgressTracking],
-        flat: FlatSource | None = None,
+        quick: DataFrame | None = None,
     ) -> DataStreamWriter:
         """A writer whose foreachBatch function is the sink, and whose ``start`` is guarded.
 
@@ -47,37 +58,45 @@ class StreamWriters:
             check: Called at the start if no function of the user's own makes the rows to write.
             started: Called with the query once it has started.
             tracked: Decides on classic Spark how it tracks the progress of a writer's query.
-            flat: How to spread the stream's ``source``; None if it stays as it is.
+            quick: The same rows in columns that suit the sink, but no function of the user's own.
         """
         on_connect = is_connect(frame)
-        writer = (frame if flat is None else flat.flattened(frame)).writeStream
-        if on_connect:
-            _note_relations(writer, note_relation)
-        writer = writer.foreachBatch(sink)
-        own = _own_functions(writer, flat)
-        tracking = None if on_connect else tracked(writer)
 
-        def prepare() -> None:
+        def made(rows: DataFrame) -> DataStreamWriter:
+            found = rows.writeStream
+            if on_connect:
+                _note_relations(found, note_relation)
+            return found.foreachBatch(sink)
+
+        writer = made(frame)
+        own = _own_functions(writer)
+        choices = _Choices(writer)
+        tracking = None if on_connect else tracked(writer)
+        start = writer.start
+
+        @functools.wraps(start)
+        def start_best(*args: Any, **options: Any) -> StreamingQuery:
             if not own:
                 check()
             if tracking is not None:
                 tracking.prepare()
+            if own or quick is None:
+                return start(*args, **options)
+            return choices.repeated(made(quick)).start(*args, **options)
 
-        self._guard_start(writer, prepare, started)
+        vars(writer)["start"] = self._guarded(start_best, started)
         return writer
 
-    def _guard_start(
+    def _guarded(
         self,
-        writer: DataStreamWriter,
-        prepare: Callable[[], None],
+        start: Callable[..., StreamingQuery],
         started: Callable[[StreamingQuery], None],
-    ) -> None:
-        """Makes ``start`` prepare the stream, and refuse a second active query of the sink.
+    ) -> Callable[..., StreamingQuery]:
+        """A ``start`` that refuses a second active query of the sink.
 
         Spark would take it for a new run of the first, because of the common checkpoint, and stop
         the first.
         """
-        start = writer.start
 
         @functools.wraps(start)
         def start_alone(*args: Any, **options: Any) -> StreamingQuery:
@@ -87,12 +106,40 @@ class StreamWriters:
                     "stop it first, or give the other query a separate sink, with its own "
                     "group_id and checkpoint_location"
                 )
-            prepare()
             self._query = stopping_on_interrupt(start(*args, **options))
             started(self._query)
             return self._query
 
-        vars(writer)["start"] = start_alone
+        return start_alone
+
+
+class _Choices:
+    """What is chosen of a writer, to choose it of another one too.
+
+    A writer can't change the rows that it was made of, and whose function gets them is known only
+    when the query starts.
+    """
+
+    def __init__(self, writer: DataStreamWriter) -> None:
+        self._made: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        for name in _CHOICES:
+            vars(writer)[name] = self._noted(name, getattr(writer, name))
+
+    def _noted(
+        self, name: str, choose: Callable[..., DataStreamWriter]
+    ) -> Callable[..., DataStreamWriter]:
+        @functools.wraps(choose)
+        def choose_noted(*args: Any, **chosen: Any) -> DataStreamWriter:
+            self._made.append((name, args, chosen))
+            return choose(*args, **chosen)
+
+        return choose_noted
+
+    def repeated(self, writer: DataStreamWriter) -> DataStreamWriter:
+        """Chooses the same of another writer."""
+        for name, args, chosen in self._made:
+            getattr(writer, name)(*args, **chosen)
+        return writer
 
 
 class _RelationNoting:
@@ -111,18 +158,7 @@ class _RelationNoting:
         self._function(frame, batch_id)
 
 
-class _Restoring:
-    """A function for foreachBatch that is given the query's columns, with ``source`` as it was."""
-
-    def __init__(self, flat: FlatSource, function: BatchFunction) -> None:
-        self._flat = flat
-        self._function = function
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        self._function(self._flat.restored(frame), batch_id)
-
-
-def _own_functions(writer: DataStreamWriter, flat: FlatSource | None) -> list[BatchFunction]:
+def _own_functions(writer: DataStreamWriter) -> list[BatchFunction]:
     """Collects what the user gives the writer's foreachBatch from now on."""
     choose = writer.foreachBatch
     own: list[BatchFunction] = []
@@ -130,7 +166,7 @@ def _own_functions(writer: DataStreamWriter, flat: FlatSource | None) -> list[Ba
     @functools.wraps(choose)
     def choose_own(function: BatchFunction) -> DataStreamWriter:
         own.append(function)
-        return choose(function if flat is None else _Restoring(flat, function))
+        return choose(function)
 
     vars(writer)["foreachBatch"] = choose_own
     return own

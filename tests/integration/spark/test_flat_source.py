@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.spark import batch_job
 from spark_eos.testing import process_available
 from support.actors import leave
@@ -90,17 +91,17 @@ def test_a_function_of_the_users_own_sees_the_columns_of_the_query(
     sink = ExactlyOnceSink(**flow.options())
     frame = sink.read(spark_eos_session, subscribe=flow.source)
     frame = frame.select("key", F.lit(1).alias("a.`number`"), "source", "value")
+    frame = frame.withMetadata("source", {"of": "the user"})
     seen: list[object] = []
 
     def batch(rows: DataFrame, batch_id: int) -> None:
-        kinds = {f.schema["source"].dataType.simpleString() for f in (rows, frame)}
-        seen.append((rows.columns, len(kinds)))
+        seen.append(rows.schema == frame.schema)
         seen.append(sorted(tuple(row.source) for row in rows.collect()))
         sink(rows.where("source.offset < 2"), batch_id)
 
     process_available(sink.write(frame).foreachBatch(batch), timeout=120)
     assert seen == [
-        (frame.columns, 1),
+        True,
         [(flow.source, partition, offset) for partition in range(2) for offset in range(3)],
     ]
     assert sorted(flow.values()) == ["0", "1", "2", "3"]
@@ -123,11 +124,38 @@ def test_rows_that_say_they_are_of_another_topic_are_refused(
     assert (flow.values(), flow.committed()) == ([], {0: 0, 1: 0})
 
 
+@pytest.mark.parametrize("name", ["__SOURCE_offset", "__source_offset"])
 def test_a_query_with_such_a_column_of_its_own_keeps_the_struct(
-    flow: Flow, spark_eos_session: SparkSession, arrived: list[list[str]]
+    flow: Flow, spark_eos_session: SparkSession, arrived: list[list[str]], name: str
 ) -> None:
     flow.produce(range(4))
-    columns = ["source", "value", "value AS __SOURCE_offset"]
+    columns = ["source", "value", f"parse_json('1') AS {name}"]
     run_available(spark_eos_session, flow, lambda frame: frame.selectExpr(*columns))
     assert sorted(map(int, flow.values())) == list(range(4))
-    assert arrived == [["source", "value", "__SOURCE_offset"]]
+    assert arrived == [["source", "value", name]]
+
+
+def test_such_columns_do_not_stand_for_a_source(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    names = [f"source.{name} AS __source_{name}" for name in ("topic", "partition", "offset")]
+
+    def without(frame: DataFrame) -> DataFrame:
+        return frame.selectExpr("value", *names)
+
+    with pytest.raises(UnsupportedPipelineError, match="there is no `source` column"):
+        run_available(spark_eos_session, flow, without, delivery="direct")
+
+
+def test_options_that_are_set_before_and_after_reach_the_query(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(4))
+    sink = ExactlyOnceSink(**flow.options())
+    writer = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
+    name = f"named-{flow.name}"
+    query = writer.queryName(name).outputMode("append").trigger(availableNow=True).start()
+    assert query.name == name
+    assert query.awaitTermination(60)
+    sink.close()
+    assert sorted(map(int, flow.values())) == list(range(4))
