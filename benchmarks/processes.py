@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import psutil
 from peak import peak_mib
 
+# Seconds between two looks at the processes.
 _SECONDS = 0.25
 
 

@@ -1,9 +1,14 @@
 """Rows at one of which a task waits, in the middle of its transaction."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
 from support.flow import Flow
-from support.queries import QueryProcess
+from support.queries import QueryProcess, until
 
 SMALL_BATCHES: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
 """Configuration of a session in which rows reach the sink before the held one does."""
@@ -32,6 +37,37 @@ def until_held(query: QueryProcess) -> None:
         lambda: flow.committed(stable=False).get(1) == 500, "the other partition's end", 180
     )
     query.until(flow.open_transactions, "an open transaction")
+
+
+class HeldRows:
+    """A query's rows, before which its tasks wait until a test lets them go.
+
+    Args:
+        directory: an empty one, for what tasks and test tell each other.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._reached, self._go = directory / "reached", directory / "go"
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        """The rows of a stream."""
+        reached, go = self._reached, self._go
+
+        def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                reached.touch()
+                until(go.exists, lambda: "the test to let the rows go")
+                yield batch
+
+        return frame.mapInArrow(wait, frame.schema)
+
+    def until_reached(self) -> None:
+        """Waits until a task has rows."""
+        until(self._reached.exists, lambda: "the first rows in a task")
+
+    def let_go(self) -> None:
+        """Lets the tasks go on."""
+        self._go.touch()
 
 
 def hold_written_once(flow: Flow, expected: list[str]) -> None:

@@ -2,18 +2,17 @@
 
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.observability.listener import BatchListener, BatchProgress
-from support.actors import leave
+from support.actors import drop_members
 from support.flow import Flow
+from support.holding import HeldRows
 from support.queries import relay, run_available, until
 
 # In the log ---------------------------------------------------------------------------------------
@@ -93,14 +92,7 @@ def _descriptions(spark: SparkSession, run_id: str) -> list[str]:
 def test_jobs_say_group_batch_and_round(
     flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
-    reached, go = tmp_path / "reached", tmp_path / "go"
-
-    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            reached.touch()
-            until(go.exists, lambda: "the member's removal")
-            yield batch
-
+    held = HeldRows(tmp_path)
     flow.produce(range(2), partition=0)
     reports: list[BatchReport] = []
     users: list[str | None] = []
@@ -112,13 +104,10 @@ def test_jobs_say_group_batch_and_round(
         frame.sparkSession.range(1).collect()
 
     frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
-    held = frame.mapInArrow(hold, frame.schema)
-    query = sink.write(held).foreachBatch(batch).trigger(availableNow=True).start()
-    until(reached.exists, lambda: "the first round")
-    with flow.wire() as wire:
-        (member,) = flow.members()
-        leave(wire, flow.group_id, member.member_id, "spark-eos-0")
-    go.touch()
+    query = sink.write(held.of(frame)).foreachBatch(batch).trigger(availableNow=True).start()
+    held.until_reached()
+    drop_members(flow, "spark-eos-0")
+    held.let_go()
     query.awaitTermination()
     sink.close()
     assert [r.rounds for r in reports] == [2]

@@ -1,9 +1,8 @@
 """``source`` goes to tasks as columns of its own, and users see the struct that they have read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,9 +12,10 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.spark import batch_job
 from spark_eos.testing import process_available
-from support.actors import leave
+from support.actors import drop_members
 from support.flow import Flow
-from support.queries import relay, run_available, until
+from support.holding import HeldRows
+from support.queries import relay, run_available
 
 _FLAT = ["__source_partition", "__source_offset"]
 
@@ -59,25 +59,15 @@ def test_a_further_round_writes_the_rows_of_the_partitions_that_are_left(
     flow, *second = (new_flow() for _ in range(1 + others))
     for each in (flow, *second):
         each.produce(range(4))
-    reached, go = tmp_path / "reached", tmp_path / "go"
-
-    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            reached.touch()
-            until(go.exists, lambda: "the member's removal")
-            yield batch
-
+    held = HeldRows(tmp_path)
     reports: list[BatchReport] = []
     sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
     topics = ",".join(each.source for each in (flow, *second))
     frame = relay(sink.read(spark_eos_session, subscribe=topics))
-    writer = sink.write(frame.mapInArrow(hold, frame.schema))
-    query = writer.trigger(availableNow=True).start()
-    until(reached.exists, lambda: "the first round")
-    with flow.wire() as wire:
-        (member,) = flow.members()
-        leave(wire, flow.group_id, member.member_id, "spark-eos-0")
-    go.touch()
+    query = sink.write(held.of(frame)).trigger(availableNow=True).start()
+    held.until_reached()
+    drop_members(flow, "spark-eos-0")
+    held.let_go()
     query.awaitTermination()
     sink.close()
     assert [(r.rounds, r.rows_written) for r in reports] == [(2, 4 * (1 + others))]
