@@ -17,7 +17,8 @@ help: ## Show these targets
 venv: $(VENV)/.stamp ## Create .venv with the pinned dependencies and this project
 
 # pyspark is published as source only. Installing setuptools first and building without isolation
-# lets these files' hashes cover every file that pip downloads.
+# lets these files' hashes cover every file that pip downloads. They list every package, and without
+# --no-deps pip looks for others: coverage[toml], which pytest-cov wants, is no coverage==7.17.3 to it.
 # SPARK=4.0.5 installs that pyspark instead; all other packages stay the same.
 OTHER_SPARK := $(if $(SPARK),constraints-spark-$(SPARK).txt)
 $(VENV)/.dependencies: constraints.txt $(OTHER_SPARK)
@@ -27,7 +28,8 @@ $(VENV)/.dependencies: constraints.txt $(OTHER_SPARK)
 	@awk '/^[a-z]/ { keep = !/^pyspark==/ || !"$(SPARK)" } keep' constraints.txt > $(VENV)/constraints.txt
 	@cat $(OTHER_SPARK) /dev/null >> $(VENV)/constraints.txt
 	@$(PIP) install --require-hashes --requirement $(VENV)/setuptools.txt
-	@$(PIP) install --require-hashes --requirement $(VENV)/constraints.txt --no-build-isolation --use-pep517
+	@$(PIP) install --require-hashes --no-deps --requirement $(VENV)/constraints.txt \
+		--no-build-isolation --use-pep517
 	@touch $@
 
 $(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
