@@ -1,9 +1,10 @@
 """The settings a task needs to write; they are pickled and sent to Spark's workers."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_eos.batch.dead_letters import DeadLetterSettings
+from spark_eos.batch.source_topics import SourceTopics
 from spark_eos.client.checks import check_flag, check_positive, check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
@@ -43,6 +44,7 @@ class WriterSettings:
         fail_on_data_loss: Whether source records that were deleted before they were read end the
             query; if not, they are reported.
         dead_letters: What to do with rows that can't be written; None to end the query.
+        source_topics: The topics that the query reads in the cluster it writes to.
 
     Raises:
         ConfigurationError: A setting can't be used as given.
@@ -82,6 +84,7 @@ class WriterSettings:
     fail_on_data_loss: bool
     source_client: ClientSettings | None = None
     dead_letters: DeadLetterSettings | None = None
+    source_topics: SourceTopics = field(default_factory=SourceTopics)
 
     def __post_init__(self) -> None:
         check_text("group_id", self.group_id)
@@ -107,6 +110,14 @@ class WriterSettings:
         """The topics that the query writes to, as far as they are known before its rows."""
         letters = None if self.dead_letters is None else self.dead_letters.topic
         return tuple(topic for topic in (self.topic, letters) if topic is not None)
+
+    def refuses_target(self, topic: str) -> str:
+        """Why rows may not be for a topic, however they name it; "" if they may."""
+        if self.dead_letters is not None and topic == self.dead_letters.topic:
+            return "the query's dead-letter topic, which holds its dead letters only"
+        if self.source_topics.has(topic):
+            return "a topic that the query reads or keeps its progress in, so it would feed itself"
+        return ""
 
     @property
     def id_prefix(self) -> str:

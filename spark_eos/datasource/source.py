@@ -7,7 +7,7 @@ Spark plans, writes and commits every batch in short-lived processes. A process 
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,14 +29,15 @@ from spark_eos.datasource.options import (
 )
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
 from spark_eos.observability.on_batch import announce
-from spark_eos.spark.columns import check_columns, check_marked, marked
+from spark_eos.spark.columns import check_columns, check_target, marked, topics_of_marked
 from spark_eos.spark.dead_letter_columns import (
     carries_record,
     check_error_column,
     direct_columns,
 )
 from spark_eos.spark.narrow_plan import check_stream
-from spark_eos.spark.stream_sources import sources_of
+from spark_eos.spark.stream_sources import sources_of, topics_read
+from spark_eos.spark.target_column import with_own_topic_marked
 from spark_eos.worker.task import write_task
 
 try:
@@ -111,16 +112,16 @@ class KafkaEosDataSource(DataSource):
             options = read_options(self.options)
             check_columns(schema, options.settings.topic)
             check_error_column(schema, dead_letters=options.settings.dead_letters is not None)
-            check_marked(schema)
+            settings = replace(options.settings, source_topics=topics_of_marked(schema))
             request = Plan(
-                options.settings,
+                settings,
                 options.checkpoint_location,
                 options.max_members,
                 options.group_timeout_ms,
             )
             location = _location(self.options)
             planned = KeeperClient(*location).plan(request, options.idle_timeout_ms / 1000)
-        return _Writer(location, options.settings, planned)
+        return _Writer(location, settings, planned)
 
 
 def _location(options: Mapping[str, str]) -> tuple[str, str, float]:
@@ -211,11 +212,12 @@ def write_stream(frame: DataFrame) -> DataStreamWriter:
     # The writer checks the topic, which its options may set.
     check_columns(frame.schema, "")
     check_stream(frame, lineage_follows=False)
+    check_target(with_own_topic_marked(frame).schema)
+    sources = sources_of(frame)
     if carries_record(frame.schema):
         frame = frame.select(*direct_columns(frame.schema))
-    writer = marked(frame).writeStream.format(KafkaEosDataSource.name())
+    writer = marked(frame, topics_read(sources)).writeStream.format(KafkaEosDataSource.name())
     ignores_loss = any(
-        source.options.get("failondataloss", "true").lower() == "false"
-        for source in sources_of(frame)
+        source.options.get("failondataloss", "true").lower() == "false" for source in sources
     )
     return writer.option("failOnDataLoss", "false") if ignores_loss else writer

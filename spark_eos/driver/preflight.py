@@ -70,7 +70,7 @@ def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> i
 def check_target_topic(
     wire: Wire,
     topic: str | None,
-    sources: Collection[str],
+    settings: WriterSettings,
     deadline: Deadline,
     option: str = "topic",
 ) -> None:
@@ -79,7 +79,7 @@ def check_target_topic(
     Args:
         wire: Connections.
         topic: The topic, if there is one.
-        sources: The topics that the query reads.
+        settings: Writer settings.
         deadline: Time limit of all calls.
         option: The option that names it, ``topic`` or ``dead_letter_topic``.
 
@@ -89,10 +89,10 @@ def check_target_topic(
     """
     if topic is None:
         return
-    if topic in sources:
+    if settings.source_topics.has(topic):
         raise ConfigurationError(
-            f"{option}={topic!r} is one of the topics that the query reads: it would feed itself; "
-            "write to another topic"
+            f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it "
+            "would feed itself; write to another topic"
         )
     if topic not in cluster.topics(wire, [topic], deadline):
         what = "target topic" if option == "topic" else "dead-letter topic"
@@ -191,8 +191,8 @@ def check_cluster(
     """
     version = check_brokers(wire, settings, deadline)
     check_authorization(wire, settings, sources, deadline)
-    check_target_topic(wire, settings.topic, sources, deadline)
+    check_target_topic(wire, settings.topic, settings, deadline)
     if settings.dead_letters is not None:
         letters = settings.dead_letters.topic
-        check_target_topic(wire, letters, sources, deadline, "dead_letter_topic")
+        check_target_topic(wire, letters, settings, deadline, "dead_letter_topic")
     return version

@@ -112,6 +112,11 @@ class BrokerConnections:
         self._connected(deadline)
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
+    def addresses(self, deadline: Deadline) -> list[str]:
+        """The addresses that brokers advertise, such as ``host:9092``."""
+        self._connected(deadline)
+        return [f"{broker.host}:{broker.port}" for broker in self._manager.cluster.brokers()]
+
     def address(self, node: int) -> str:
         """A broker's node id and address from the metadata, such as ``2 (host:9092)``."""
         broker = self._manager.cluster.broker_metadata(node)

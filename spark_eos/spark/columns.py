@@ -6,6 +6,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from spark_eos.batch.source_topics import SourceTopics
 from spark_eos.errors import UnsupportedPipelineError
 
 _BYTES = (T.BinaryType, T.StringType)
@@ -21,7 +22,9 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
     "timestamp": ((T.TimestampType,), "timestamp"),
 }
 
-_MARK: Final = {"spark-eos": "checked"}
+_MARK: Final = "spark-eos-checked"
+SOURCES_OWN: Final = {"spark-eos": "source"}
+"""In the metadata of a `topic` column that is the source's, unchanged."""
 SOURCE: Final = "source"
 """The column that holds a row's position."""
 RECORD_FIELDS: Final = ("key", "value", "headers", "timestamp")
@@ -59,6 +62,7 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
     _check_value(types)
     _check_source(types.get(SOURCE))
     _check_others(types, default_topic)
+    check_target(schema)
 
 
 def check_payload(schema: T.StructType, default_topic: str | None) -> None:
@@ -71,6 +75,23 @@ def check_payload(schema: T.StructType, default_topic: str | None) -> None:
     types = {field.name: field.dataType for field in schema}
     _check_value(types)
     _check_others(types, default_topic)
+    check_target(schema)
+
+
+def check_target(schema: T.StructType) -> None:
+    """Refuses the source's own ``topic`` column, as `with_own_topic_marked` has marked it.
+
+    Raises:
+        UnsupportedPipelineError: Rows would go to topics with the names of those that are read.
+    """
+    if "topic" in schema.names and schema["topic"].metadata == SOURCES_OWN:
+        raise UnsupportedPipelineError(
+            "the `topic` column is the source's, and the sink takes `topic` for each row's target, "
+            "before topic= of the sink: rows would go back to where they came from. Select the "
+            "columns to write, as in select('source', 'key', 'value'), or leave the others out "
+            "with drop('topic', 'partition', 'timestamp'). If rows are for topics of the same "
+            "names in another cluster, say so: F.col('topic').alias('topic')"
+        )
 
 
 def _check_names(schema: T.StructType, names: list[str]) -> None:
@@ -134,20 +155,28 @@ def payload(schema: T.StructType) -> list[str]:
     return [name for name in schema.names if name in _PAYLOAD]
 
 
-def marked(frame: DataFrame) -> DataFrame:
-    """The DataFrame with a mark in its schema that tells the writer that it was checked."""
-    return frame.withMetadata("source", dict(_MARK))
+def marked(frame: DataFrame, read: SourceTopics) -> DataFrame:
+    """The DataFrame with a mark in its schema that tells the writer that it was checked.
+
+    Args:
+        frame: The stream.
+        read: The topics that it reads, which the writer learns from the mark.
+    """
+    topics = {"names": list(read.names), "patterns": list(read.patterns)}
+    return frame.withMetadata(SOURCE, {_MARK: topics})
 
 
-def check_marked(schema: T.StructType) -> None:
-    """Refuses a schema that `marked` has not marked.
+def topics_of_marked(schema: T.StructType) -> SourceTopics:
+    """The topics that a stream reads, as `marked` says; refuses a schema that it has not marked.
 
     Raises:
         UnsupportedPipelineError: The mark is missing.
     """
-    if schema["source"].metadata != _MARK:
+    topics = schema[SOURCE].metadata.get(_MARK)
+    if topics is None:
         raise UnsupportedPipelineError(
             "nothing has checked that the query's plan keeps rows in their source partitions, and "
             "the rows do not show it: start the query with write_stream(frame) of spark_eos "
             'instead of frame.writeStream.format("kafka-eos")'
         )
+    return SourceTopics(tuple(topics["names"]), tuple(topics["patterns"]))

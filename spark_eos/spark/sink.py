@@ -4,6 +4,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,24 +13,26 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos.admin.status import Status, ask_status
 from spark_eos.batch.dead_letters import dead_letter_settings
+from spark_eos.batch.source_topics import SourceTopics
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.checks import check_flag, check_positive, check_text
 from spark_eos.client.html_tables import html_table
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import preflight
-from spark_eos.driver.checkpoint_note import MIRRORED, STAGED
+from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED
 from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.offset_renewal import end_renewal, renew_hourly
 from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
 from spark_eos.driver.staging import ProgressPartitions
 from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.kafka.addresses import leads_here
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import own_group
 from spark_eos.observability.on_batch import OnBatch, announce, announce_query, as_observers
 from spark_eos.spark.asynchronous import ProgressTracking, check_asynchronous, check_logged
 from spark_eos.spark.classic import HadoopFiles
-from spark_eos.spark.columns import check_columns
+from spark_eos.spark.columns import check_columns, check_target
 from spark_eos.spark.connect import ConnectRuntime
 from spark_eos.spark.dead_letter_columns import check_error_column
 from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
@@ -41,9 +44,9 @@ from spark_eos.spark.source import (
     source_partitions,
     source_settings,
 )
-from spark_eos.spark.stream_sources import only_topic, sources_of
+from spark_eos.spark.stream_sources import only_topic, sources_of, topics_read
 from spark_eos.spark.stream_writer import StreamWriters
-from spark_eos.spark.target_column import check_targets
+from spark_eos.spark.target_column import with_own_topic_marked
 
 
 class ExactlyOnceSink:
@@ -374,12 +377,12 @@ class ExactlyOnceSink:
         if self._asynchronous_progress:
             check_asynchronous(frame, self._delivery)
         self._spark = frame.sparkSession
-        self._check_cluster()
+        self._check_cluster(frame)
         self._prepared_ms = time.time_ns() // 1_000_000
+        frame = with_own_topic_marked(frame)
 
         def check() -> None:
-            if settings.source_client is None:
-                check_targets(frame)
+            check_target(frame.schema)
 
         def started(query: StreamingQuery) -> None:
             announce_query(query, settings.group_id, self._observers)
@@ -401,15 +404,26 @@ class ExactlyOnceSink:
     def _note_relation(self, relation: str) -> None:
         self._batch_relation = relation
 
-    def _check_cluster(self) -> None:
-        settings = self._settings
-        with contextlib.closing(Wire(settings.client)) as wire:
+    def _check_cluster(self, frame: DataFrame) -> None:
+        with contextlib.closing(Wire(self._settings.client)) as wire:
+            self._settings = settings = replace(
+                self._settings, source_topics=self._refused_targets(wire, frame)
+            )
             sources = set[str]() if settings.source_client else self._source_topics(wire)
             if self._delivery in (MIRRORED, STAGED):
                 sources.add(self._progress_topic.name)
                 ensure_progress_topic(wire, self._progress_topic, self._deadline())
             preflight.check_cluster(wire, settings, sources, self._deadline())
             own_group(wire, settings.group_id, self._deadline())
+
+    def _refused_targets(self, wire: Wire, frame: DataFrame) -> SourceTopics:
+        """The topics that rows may not be for: those that are read, and the progress topic."""
+
+        def here(servers: str) -> bool:
+            # A direct query commits the offsets of what it reads in this cluster.
+            return self._delivery == DIRECT or leads_here(wire, servers, self._deadline())
+
+        return topics_read(sources_of(frame), here) | SourceTopics((self._progress_topic.name,))
 
     def _source_topics(self, wire: Wire) -> set[str]:
         """The topics that the query reads now."""

@@ -2,12 +2,14 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
+from spark_eos.batch.source_topics import SourceTopics
 from spark_eos.errors import UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
@@ -15,6 +17,8 @@ READ_BY_US: Final = "sparkeosread"
 
 _KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
 _ISOLATION: Final = "kafka.isolation.level"
+_SERVERS: Final = "kafka.bootstrap.servers"
+_PATTERN: Final = "subscribepattern"
 _SPLITTING: Final = {
     "minpartitions": "minPartitions",
     "maxrecordsperpartition": "maxRecordsPerPartition",
@@ -23,10 +27,11 @@ _SPLITTING: Final = {
 _LOOKED_AT: Final = (
     READ_BY_US,
     _ISOLATION,
+    _SERVERS,
     *_SPLITTING,
     "failondataloss",
     "subscribe",
-    "subscribepattern",
+    _PATTERN,
     "assign",
 )
 
@@ -185,15 +190,52 @@ def only_topic(sources: Sequence[StreamSource]) -> str | None:
         >>> only_topic([StreamSource("kafka", {"subscribe": "orders"})])
         'orders'
     """
-    if any("subscribepattern" in source.options for source in sources):
+    if any(_PATTERN in source.options for source in sources):
         return None
     topics = {topic for source in sources for topic in _partitions(source.options)}
     return topics.pop() if len(topics) == 1 else None
 
 
+def topics_read(
+    sources: Iterable[StreamSource], here: Callable[[str], bool] = lambda _: True
+) -> SourceTopics:
+    """The topics that sources read in the target's cluster.
+
+    Args:
+        sources: The query's sources.
+        here: Whether ``bootstrap.servers`` are those of the target's cluster.
+
+    Raises:
+        UnsupportedPipelineError: A pattern can't be read, so nothing could be compared with it.
+
+    Example:
+        >>> topics_read([StreamSource("kafka", {"subscribe": "orders, returns"})]).names
+        ('orders', 'returns')
+    """
+    found = SourceTopics()
+    for source in sources:
+        if source.format in _KAFKA and here(source.options.get(_SERVERS, "")):
+            pattern = source.options.get(_PATTERN)
+            if pattern is not None:
+                _check_pattern(pattern)
+            patterns = () if pattern is None else (pattern,)
+            found |= SourceTopics(tuple(_partitions(source.options)), patterns)
+    return found
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UnsupportedPipelineError(
+            f"subscribePattern {pattern!r} can't be compared with the rows' target topics: Python "
+            f"can't read it ({error}). Write it in syntax that both Java and Python know"
+        ) from error
+
+
 def _shared(one: StreamSource, other: StreamSource) -> str:
     """What two sources both read, or may both read; "" if they share nothing."""
-    if "subscribepattern" in one.options or "subscribepattern" in other.options:
+    if _PATTERN in one.options or _PATTERN in other.options:
         return "what a subscribePattern matches"
     mine, theirs = _partitions(one.options), _partitions(other.options)
     for topic in sorted(mine.keys() & theirs.keys()):

@@ -1,6 +1,6 @@
 """The topics that a transaction writes to: they must exist, and must not change meanwhile."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from spark_eos.acls import Operation
 from spark_eos.errors import SparkEosError
@@ -19,15 +19,18 @@ class TargetTopics:
 
     Args:
         cache: The producer's cached topics.
-        sources: The topics that the query reads, which it may not write.
+        refuses: Why rows may not be for a topic; "" if they may.
         absent: Topics that did not exist in earlier tasks; updated in place.
     """
 
     def __init__(
-        self, cache: TopicCache, sources: Collection[str], absent: set[str] | None = None
+        self,
+        cache: TopicCache,
+        refuses: Callable[[str], str],
+        absent: set[str] | None = None,
     ) -> None:
         self._cache = cache
-        self._sources = sources
+        self._refuses = refuses
         self._absent: set[str] = set() if absent is None else absent
         self._missing: dict[str | None, str] = {
             None: "the row names no topic and the sink has no default (topic=)"
@@ -46,20 +49,19 @@ class TargetTopics:
                 the cluster does not answer.
         """
         names = set(topics)
-        refused = names & {None, *self._sources}
-        if refused:
-            row = next(row for row, wanted in enumerate(topics) if wanted in refused)
-            if topics[row] is None:
-                reason = "the row names no topic and the sink has no default (topic=)"
-            else:
+        wanted = self._allowed(names)
+        if len(wanted) < len(names):
+            row = next(row for row, name in enumerate(topics) if name not in wanted)
+            name = topics[row]
+            reason = "the row names no topic and the sink has no default (topic=)"
+            if name is not None:
                 reason = (
-                    f"the row is for {topics[row]!r}, a topic the query reads: select the columns "
-                    "to write (the source's `topic` and `partition` columns are read as targets)"
+                    f"the row is for {name!r}, {self._refuses(name)}. A row's `topic` column is "
+                    "its target, before topic= of the sink: drop it, or compute it"
                 )
             raise TransactionError(f"{found.position(row)}: {reason}", again=False)
         try:
             # Looked up here: librdkafka would wait for a missing topic, or create it.
-            wanted = {name for name in names if name is not None}
             return self._cache.get(wanted, Operation.WRITE)
         except MissingTopicsError as error:
             row = next(row for row, wanted in enumerate(topics) if wanted in error.names)
@@ -82,7 +84,7 @@ class TargetTopics:
         Raises:
             TransactionError: The cluster does not answer, or does not allow to write.
         """
-        new = {name for name in names if name is not None} - self._missing.keys() - {*self._sources}
+        new = self._allowed(names) - self._missing.keys()
         try:
             before = new & self._absent
             if before:
@@ -108,7 +110,7 @@ class TargetTopics:
             WaitAheadError: It has to.
             TransactionError: The cluster does not answer, or does not allow to write.
         """
-        new = {name for name in names if name is not None} - self._missing.keys() - {*self._sources}
+        new = self._allowed(names) - self._missing.keys()
         new = self._cache.to_ask_for(new - self._absent)
         try:
             if new and new - self._cache.look(new, Operation.WRITE).keys():
@@ -130,6 +132,9 @@ class TargetTopics:
         if any(_of_partitions(name) not in self._absent for name in wanted):
             raise WaitAheadError
 
+    def _allowed(self, names: Collection[str | None]) -> set[str]:
+        return {name for name in names if name is not None and not self._refuses(name)}
+
     def _note_missing(self, names: Collection[str], why: str) -> None:
         for name in names:
             self._missing[name] = f"topic {name!r} does not exist{why}"
@@ -147,7 +152,7 @@ class TargetTopics:
         Raises:
             TransactionError: The cluster does not answer.
         """
-        known = {n for n in names if n is not None} - self._missing.keys() - {*self._sources}
+        known = self._allowed(names) - self._missing.keys()
         wanted = wanted or {}
         new = {n: number for n, number in wanted.items() if _of_partitions(n) not in self._absent}
         try:

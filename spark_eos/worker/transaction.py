@@ -84,9 +84,9 @@ class Transactions:
         self._rows = 0
         self._bytes = 0
         self._began = 0.0
-        # Topics that may not be written: where the source is another cluster's, its topics may.
-        read = {topic for topic, _ in map(self._progress, plan)}
-        self._targets = TargetTopics(producer.topics, read, producer.absent_topics)
+        self._targets = TargetTopics(
+            producer.topics, settings.refuses_target, producer.absent_topics
+        )
         refusals = Refusals(_compression(settings), producer.refused_sizes)
         self._refused_rows = RefusedRows(producer, settings, refusals)
         self.letters = (

@@ -1,0 +1,199 @@
+"""Rows never go back to the topics that they were read from, whichever way the query takes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.testing import process_available
+from support.connect_server import ConnectStage
+from support.flow import Flow
+from support.fronts import patiently
+from support.mirroring import MirroredFlow
+from support.queries import run_available
+from support.versions import needs_data_sources
+
+
+def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def _own_reader(frame: DataFrame, servers: str, source: str) -> DataFrame:
+    options = {"subscribe": source, "kafka.isolation.level": "read_committed"}
+    reader = frame.sparkSession.readStream.format("kafka").options(**options)
+    found = reader.option("kafka.bootstrap.servers", servers).load()
+    return found.withColumn("source", F.struct("topic", "partition", "offset"))
+
+
+def _as_read(frame: DataFrame, *_: str) -> DataFrame:
+    return frame.drop("partition")
+
+
+def _shuffled(frame: DataFrame, *_: str) -> DataFrame:
+    return _as_read(frame).repartition(2, "key")
+
+
+def _own_reader_shuffled(frame: DataFrame, servers: str, source: str) -> DataFrame:
+    return _shuffled(_own_reader(frame, servers, source))
+
+
+def _mapped_and_shuffled(frame: DataFrame, *_: str) -> DataFrame:
+    rows = _as_read(frame)
+    return _shuffled(rows.mapInArrow(_unchanged, rows.schema))
+
+
+def _computed(frame: DataFrame, *_: str) -> DataFrame:
+    return _as_read(frame).withColumn("topic", F.trim("topic"))
+
+
+SHAPES: dict[str, Callable[..., DataFrame]] = {
+    shape.__name__: shape
+    for shape in (_as_read, _shuffled, _own_reader_shuffled, _mapped_and_shuffled, _computed)
+}
+IN_A_FUNCTION = "in a function"
+
+
+def _error(
+    session: SparkSession, options: dict[str, Any], servers: str, source: str, shape: str
+) -> str:
+    """The error that ends a query with the source's `topic` column."""
+    sink = ExactlyOnceSink(**options)
+    read = sink.read(session, subscribe=source)
+    # Spark's own error, since ours can't be pickled to another process.
+    with closing(sink), pytest.raises((UnsupportedPipelineError, StreamingQueryException)) as info:
+        if shape == IN_A_FUNCTION:
+            writer = sink.write(_as_read(read)).foreachBatch(lambda f, n: sink(_shuffled(f), n))
+        else:
+            writer = sink.write(SHAPES[shape](read, servers, source))
+        patiently(process_available)(writer, timeout=120)
+    return str(info.value)
+
+
+def _ends(servers: str, topic: str, partitions: int) -> int:
+    settings = {"bootstrap.servers": servers, "group.id": "none"}
+    with closing(Consumer(settings)) as consumer:
+        ends = (
+            consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=30)[1]
+            for n in range(partitions)
+        )
+        return sum(ends)
+
+
+def _check(flow: Flow, error: str) -> None:
+    assert "the `topic` column is the source's" in error or (
+        f"the row is for '{flow.source}', a topic that the query reads" in error
+    ), error
+    assert _ends(flow.source_servers, flow.source, flow.partitions) == 4
+    # Not even in an aborted transaction.
+    assert _ends(flow.bootstrap_servers, flow.target, flow.partitions) == 0
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, IN_A_FUNCTION])
+def test_the_sources_own_topic_is_no_target(
+    flow: Flow, spark_eos_session: SparkSession, shape: str
+) -> None:
+    flow.produce(range(4), key=b"key")
+    options = {**flow.options(), "progress_topic": f"progress-{flow.name}"}
+    _check(flow, _error(spark_eos_session, options, flow.source_servers, flow.source, shape))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [*SHAPES, IN_A_FUNCTION])
+def test_the_sources_own_topic_is_no_target_on_connect(
+    flow: Flow, connect_stage: ConnectStage, shape: str
+) -> None:
+    flow.produce(range(4), key=b"key")
+    options = {**flow.options(), "progress_topic": f"progress-{flow.name}"}
+    place = (options, flow.source_servers, flow.source, shape)
+    _check(flow, connect_stage.queries.ask(_error, *place))
+
+
+@needs_data_sources
+@pytest.mark.parametrize("shape", ["_as_read", "_computed"])
+def test_the_sources_own_topic_is_no_target_of_the_data_source(
+    flow: Flow, spark_eos_session: SparkSession, shape: str
+) -> None:
+    from spark_eos import KafkaEosDataSource, read_from_group, write_stream
+
+    flow.produce(range(4), key=b"key")
+    spark_eos_session.dataSource.register(KafkaEosDataSource)
+    frame = read_from_group(
+        spark_eos_session, kafka=flow.kafka, group_id=flow.group_id, subscribe=flow.source
+    )
+    options = {
+        "kafka.bootstrap.servers": flow.bootstrap_servers,
+        "groupId": flow.group_id,
+        "topic": flow.target,
+        "checkpointLocation": flow.checkpoint,
+        "workerDirectory": flow.worker_directory,
+    }
+    with pytest.raises((UnsupportedPipelineError, StreamingQueryException)) as info:
+        process_available(write_stream(SHAPES[shape](frame)).options(**options), timeout=120)
+    _check(flow, str(info.value))
+
+
+@pytest.mark.parametrize("shape", ["_as_read", "_shuffled", IN_A_FUNCTION])
+def test_nor_is_it_in_another_cluster(
+    mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, shape: str
+) -> None:
+    """There may be a topic of the same name, which rows would go to in place of `topic`."""
+    flow = mirrored_flow
+    flow.broker.create_topic(flow.source, flow.partitions)
+    flow.produce(range(4), key=b"key")
+    error = _error(spark_eos_session, flow.options(), flow.source_servers, flow.source, shape)
+    _check(flow, error)
+    assert _ends(flow.bootstrap_servers, flow.source, flow.partitions) == 0
+
+
+def test_topics_of_the_same_names_in_another_cluster_are_chosen_by_an_alias(
+    mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
+) -> None:
+    flow = mirrored_flow
+    flow.broker.create_topic(flow.source, flow.partitions)
+    flow.produce(range(4), key=b"key")
+
+    def of_the_same_name(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "key", "value", F.col("topic").alias("topic"))
+
+    run_available(spark_eos_session, flow, of_the_same_name, topic=None)
+    assert sorted(flow.values(flow.source)) == ["0", "1", "2", "3"]
+
+
+def test_rows_for_the_dead_letter_topic_are_refused(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    """Records there are letters of ours, which `replay` believes."""
+    letters = f"dlq-{flow.name}"
+    flow.broker.create_topic(letters)
+    flow.produce(["a"], partition=0)
+
+    def to_letters(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "value", F.lit(letters).alias("topic"))
+
+    with pytest.raises(StreamingQueryException, match=f"the row is for '{letters}', the query's"):
+        run_available(spark_eos_session, flow, to_letters, dead_letter_topic=letters)
+    assert _ends(flow.bootstrap_servers, letters, 1) == 0
+
+
+def test_a_pattern_of_sources_holds_topics_that_come_later(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    later = f"{flow.source}-later"
+    flow.broker.create_topic(later)
+    flow.produce(["a"], partition=0)
+
+    def to_later(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "value", F.lit(later).alias("topic"))
+
+    sink = ExactlyOnceSink(**flow.options())
+    frame = sink.read(spark_eos_session, subscribePattern=f"{flow.source}.*")
+    with closing(sink), pytest.raises(StreamingQueryException, match=f"the row is for '{later}'"):
+        process_available(sink.write(to_later(frame)), timeout=120)
