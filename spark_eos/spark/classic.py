@@ -21,6 +21,7 @@ from spark_eos.spark.asynchronous import is_asynchronous
 from spark_eos.spark.footers import footer_rows
 from spark_eos.spark.job_description import described
 from spark_eos.spark.narrow_lineage import check_lineage
+from spark_eos.spark.narrow_plan import check_batch_plan
 from spark_eos.spark.query_lifetime import activity, leave_at_exit
 from spark_eos.spark.stopping import as_query_stopped_error
 from spark_eos.spark.stream_sources import check_sources, check_staged_sources, sources_of_plan
@@ -233,8 +234,8 @@ class ClassicRuntime:
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
         """Refuses a job whose rows may have left their source partitions.
 
-        Only RDDs show what a batch is made of. The RDDs created by this check are those that run,
-        since Spark keeps them with the job's plan.
+        Only RDDs show what a batch is made of, and only the plan what is done in one partition. The
+        RDDs created by this check are those that run, since Spark keeps them with the job's plan.
 
         Raises:
             UnsupportedPipelineError: Rows may have left their source partitions.
@@ -249,8 +250,11 @@ class ClassicRuntime:
                 "records, so rows of a source partition are split over tasks: leave out "
                 "repartition, minPartitions and the like"
             )
-        lineage = job._jdf.queryExecution().toRdd().toDebugString()
-        check_lineage(lineage, rows.id(), self._sources)
+        execution: Any = job._jdf.queryExecution()
+        # Before the RDDs, which the plan adapts itself to.
+        plan = str(execution.executedPlan().toString())
+        check_lineage(execution.toRdd().toDebugString(), rows.id(), self._sources)
+        check_batch_plan(plan)
 
     def cores(self) -> int:
         """Spark's default parallelism, asked each time since executors come and go."""

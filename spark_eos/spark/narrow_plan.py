@@ -131,6 +131,18 @@ def check_sources_seen(frame: DataFrame, sources: Sequence[StreamSource]) -> Non
         check_sources([])
 
 
+def check_batch_plan(plan: str) -> int:
+    """Refuses the physical plan of a micro-batch's job in which rows may move, or are combined.
+
+    Returns:
+        How often it reads the micro-batch.
+
+    Raises:
+        UnsupportedPipelineError: Rows may move; the error names the operator.
+    """
+    return _check_narrow(plan, _BATCH)
+
+
 def check_remote_batch(frame: DataFrame) -> None:
     """Refuses a micro-batch of Spark Connect whose plan can't be written exactly once.
 
@@ -141,7 +153,7 @@ def check_remote_batch(frame: DataFrame) -> None:
             the error names the operator.
     """
     plans = explained(frame)
-    found = _check_narrow(plans["Physical"], _BATCH)
+    found = check_batch_plan(plans["Physical"])
     if found != 1:
         raise UnsupportedPipelineError(
             f"the batch is not written: its plan reads the micro-batch {found} times (as a union "

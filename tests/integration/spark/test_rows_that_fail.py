@@ -82,7 +82,7 @@ def test_for_a_topic_that_the_query_reads(flow: Flow, spark_eos_session: SparkSe
         flow,
         # A column of the plan's own: the source's is refused before.
         lambda f: f.withColumn("topic", F.trim("topic")),
-        rf"source {flow.source}-0 offset 0: the row is for '{flow.source}', a topic that the query reads",
+        rf"source {flow.source}-0 offset 0: the row is for '{flow.source}', a topic that the",
     )
 
 

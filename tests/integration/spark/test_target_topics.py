@@ -67,13 +67,13 @@ def _error(
     """The error that ends a query with the source's `topic` column."""
     sink = ExactlyOnceSink(**options)
     read = sink.read(session, subscribe=source)
-    # Spark's own error, since ours can't be pickled to another process.
-    with closing(sink), pytest.raises((UnsupportedPipelineError, StreamingQueryException)) as info:
+    with closing(sink):
         if shape == IN_A_FUNCTION:
             writer = sink.write(_as_read(read)).foreachBatch(lambda f, n: sink(_shuffled(f), n))
         else:
             writer = sink.write(SHAPES[shape](read, servers, source))
-        patiently(process_available)(writer, timeout=120)
+        with pytest.raises((UnsupportedPipelineError, StreamingQueryException)) as info:
+            patiently(process_available)(writer, timeout=120)
     return str(info.value)
 
 
