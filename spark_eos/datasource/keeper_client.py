@@ -28,6 +28,7 @@ from spark_eos.datasource.keeper_socket import Peer, PeerError, connected
 from spark_eos.errors import ConfigurationError, SparkEosError, WriteError
 from spark_eos.host.driver_process import HostProcess, spark_driver
 from spark_eos.host.private_paths import default_directory, private_directory
+from spark_eos.host.python_module import python_module
 from spark_eos.kafka.deadline import Deadline, RetriableError
 
 _Answer = TypeVar("_Answer", Planned, BatchReport, Ended)
@@ -168,16 +169,14 @@ def _keeper(
     path: Path, driver: HostProcess, idle_seconds: float, group_id: str, deadline: Deadline
 ) -> "subprocess.Popen[bytes]":
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
+        python_module(
             "spark_eos.datasource.keeper",
             str(path),
             str(driver.pid),
             driver.started,
             str(idle_seconds),
             group_id,  # shown in the list of processes
-        ],
+        ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         # The same modules, including --py-files and a session's artifacts.
@@ -194,7 +193,7 @@ def _keeper(
                 process.kill()
                 process.wait()
                 raise deadline.exceeded(
-                    f"starting {sys.executable} -m spark_eos.datasource.keeper", "no output"
+                    f"starting spark_eos.datasource.keeper with {sys.executable}", "no output"
                 )
             line = os.read(output.fileno(), 100)
     return process

@@ -1,6 +1,5 @@
 """A contender's query in one act: started, killed in the middle of a batch, left to finish."""
 
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,6 +11,7 @@ from spark_eos.demo.checkpoint import Checkpoint, RunningBatch
 from spark_eos.demo.process import KillableProcess
 from spark_eos.demo.target import Identity, TargetReader, order_of
 from spark_eos.demo.theatre import PARTITIONS, SOURCE, Contender, DemoError, Theatre
+from spark_eos.host.python_module import python_module
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.open_transactions import open_transactions
@@ -150,10 +150,9 @@ class Performance:
         }
         flat = [text for option in options.items() for text in option]
         return KillableProcess(
-            [
-                *(sys.executable, "-m", "spark_eos.demo.query", "--available-now"),
-                *(*flat, *self._script.options, *more),
-            ],
+            python_module(
+                "spark_eos.demo.query", "--available-now", *flat, *self._script.options, *more
+            ),
             log=self._theatre.logs / f"{self.target}-{self._starts}.log",
             directory=self._directory,
             environment={"PYTHONUNBUFFERED": "1"},

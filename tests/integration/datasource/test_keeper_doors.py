@@ -184,6 +184,18 @@ def test_a_keeper_that_does_not_get_ready_is_given_up(
     assert keepers(kept.flow) == []
 
 
+def test_files_in_the_working_directory_shadow_no_module_of_a_keeper(
+    kept: Keeping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "ran"
+    for name in ("runpy", "contextlib", "kafka", "spark_eos"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    kept.settings = {"connect_timeout_ms": 10_000}
+    assert kept.batch(0, 2, 2).rows_written == 4
+    assert not marker.exists()
+
+
 def test_a_keeper_that_says_so_in_parts_is_ready(
     kept: Keeping, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
