@@ -6,6 +6,7 @@ directory. So the object that was checked is the one that is used, even if names
 
 import contextlib
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -103,13 +104,16 @@ def write_private_text(name: str, text: str, inside: int) -> None:
     os.replace(new, name, src_dir_fd=inside, dst_dir_fd=inside)
 
 
-def check_owner(name: str, found: os.stat_result, *, or_root: bool = False) -> None:
+def check_owner(
+    name: str, found: os.stat_result, *, or_root: bool = False, or_open: bool = False
+) -> None:
     """Refuses what others than this user may write.
 
     Args:
         name: Its name, for the error.
         found: What `os.stat` says of it.
         or_root: Whether it may belong to root, too.
+        or_open: Whether its mode does not matter.
 
     Raises:
         OSError: It belongs to another user, or is writable by others.
@@ -117,12 +121,33 @@ def check_owner(name: str, found: os.stat_result, *, or_root: bool = False) -> N
     if found.st_uid != os.geteuid() and not (or_root and found.st_uid == 0):
         raise OSError(
             f"{name} belongs to user id {found.st_uid}; it must belong to this user, {os.geteuid()}"
+            f"{' or to root' if or_root else ''}"
         )
-    if found.st_mode & _WRITABLE_BY_OTHERS:
+    if not or_open and found.st_mode & _WRITABLE_BY_OTHERS:
         raise OSError(
-            f"{name} has mode {stat.S_IMODE(found.st_mode):04o}, so others may write there: remove "
-            "it, or run chmod go-w if you trust its contents"
+            f"{name} has mode {stat.S_IMODE(found.st_mode):04o}, so others may write there: if you "
+            f"trust its contents run chmod go-w {shlex.quote(name)}, otherwise remove it"
         )
+
+
+def check_way(path: Path) -> None:
+    """Refuses a path that others than this user and root can change, or lead elsewhere.
+
+    Example:
+        >>> check_way(Path("/etc/hosts"))
+
+    Raises:
+        OSError: It, a directory above it, or a link on the way belongs to another user or is
+            writable by others; or it does not exist. A directory such as ``/tmp``, in which only
+            owners may rename and delete (sticky), may be above it.
+    """
+    for part in (*reversed(path.parents), path):
+        itself, found = part.lstat(), part.stat()
+        if stat.S_ISLNK(itself.st_mode):
+            check_owner(str(part), itself, or_root=True, or_open=True)
+            check_way(part.parent / part.readlink())
+        sticky = part != path and bool(found.st_mode & stat.S_ISVTX)
+        check_owner(str(part), found, or_root=True, or_open=sticky)
 
 
 def default_directory() -> Path:

@@ -1,9 +1,24 @@
 """The directory that keeps downloaded jars and prepared broker files between runs."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from spark_eos.host.private_paths import check_way
 
 CACHE_VARIABLE = "SPARK_EOS_CACHE"
+_SILENT_SECONDS: Final = 5.0
+# As long as a download of a hundred jars may take.
+_LOCK_SECONDS: Final = 600.0
+
+
+class JarError(RuntimeError):
+    """A jar set does not exist, does not fit the installed pyspark, or can't be trusted."""
 
 
 def cache_directory() -> Path:
@@ -27,10 +42,54 @@ def cached(*names: str) -> Path:
 
     Args:
         names: Names of nested directories.
+
+    Raises:
+        JarError: Others may write there, or it can't be made.
     """
-    directory = cache_directory()
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for name in names:
-        directory /= name
-        directory.mkdir(mode=0o755, exist_ok=True)
+    directory = cache_directory().joinpath(*names)
+    try:
+        for level in (*reversed(directory.parents), directory):
+            level.mkdir(mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
+    check_trusted(directory)
     return directory
+
+
+def check_trusted(path: Path) -> None:
+    """Refuse an existing path in the cache that others may write: programs are run from it.
+
+    Raises:
+        JarError: Others than this user and root may write to it, or to a directory above it.
+    """
+    try:
+        check_way(path)
+    except OSError as error:
+        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file in the cache, for which ten minutes are waited.
+
+    Raises:
+        JarError: Another process holds it for longer.
+    """
+    lock = FileLock(path, mode=0o600)
+    try:
+        lock.acquire(timeout=_SILENT_SECONDS)
+    except Timeout:
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"Waiting for the process that holds {path} ...", markup=False)
+        try:
+            lock.acquire(timeout=_LOCK_SECONDS)
+        except Timeout:
+            raise JarError(
+                f"another process, such as a download of spark-eos, has held the lock {path} for "
+                f"{_LOCK_SECONDS:g} s: see which with fuser -v {path} and end it, or set "
+                f"{CACHE_VARIABLE} to another directory"
+            ) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -8,18 +8,13 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from filelock import FileLock
-
 from spark_eos.jars import ivy
-from spark_eos.jars.cache import cache_directory, cached
+from spark_eos.jars.cache import JarError as JarError  # noqa: PLC0414 - what is raised here
+from spark_eos.jars.cache import cache_directory, cached, check_trusted, locked
 from spark_eos.jars.lockfile import Lock, LockedJar, lock_names, read_lock
 
 _STAMP = "verified.json"
 _SPARK_KAFKA = "spark-kafka-"
-
-
-class JarError(RuntimeError):
-    """A jar set does not exist, does not fit the installed pyspark, or has a wrong file."""
 
 
 def jar_set(name: str) -> list[Path]:
@@ -32,8 +27,8 @@ def jar_set(name: str) -> list[Path]:
         name: Name of a lock file, for example ``"kafka-4.4.0"``.
 
     Raises:
-        JarError: There is no such set, or a file's checksum differs from the lock's (such a file
-            is removed, so that the next call downloads it).
+        JarError: There is no such set; or a file's checksum differs from the lock's (such a file
+            is removed, so that the next call downloads it); or others may write to the files.
         spark_eos.jars.ivy.DownloadError: The download failed.
         spark_eos.jars.java.JavaError: There is no usable Java for the download.
     """
@@ -48,16 +43,17 @@ def locked_jars(lock: Lock) -> list[Path]:
     """Return the verified jar files of a lock, as `jar_set` does.
 
     Raises:
-        JarError: A file's checksum differs from the lock's.
+        JarError: A file's checksum differs from the lock's, or others may write to it.
         spark_eos.jars.ivy.DownloadError: The download failed.
         spark_eos.jars.java.JavaError: There is no usable Java for the download.
     """
     directory = cache_directory() / "jars" / lock.name
     files = [directory / jar.file_name for jar in lock.jars]
     if not _all_stamped(lock.jars, directory):
-        cached("jars", lock.name)
-        with FileLock(directory / ".lock"):
+        with locked(cached("jars", lock.name) / ".lock"):
             _complete(lock, directory)
+    for file in (directory / _STAMP, *files):
+        check_trusted(file)
     return files
 
 
@@ -118,18 +114,22 @@ def _complete(lock: Lock, directory: Path) -> None:
     stamp = _read_stamp(directory)
     stamp.update(_verify((jar for jar in lock.jars if jar not in missing), directory, stamp))
     if missing:
+        work.mkdir(mode=0o700, exist_ok=True)
         fetched = work / "fetched"
-        fetched.mkdir(parents=True, exist_ok=True)
+        fetched.mkdir(exist_ok=True)
         ivy.download(missing, fetched, work=work, title=lock.name)
         try:
             _verify(missing, fetched, {})
             for jar in missing:
+                # Others may not write to it, whatever the umask.
+                (fetched / jar.file_name).chmod(0o644)
                 (fetched / jar.file_name).replace(directory / jar.file_name)
                 stamp[jar.file_name] = _mark(jar, directory / jar.file_name)
         finally:
             # It only serves to resume an interrupted download, and a wrong file must not stay.
             shutil.rmtree(work, ignore_errors=True)
     temporary = directory / f"{_STAMP}.new"
+    temporary.touch(mode=0o644)
     temporary.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
     temporary.replace(directory / _STAMP)
 

@@ -67,7 +67,8 @@ def session_builder(
 
     Raises:
         spark_eos.jars.java.JavaError: There is no Java 17 or newer.
-        spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
+        spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark, or others
+            may write to the cache of jars.
         spark_eos.jars.ivy.DownloadError: The jars could not be downloaded.
         spark_eos.testing.spark_image.ClassArchiveError: Others may write to the archive.
     """

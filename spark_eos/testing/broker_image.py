@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from filelock import FileLock
-
-from spark_eos.jars.cache import cached
+from spark_eos.jars.cache import cached, locked
 from spark_eos.jars.jar_sets import jar_set
 from spark_eos.jars.java import Java, find_java
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
@@ -94,7 +92,7 @@ class BrokerImage:
         key = digest(*map(str, sorted(features.items())), *map(str, sorted(relevant.items())))
         template = self.directory / f"data-{key}"
         if not template.exists():
-            with FileLock(self.directory / f"data-{key}.lock"):
+            with locked(self.directory / f"data-{key}.lock"):
                 if not template.exists():
                     self._format(template, features, relevant)
         shutil.copytree(template, target)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
 from rich.console import Console
 
+from spark_eos.jars.cache import check_trusted, locked
 from spark_eos.jars.java import Java
 
 JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -50,9 +50,14 @@ class ClassArchive:
 
     @property
     def options(self) -> list[str]:
-        """JVM options that use the archive; none if it does not exist."""
+        """JVM options that use the archive; none if it does not exist.
+
+        Raises:
+            spark_eos.jars.cache.JarError: Others may write to it: the JVM runs what is in it.
+        """
         if not self.file.exists():
             return []
+        check_trusted(self.file)
         return [f"-XX:SharedArchiveFile={self.file}", _QUIET]
 
     def train(self, exercise: Callable[[list[str]], None]) -> None:
@@ -99,5 +104,5 @@ class ClassArchive:
         new.chmod(0o644)
         new.rename(self.file)
 
-    def _lock(self) -> FileLock:
-        return FileLock(self.file.with_suffix(".lock"))
+    def _lock(self) -> contextlib.AbstractContextManager[None]:
+        return locked(self.file.with_suffix(".lock"))

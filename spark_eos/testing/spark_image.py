@@ -1,12 +1,11 @@
 """The class data archive that lets a Spark driver start sooner: created once, then cached."""
 
 import subprocess
-import sys
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
-from spark_eos.host.private_paths import check_owner
+from spark_eos.host.python_module import python_module
 from spark_eos.jars.cache import cache_directory, cached
 from spark_eos.jars.java import JavaError, find_java
 from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
@@ -52,15 +51,14 @@ def driver_options(*, make: bool) -> str | None:
     """
     try:
         archive = _archive(create=make)
-        _check_owners(archive)
-        if make and not archive.options:
+        if make and not archive.file.exists():
             archive.make(_exercise)
-            _check_owners(archive)
+        options = archive.options
     except JavaError:
         raise
     except (OSError, RuntimeError) as error:
         raise ClassArchiveError(str(error)) from error
-    return quoted(archive.options) if archive.options else None
+    return quoted(options) if options else None
 
 
 def quoted(options: Iterable[str]) -> str:
@@ -83,17 +81,8 @@ def _archive(*, create: bool) -> ClassArchive:
     return ClassArchive(directory, "Spark sessions")
 
 
-def _check_owners(archive: ClassArchive) -> None:
-    cache = cache_directory()
-    # The broker that Spark's classes are loaded with takes its own from an archive, too.
-    brokers = [cache / "brokers", *cache.glob("brokers/*"), *cache.glob("brokers/*/*.jsa")]
-    for path in (cache, cache / "spark", archive.directory, archive.file, *brokers):
-        if path.exists():
-            check_owner(str(path), path.stat(), or_root=True)
-
-
 def _exercise(options: list[str]) -> None:
-    command = [sys.executable, "-m", "spark_eos.testing.spark_training", *JVM_FLAGS, *options]
+    command = python_module("spark_eos.testing.spark_training", *JVM_FLAGS, *options)
     try:
         ended = subprocess.run(
             command,

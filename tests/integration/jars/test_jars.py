@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import shutil
@@ -8,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from filelock import FileLock
 
 from spark_eos.cli import main
 from spark_eos.jars import cache, jar_sets
 from spark_eos.jars.ivy import DownloadError
 from spark_eos.jars.java import JavaError
 from spark_eos.jars.lockfile import lock_names, read_lock
+from support.intruding import NOBODY, needs_root
 from support.jobs import ROOT
 
 SET = "spark-kafka-4.2.0"
@@ -152,3 +155,83 @@ def test_the_command_says_where_the_jars_are_another_sparks(genuine: list[Path])
 
     assert told("4.2.0") == ""
     assert told("4.3.0").startswith("For pyspark 4.3.0 this is the Kafka source of Spark 4.2.0:")
+
+
+def _plant(directory: Path) -> None:
+    """A changed jar, and the stamp that says it is verified."""
+    jar_sets.jar_set(SET)
+    victim = next(directory.glob("kafka-clients-*.jar"))
+    victim.write_bytes(b"of another user")
+    stamps = json.loads((directory / "verified.json").read_text())
+    found = victim.stat()
+    stamps[victim.name][:2] = [found.st_size, found.st_mtime_ns]
+    (directory / "verified.json").write_text(json.dumps(stamps))
+
+
+@pytest.mark.parametrize(
+    "place", ["..", "", "jars", f"jars/{SET}", f"jars/{SET}/verified.json", f"jars/{SET}/*pool2*"]
+)
+def test_a_cache_that_others_may_write_is_refused(own_cache: Path, place: str) -> None:
+    _plant(own_cache)
+    root = own_cache.parents[1]
+    (open_one,) = root.glob(place) if place not in ("", "..") else [(root / place).resolve()]
+    mode = open_one.stat().st_mode
+    open_one.chmod(mode | 0o020)
+    try:
+        result = CliRunner().invoke(main, ["jars", "--pyspark", "4.2.0"])
+    finally:
+        open_one.chmod(mode)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.match(rf"Error: {open_one} has mode 0\d+, so others may write", result.stderr)
+    assert f"chmod go-w {open_one}" in result.stderr
+    assert "SPARK_EOS_CACHE" in result.stderr
+
+
+@needs_root
+@pytest.mark.parametrize("place", [f"jars/{SET}", f"jars/{SET}/verified.json"])
+def test_a_cache_of_another_user_is_refused(own_cache: Path, place: str) -> None:
+    _plant(own_cache)
+    theirs = own_cache.parents[1] / place
+    os.chown(theirs, NOBODY, NOBODY)
+    with pytest.raises(jar_sets.JarError, match=f"{theirs} belongs to user id {NOBODY}.*SPARK_EOS"):
+        jar_sets.jar_set(SET)
+
+
+@needs_root
+def test_a_cache_behind_another_users_link_is_refused(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory such as /tmp, where all may make links, and change their own."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    link = shared / "link"
+    link.symlink_to(own_cache.parents[1])
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(link))
+    assert len(jar_sets.jar_set(SET)) == 4
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(jar_sets.JarError, match=f"{link} belongs to user id {NOBODY}"):
+        jar_sets.jar_set(SET)
+
+
+def test_downloaded_jars_are_nobodys_to_change(own_cache: Path) -> None:
+    next(own_cache.glob("commons-pool2-*.jar")).unlink()
+    before = os.umask(0)
+    try:
+        jar_sets.jar_set(SET)
+    finally:
+        os.umask(before)
+    assert [oct(path.stat().st_mode & 0o022) for path in own_cache.iterdir()] == ["0o0"] * 6
+    assert (own_cache / ".lock").stat().st_mode & 0o777 == 0o600
+    jar_sets.jar_set(SET)
+
+
+def test_a_lock_is_not_waited_for_for_ever(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(cache, "_LOCK_SECONDS", 0.5)
+    lock = own_cache / ".lock"
+    with FileLock(lock), pytest.raises(jar_sets.JarError, match=f"lock {lock}.*fuser -v {lock}"):
+        jar_sets.jar_set(SET)
+    assert f"Waiting for the process that holds {lock}" in capfd.readouterr().err
