@@ -1,6 +1,8 @@
 """SASL: who a client says it is, told to librdkafka, kafka-python and Java."""
 
+import functools
 import os
+import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +25,8 @@ _LOGIN_HANDLER: Final = "sasl.login.callback.handler.class"
 _OAUTH_HANDLER: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 )
+# As librdkafka's HTTP client reads them.
+_PROXIES: Final = ("http_proxy", "all_proxy", "ALL_PROXY")
 _MSK_HANDLER: Final = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 
 
@@ -74,6 +78,11 @@ class Sasl:
         found = self.credentials
         if found is None:
             return {**settings, "oauth_cb": self.function, f"{OIDC}config": self.config}
+        if urllib.parse.urlsplit(found.endpoint).scheme == "http" and any(
+            map(os.environ.get, _PROXIES)
+        ):
+            # librdkafka can't be told to take none, and a proxy would read the client secret.
+            return {**settings, "oauth_cb": functools.partial(_token, found, self.extensions)}
         settings[f"{OIDC}method"] = "oidc"
         settings[f"{OIDC}client.id"] = found.client_id
         settings[f"{OIDC}client.secret"] = found.client_secret
@@ -140,6 +149,13 @@ class Sasl:
             settings[_LOGIN_HANDLER] = shaded(_OAUTH_HANDLER)
         settings["sasl.jaas.config"] = JaasLine(self.module, options).render()
         return settings
+
+
+def _token(
+    credentials: ClientCredentials, extensions: tuple[tuple[str, str], ...], config: str
+) -> tuple[str, float, str, dict[str, str]]:
+    """A token as librdkafka's ``oauth_cb`` returns it."""
+    return (*credentials(config), "", dict(extensions))
 
 
 def shaded(name: str) -> str:

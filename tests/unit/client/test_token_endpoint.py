@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from spark_eos.client import oauth
 from spark_eos.client.oauth import ClientCredentials, TokenError, TokenProvider
@@ -184,3 +185,56 @@ def test_the_secret_is_sent_over_tls(url: str) -> None:
 )
 def test_on_this_host_it_need_not_be(url: str) -> None:
     assert _settings(url).security.sasl is not None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("client", ["wire", "librdkafka"])
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
+def test_a_secret_for_this_host_goes_through_no_proxy(
+    client: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain http would show it to the proxy."""
+    asked: list[str] = []
+    seen: list[Any] = []
+
+    def answer(request: Request) -> None:
+        asked.append(request.headers["authorization"])
+        document({"access_token": "token", "expires_in": 60})(request)
+
+    def spy(request: Request) -> None:
+        seen.append((request.path, request.headers["authorization"]))
+        request.send_error(502)
+
+    with http_server(answer) as url, http_server(spy) as proxy:
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(variable, proxy)
+        settings = _settings(url)
+        if client == "wire":
+            sasl = settings.security.for_wire()
+            assert sasl["sasl_oauth_token_provider"].token() == "token"
+        else:
+            producer = Producer({**settings.for_consumer(), "bootstrap.servers": "127.0.0.1:1"})
+            deadline = time.monotonic() + 10
+            while not asked and not seen and time.monotonic() < deadline:
+                time.sleep(0.05)
+            producer.close()
+    assert seen == []
+    assert asked
+
+
+def test_librdkafka_gets_the_extensions_of_a_token_for_this_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with http_server(document({"access_token": "token", "expires_in": 60})) as url:
+        given = ClientSettings(
+            {
+                **OIDC,
+                "sasl.oauthbearer.token.endpoint.url": url,
+                "sasl.oauthbearer.extensions": "a=b,c=d",
+            }
+        )
+        function = given.for_consumer()["oauth_cb"]
+        token, _expiry, _principal, extensions = function("")
+    assert (token, extensions) == ("token", {"a": "b", "c": "d"})
