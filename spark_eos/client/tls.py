@@ -136,9 +136,11 @@ def tls(settings: Mapping[str, Any]) -> Tls:
             "set ssl.ca.location to the authority that signed the brokers' certificates"
         )
     algorithm = str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower()
-    if algorithm not in {"https", "none", ""}:
+    if algorithm not in {"https", "none"}:
+        # Empty, Java checks no host names; librdkafka refuses it.
         raise ConfigurationError(
-            "kafka['ssl.endpoint.identification.algorithm'] must be 'https' or 'none'"
+            "kafka['ssl.endpoint.identification.algorithm'] must be 'https', which checks the "
+            f"brokers' host names, or 'none', which does not, not {algorithm!r}"
         )
     certificate, key = pem(settings, "ssl.certificate"), pem(settings, "ssl.key")
     if (certificate is None) != (key is None):
