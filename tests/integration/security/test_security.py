@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kafka.protocol.metadata import MetadataRequest
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, errors
@@ -158,6 +159,31 @@ def _allow(spark: SparkSession, url: str) -> None:
     """What -Dorg.apache.kafka.sasl.oauthbearer.allowed.urls does where Spark is started."""
     jvm: Any = spark.sparkContext._jvm
     jvm.System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", url)
+
+
+def test_sparks_java_client_asks_any_endpoint_unless_some_are_allowed(
+    spark_eos_session: SparkSession,
+) -> None:
+    """As security.md says."""
+    jvm: Any = spark_eos_session.sparkContext._jvm
+    name = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+    setting = "sasl.oauthbearer.token.endpoint.url"
+    package = jvm.org.apache.kafka.common.security.oauthbearer.internals.secured
+    utils = package.ConfigurationUtils({setting: "https://login.example.com/token"})
+    before = jvm.System.getProperty(name)
+    try:
+        jvm.System.clearProperty(name)
+        utils.throwIfURLIsNotAllowed(setting)
+        allowed = "https://other.example.com/token, https://login.example.com/token"
+        jvm.System.setProperty(name, allowed)
+        utils.throwIfURLIsNotAllowed(setting)
+        jvm.System.setProperty(name, "https://login.example.com/")
+        with pytest.raises(IllegalArgumentException, match=r"not allowed\. Update system property"):
+            utils.throwIfURLIsNotAllowed(setting)
+    finally:
+        jvm.System.clearProperty(name)
+        if before is not None:
+            jvm.System.setProperty(name, before)
 
 
 def test_a_token_function_without_a_java_class_for_the_source_is_refused(
