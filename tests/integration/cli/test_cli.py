@@ -21,10 +21,14 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_help_names_every_command() -> None:
     result = run("--help")
     assert result.returncode == 0
-    told = re.findall(r"^  (\w+) +\S", result.stdout.partition("\nCommands:\n")[2], re.MULTILINE)
-    assert told == [
-        *("abort", "acls", "adopt", "broker", "demo", "jars", "progress", "status", "verify")
+    shown = result.stdout.partition("\nCommands:\n")[2]
+    names = re.findall(r"^  (\S+)", shown, re.MULTILINE)
+    assert names == [
+        *("abort", "acls", "adopt", "broker", "class-archive", "dead-letters"),
+        *("demo", "jars", "progress", "status", "verify"),
     ]
+    # Each with what it does.
+    assert re.findall(r"^  (\S+) +\S", shown, re.MULTILINE) == names
 
 
 def test_version() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -129,20 +130,30 @@ def test_watching_ends_with_ctrl_c(far_flow: Flow) -> None:
     assert "Aborted" not in shown
 
 
-def test_watching_needs_no_seconds_and_a_terminal_neither(far_flow: Flow) -> None:
+def test_watching_needs_no_seconds_and_a_terminal_neither(
+    far_flow: Flow, tmp_path: Path
+) -> None:
     with _terminal(100, far_flow, "--watch") as terminal:
         terminal.read(until="Group ", times=2)
     where = ("--bootstrap-servers", far_flow.bootstrap_servers, "--group-id", far_flow.group_id)
-    with subprocess.Popen(
-        [COMMAND, "status", *where, "--watch", "0.1", "--json"], stdout=subprocess.PIPE, text=True
-    ) as process:
+    line = [COMMAND, "status", *where, "--watch", "0.1", "--json"]
+    errors = tmp_path / "errors"
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+    ):
         assert process.stdout is not None
-        documents = 0
-        for line in process.stdout:
-            documents += line == "}\n"
-            if documents == 2:
+        lines = []
+        for text in process.stdout:
+            lines.append(text)
+            if lines.count("}\n") == 2:
                 break
         process.send_signal(signal.SIGTERM)
+    assert lines.count("}\n") == 2, errors.read_text()
+    first = lines.index("}\n") + 1
+    documents = [json.loads("".join(part)) for part in (lines[:first], lines[first:])]
+    assert [found["group"]["id"] for found in documents] == [far_flow.group_id] * 2
+    assert errors.read_text() == ""
 
 
 @pytest.mark.parametrize("seconds", ["0", "soon"])
