@@ -5,6 +5,14 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parent.parent.parent
+# The arguments that every job needs.
+GIVEN = [
+    *("--bootstrap-servers", "h:1"),
+    *("--group-id", "g"),
+    *("--source", "a"),
+    *("--target", "b"),
+    *("--checkpoint-location", "c"),
+]
 
 
 def job(name: str) -> ModuleType:

@@ -130,9 +130,7 @@ def test_watching_ends_with_ctrl_c(far_flow: Flow) -> None:
     assert "Aborted" not in shown
 
 
-def test_watching_needs_no_seconds_and_a_terminal_neither(
-    far_flow: Flow, tmp_path: Path
-) -> None:
+def test_watching_needs_no_seconds_and_a_terminal_neither(far_flow: Flow, tmp_path: Path) -> None:
     with _terminal(100, far_flow, "--watch") as terminal:
         terminal.read(until="Group ", times=2)
     where = ("--bootstrap-servers", far_flow.bootstrap_servers, "--group-id", far_flow.group_id)

@@ -1,6 +1,7 @@
 """Dead letters of ``format("kafka-eos")``."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -65,3 +66,22 @@ def test_too_many_end_the_query(flow: Flow, spark_eos_session: SparkSession) -> 
         write_available(
             spark_eos_session, flow, judged, deadLetterTopic=letters, maxDeadLetters="5"
         )
+
+
+def failed(frame: DataFrame) -> DataFrame:
+    """Judges every value, with the trace of an exception."""
+    texts = {"message": "no order", "exception": "ValueError", "stacktrace": "line 1"}
+    error = F.struct(*[F.lit(text).alias(name) for name, text in texts.items()])
+    return frame.select("source", "value", error.alias("error"))
+
+
+@pytest.mark.parametrize("chosen", [{}, {"deadLetterStacktrace": "true"}])
+def test_stack_traces_are_only_where_they_are_wanted(
+    flow: Flow, spark_eos_session: SparkSession, chosen: dict[str, Any]
+) -> None:
+    letters = letter_topic(flow)
+    flow.produce(["bad"])
+    write_available(spark_eos_session, flow, failed, deadLetterTopic=letters, **chosen)
+    (found,) = map(headers_of, flow.written(letters))
+    assert found["__dlq.errors.exception"] == "ValueError"
+    assert found.get("__dlq.errors.stacktrace") == ("line 1" if chosen else None)

@@ -21,14 +21,16 @@ import pytest
 from spark_eos import errors
 from spark_eos.batch.task_report import DEFERRED, WRITTEN, JobOutcome, PartitionOutcome
 from spark_eos.datasource.keeper_messages import Commit
+from spark_eos.kafka.open_transactions import describe_transaction
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos.kafka.transactional_ids import driver_id
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.transaction import Transactions
 from support import plan_main
 from support.data_sources import keepers, until_kept_no_more
 from support.flow import Flow
 from support.keeping import Keeping, keeping, kill
-from support.members import started, writer_settings
+from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
 from support.proxy_faults import HoldAnswer
 from support.queries import until
@@ -258,9 +260,16 @@ def test_another_batch_than_the_planned_one_is_not_committed(kept: Keeping, flow
 def test_changed_settings_count_from_the_next_plan_on(kept: Keeping, flow: Flow) -> None:
     kept.batch(0, 2, 2)
     members = {member.member_id for member in flow.members()}
-    kept.settings = {"max_transaction_records": 2}
+    assert len(members) == 2
+    # A plan that goes back to these members has no such id.
+    kept.settings = {"transactional_id_prefix": "changed"}
     kept.batch(1, 3, 3)
-    assert not members & {member.member_id for member in flow.members()}
+    with flow.wire() as wire:
+        describe_transaction(wire, driver_id("changed", flow.group_id), deadline())
+    others = {member.member_id for member in flow.members()}
+    assert len(others) == 2
+    assert not members & others
+    assert sorted(flow.values()) == values_up_to(3, 3)
 
 
 def test_errors_arrive_as_what_they_are(kept: Keeping, flow: Flow) -> None:

@@ -100,7 +100,7 @@ def test_enrich_orders_job(flow: Flow) -> None:
 
 def _served(port: int) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=5) as answer:
             return str(answer.read().decode())
     except OSError:  # not yet
         return ""
@@ -112,7 +112,8 @@ def test_relay_job_copies_all_of_a_record_until_sigterm(flow: Flow) -> None:
     timestamp = int(time.time() * 1000) - 3_600_000
     flow.produce(["a", None], key=b"k", headers=[("h", b"1"), ("h", None)], timestamp=timestamp)
     port = free_ports().client
-    seen = ["--log-format", "json", "--metrics-port", str(port)]
+    served = ["--metrics-port", str(port), "--metrics-address", "127.0.0.2"]
+    seen = ["--log-format", "json", *served]
     with submit("relay", *arguments(flow), "--trigger", "200 milliseconds", *seen) as process:
         until(lambda: flow.committed() == {0: 1, 1: 1}, lambda: "two records", 90)
         assert len(flow.members()) == 1

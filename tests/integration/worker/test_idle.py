@@ -5,10 +5,12 @@ Kafka forgets both after days; the broker here does so after seconds.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_eos.client.error_codes import Code
+from spark_eos.driver import preflight
 from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.open_transactions import describe_transaction
@@ -85,11 +87,24 @@ def test_a_data_source_goes_on(
         assert flow.committed() == {0: 7, 1: 5}
 
 
-def test_the_drivers_ids_are_made_anew(forgetful: EmbeddedKafka, tmp_path: Path) -> None:
+def test_the_drivers_ids_are_made_anew(
+    forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = Flow(forgetful, str(tmp_path / "c"), str(tmp_path / "w"))
     name = driver_id("spark-eos", flow.group_id)
-    with flow.wire() as wire:
-        for _ in range(2):
-            fence_producer(wire, name, 60_000, deadline())
-            assert _known(wire, name)
-            _await_forgotten(flow, name)
+    made: list[int] = []
+
+    def fence(wire: Wire, transactional_id: str, *limits: Any) -> None:
+        fence_producer(wire, transactional_id, *limits)
+        # Before the broker forgets it.
+        assert transactional_id == name
+        made.append(describe_transaction(wire, name, deadline()).producer_id)
+
+    monkeypatch.setattr(preflight, "fence_producer", fence)
+    with running(flow) as runs:
+        runs.batch(5, 5)
+    _await_forgotten(flow, name)
+    with running(flow, checkpoint=runs.checkpoint) as runs:
+        runs.batch(10, 10)
+        runs.written_once(10, 10)
+    assert len(set(made)) == len(made) == 2

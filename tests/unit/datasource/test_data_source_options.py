@@ -52,6 +52,8 @@ def test_the_docs_table_has_them_all() -> None:
 def test_options_of_each_kind() -> None:
     more = {
         "topic": "t",
+        "deadlettertopic": "letters",
+        "deadletterstacktrace": "true",
         "maxtransactionrecords": "5",
         "grouptimeoutms": "1500",
         "idletimeoutms": "7000",
@@ -60,6 +62,9 @@ def test_options_of_each_kind() -> None:
     found = read_options({**_NEEDED, **more})
     assert (found.settings.topic, found.settings.max_transaction_records) == ("t", 5)
     assert (found.group_timeout_ms, found.idle_timeout_ms) == (1_500, 7_000)
+    letters = found.settings.dead_letters
+    assert letters is not None
+    assert (letters.topic, letters.stacktrace) == ("letters", True)
     assert found.settings.client.for_producer("t", 1)["compression.type"] == "zstd"
 
 

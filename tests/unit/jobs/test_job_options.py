@@ -3,15 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from support.jobs import job
-
-GIVEN = [
-    *("--bootstrap-servers", "h:1"),
-    *("--group-id", "g"),
-    *("--source", "a"),
-    *("--target", "b"),
-    *("--checkpoint-location", "c"),
-]
+from support.jobs import GIVEN, job
 
 
 @pytest.mark.parametrize(
