@@ -29,6 +29,10 @@ DOCS = ROOT / "docs"
 _BLOCK = re.compile(
     r"^(?:<!-- ([^\n]*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What the shell puts into another command.
+_WITHIN = re.compile(r"\$\((spark-eos [^)]+)\)")
+_CRON = re.compile(r"^(?:[*/0-9]+ ){5}")
 _OWN_PROCESS = "in a process of its own"
 _OTHER_TEST = re.compile(r"run by (tests/[\w/]+\.py)")
 _COUNT = 40
@@ -168,11 +172,18 @@ class Reader:
             _COMMANDS[words[0]](words[1:])
 
 
+def _parse_spark_eos(words: list[str]) -> None:
+    command: click.Command = main
+    context = main.make_context("spark-eos", list(words))
+    while isinstance(command, click.Group):
+        name, found, words = command.resolve_command(context, words)
+        assert found is not None
+        command, context = found, found.make_context(name, list(words), parent=context)
+
+
 def _spark_eos(words: list[str]) -> None:
     if words[0] in {"broker", "demo"}:  # they take their time, and have tests of their own
-        command = main.get_command(click.Context(main), words[0])
-        assert command is not None
-        command.make_context(words[0], words[1:])
+        _parse_spark_eos(words)
         return
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, f"spark-eos {' '.join(words)}: {result.output}"
@@ -212,6 +223,56 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "python": _python,
     **dict.fromkeys(("pip", *_KAFKAS), _not_run),
 }
+
+
+def _parse_python(words: list[str]) -> None:
+    assert Path(words[0]).name == "my_query.py", words
+
+
+# The same without running any.
+_PARSERS: dict[str, Callable[[list[str]], None]] = {
+    **_COMMANDS,
+    "spark-eos": _parse_spark_eos,
+    "python": _parse_python,
+}
+
+
+def _parse_line(line: str) -> bool:
+    """Parses the command that a line begins with; whether there is one."""
+    command = _CRON.sub("", line)
+    if Path(command.partition(" ")[0]).name not in _PARSERS:
+        return False
+    words = shlex.split(command, comments=True)
+    ends = (number for number, word in enumerate(words) if word in {">", ">>", "|"})
+    _PARSERS[Path(words[0]).name](words[1 : next(ends, None)])
+    return True
+
+
+def test_commands_that_are_only_shown_can_be_given() -> None:
+    shown = []
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for command in _WITHIN.findall(text):
+            _parse_spark_eos(shlex.split(command)[1:])
+        for language, code in _FENCE.findall(text):
+            if language in {"", "bash", "text"}:
+                lines = code.replace("\\\n", " ").splitlines()
+                shown += [line for line in lines if _parse_line(line)]
+    # Where a query is started: by its path, from the path, by cron.
+    assert "spark-eos class-archive" in shown
+    assert {line.partition(" ")[0] for line in shown} >= {
+        *("/opt/orders/venv/bin/python", "spark-submit", "*/10"),
+    }
+
+
+def test_each_fence_is_of_a_language_that_tests_know() -> None:
+    tests = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    for page in PAGES:
+        languages = {language for language, _ in _FENCE.findall((ROOT / page).read_text())}
+        assert languages <= {"", "python", "sh", "bash", "json", "text", "yaml"}, page
+        for language in languages & {"bash", "yaml"}:
+            taken = f'code_blocks("{Path(page).stem}", "{language}")'
+            assert any(taken in test for test in tests), f"no test takes {taken}"
 
 
 @pytest.fixture
