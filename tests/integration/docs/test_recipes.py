@@ -2,16 +2,19 @@
 
 import io
 import json
+import re
 import struct
+import time
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -37,6 +40,9 @@ from support.schema_registry import SchemaRegistry, schema_registry
     AVRO,
     TABLE,
 ) = code_blocks("recipes", "python")
+
+(RESET,) = (code for code in code_blocks("recipes", "sh") if "--to-datetime" in code)
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 ORDER = json.dumps(
     {
@@ -66,7 +72,8 @@ class Recipe:
         producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers})
         for number, value in enumerate(values):
             encoded = value if isinstance(value, bytes) else json.dumps(value).encode()
-            producer.produce(f"{self.prefix}-{topic}", encoded, partition=number % 2, **more)
+            chosen = {"partition": number % 2, **more}
+            producer.produce(f"{self.prefix}-{topic}", encoded, **chosen)
         assert producer.flush(30) == 0
 
     def written(self, topic: str) -> list[Message]:
@@ -75,6 +82,15 @@ class Recipe:
     def values(self, topic: str) -> list[str]:
         """The values as text, sorted."""
         return sorted((message.value() or b"").decode() for message in self.written(topic))
+
+    def compression(self, topic: str) -> set[str]:
+        """How the first batches of a topic's partitions are compressed, on the broker's disk."""
+        directory = self.broker._remains.directory
+        assert directory is not None
+        logs = directory.rglob(f"{self.prefix}-{topic}-[0-9]/{0:020}.log")
+        batches = [data for log in logs if (data := log.read_bytes())]
+        # Of the batch's attributes, in its header, three bits.
+        return {_CODECS[struct.unpack_from(">h", data, 21)[0] & 7] for data in batches}
 
     def run(self, code: str, **instead: str) -> dict[str, Any]:
         """Runs the page's beginning and a recipe, until all there is was read."""
@@ -190,11 +206,28 @@ def test_a_topic_again(recipe: Recipe) -> None:
 
 def test_from_a_moment_on(recipe: Recipe) -> None:
     recipe.topics("orders", "orders-prices-2")
-    recipe.produce([{"price": number} for number in range(100, 140)])
-    topic, group = f"{recipe.prefix}-orders", f"{recipe.prefix}-orders-prices-2"
-    set_offsets(recipe.broker.bootstrap_servers, group, {(topic, 0): 15, (topic, 1): 20})
-    recipe.run(BACKFILL)
-    assert recipe.values("orders-prices-2") == [str(number) for number in range(130, 140, 2)]
+    # Younger than brokers keep records; one each second.
+    first = time.time_ns() // 1_000_000 - 600_000
+    for number in range(40):
+        price = {"price": 100 + number}
+        at = first + 1_000 * number
+        recipe.produce([price], partition=number // 3 % 2, timestamp=at)
+    told = [re.findall(rf"{option} (\S+)", RESET)[0] for option in ("--group", "--topic")]
+    group, topic = (f"{recipe.prefix}-{name}" for name in told)
+    # What Kafka's command does with a moment.
+    servers = recipe.broker.bootstrap_servers
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"any-{recipe.prefix}"})
+    with closing(consumer):
+        moments = [TopicPartition(topic, partition, first + 24_500) for partition in (0, 1)]
+        found = {(at.topic, at.partition): at.offset for at in consumer.offsets_for_times(moments)}
+    assert found == {(topic, 0): 13, (topic, 1): 12}
+    set_offsets(servers, group, found)
+    for count in (40, 44):
+        recipe.run(BACKFILL)
+        # Also when it is started again.
+        wanted = [str(100 + number) for number in range(25, count)]
+        assert recipe.values("orders-prices-2") == wanted
+        recipe.produce({"price": 100 + number} for number in range(40, 44))
 
 
 def test_an_archive(recipe: Recipe) -> None:
@@ -219,10 +252,14 @@ def test_a_rate_limit(recipe: Recipe, reports: list[BatchReport]) -> None:
 
 def test_bulk(recipe: Recipe, reports: list[BatchReport]) -> None:
     recipe.topics("orders", "orders-bulk")
-    recipe.produce([{"n": number} for number in range(5000)])
-    recipe.run(BULK, **{'"1 minute"': '"1 second"'})
+    orders = [{"n": number} for number in range(5000)]
+    recipe.produce(orders)
+    recipe.run(BULK, **{'"1 minute"': '"1 second"', "500_000": "500"})
+    assert recipe.values("orders-bulk") == sorted(map(json.dumps, orders))
     assert sum(report.rows_written for report in reports) == 5000
-    assert len(set(recipe.values("orders-bulk"))) == 5000
+    # As large as they may be, and no larger.
+    assert sum(report.transactions for report in reports) == 10
+    assert recipe.compression("orders-bulk") == {"zstd"}
 
 
 def _avro(number: int, registered: int) -> bytes:
