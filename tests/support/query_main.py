@@ -3,7 +3,8 @@
 Settings beside those of ExactlyOnceSink: ``source``; ``master``; ``config`` (of the session);
 ``available_now``; ``max_offsets``; ``headers`` (an SQL expression);
 ``hold`` (a path and a value: the task that reaches a row with
-the value waits until the path exists); ``hold_once`` (only the first one waits); ``metrics_port``.
+the value waits until the path exists); ``hold_once`` (only the first one waits); ``metrics_port``;
+``log_interval_ms`` (between two batches that Spark logs, with asynchronous progress tracking).
 """
 
 import dataclasses
@@ -41,6 +42,7 @@ def main() -> None:
     hold_once = settings.pop("hold_once", False)
     headers = settings.pop("headers", None)
     available_now = settings.pop("available_now", True)
+    log_interval_ms = settings.pop("log_interval_ms", None)
     observers: list[OnBatch] = [_print_report]
     if "metrics_port" in settings:
         metrics = PrometheusMetrics(port=settings.pop("metrics_port"))
@@ -55,6 +57,8 @@ def main() -> None:
         frame = waiting(frame, *hold, once=hold_once)
     writer = sink.write(frame)
     writer = writer.trigger(availableNow=True) if available_now else writer
+    if log_interval_ms is not None:
+        writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", str(log_interval_ms))
     query = writer.start()
     print("STARTED", flush=True)
     query.awaitTermination()

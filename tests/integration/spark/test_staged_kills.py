@@ -34,14 +34,33 @@ def _query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> QueryProce
     return QueryProcess(flow, tmp_path / f"{name}.log", main="support.shapes_main", **settings)
 
 
+def _last(flow: Flow, log: str) -> int:
+    """The last batch in one of the checkpoint's logs; -1 if there is none."""
+    names = [path.name for path in Path(flow.checkpoint, log).glob("*")]
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def _within_a_batch(flow: Flow) -> bool:
+    finished = _last(flow, "commits")
+    return _last(flow, "offsets") > finished
+
+
 def _killed(flow: Flow, tmp_path: Path, **settings: Any) -> list[float]:
-    """Kills a query at random, and starts it again; returns the seconds that it had."""
-    moments = [round(random.uniform(0, _LONGEST), 2) for _ in range(_KILLS)]
-    for number, seconds in enumerate(moments):
-        with _query(flow, tmp_path, f"killed-{number}", forever=True, **settings) as query:
+    """Kills a query at random within batches, and starts it again; returns the seconds it had."""
+    moments: list[float] = []
+    kills = 0
+    while kills < _KILLS:
+        assert len(moments) < 3 * _KILLS, f"{kills} kills have met a batch of {moments}"
+        seconds = round(random.uniform(0, _LONGEST), 2)
+        name = f"killed-{len(moments)}"
+        with _query(flow, tmp_path, name, forever=True, **settings) as query:
             query.until(lambda: "STARTED" in query.output(), "its start", 120)
             time.sleep(seconds)
-            assert query.process.poll() is None, query.output()[-4_000:]
+            # The first one takes long to begin.
+            query.until(lambda: _within_a_batch(flow), "a batch")
+        moments.append(seconds)
+        # It may have ended it before the signal came.
+        kills += _within_a_batch(flow)
     return moments
 
 
