@@ -2,17 +2,19 @@
 
 Kafka stores a client-defined text with each committed offset. A KIP-848 group expires each offset
 by its own age, so a partition whose offset has expired looks like a new partition. Therefore every
-offset's text lists the partitions the group has known, and the records that may not have been
-written. Of a query that stages its batches, the offset of progress partition 0 tells of the last
-staged one; of a mirrored query, each offset tells which source partition it stands for.
-``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset that an operator sets is
-taken as it is.
+offset's text lists the partitions of its topic that the group has known, ids of the group's topics,
+and the records that may not have been written. Of a query that stages its batches, the offset of
+progress partition 0 tells of the last staged one; of a mirrored query, each offset tells which
+source partition it stands for. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an
+offset that an operator sets is taken as it is.
 """
 
 import json
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +23,9 @@ from spark_eos.kafka.cluster import NO_ID
 _FORMAT: Final = "spark-eos"
 # Leading digits of the random topic id, enough to tell a group's topics apart.
 _ID_DIGITS: Final = 8
+# Each topic's id is in the texts of so many topics, or of all if there are fewer: it is forgotten
+# only if all their offsets are lost. More would make long texts where there are many topics.
+_TOLD_BY: Final = 16
 # Limits that keep the text within offset.metadata.max.bytes, 4096 by default.
 _MAX_TOPICS: Final = 200
 _MAX_LIST: Final = 1_500
@@ -189,6 +194,7 @@ class KnownPartitions:
             progress partition that stands for each.
         set_by_others: (topic, partition) pairs whose offsets another client has committed, such
             as an operator's tool: these tell of no other partition.
+        current: Names of the topics whose offsets are to tell of all topics, sorted.
 
     Example:
         >>> known = KnownPartitions().including([("orders", 0), ("orders", 1)], {})
@@ -205,6 +211,7 @@ class KnownPartitions:
     staged: Mapping[tuple[str, int], StagedBatch] = field(default_factory=dict)
     sources: Mapping[tuple[str, int], SourcePartition] = field(default_factory=dict)
     set_by_others: frozenset[tuple[str, int]] = frozenset()
+    current: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, committed: Mapping[tuple[str, int], CommittedOffset]) -> "KnownPartitions":
@@ -246,11 +253,19 @@ class KnownPartitions:
         partitions: Iterable[tuple[str, int]],
         topic_ids: Mapping[str, uuid.UUID | None],
     ) -> "KnownPartitions":
-        """Returns a copy with further partitions and the ids of their topics."""
+        """Returns a copy with further partitions, whose offsets will tell of it all.
+
+        Args:
+            partitions: (topic, partition) pairs: all that have an offset from now on.
+            topic_ids: Ids of their topics.
+        """
         more = frozenset(partitions)
-        ids = sorted({_short(topic_ids.get(topic)) for topic, _ in more} - {""})
-        others = (topic for topic in self.topics if topic not in ids)
-        return replace(self, partitions=self.partitions | more, topics=(*ids, *others))
+        names = tuple(sorted({topic for topic, _ in more}))
+        ids = sorted({_short(topic_ids.get(topic)) for topic in names} - {""})
+        others = sorted(set(self.topics) - set(ids))
+        return replace(
+            self, partitions=self.partitions | more, topics=(*ids, *others), current=names
+        )
 
     def tells_nothing_of(self, topic: str) -> bool:
         """Whether a topic has offsets of which none tells what partitions the group has had."""
@@ -295,12 +310,27 @@ class KnownPartitions:
         return _json(
             {
                 _FORMAT: 1,
-                "partitions": ranges_of(
-                    index for known, index in self.partitions if known == topic
-                ),
-                "topics": " ".join(self.topics[:_MAX_TOPICS]),
+                "partitions": ranges_of(self._indexes.get(topic, ())),
+                "topics": " ".join(self._told_by(topic)),
             }
         )
+
+    @cached_property
+    def _indexes(self) -> dict[str, list[int]]:
+        """The numbers of the known partitions, by topic."""
+        found: dict[str, list[int]] = {}
+        for topic, index in self.partitions:
+            found.setdefault(topic, []).append(index)
+        return found
+
+    def _told_by(self, topic: str) -> tuple[str, ...]:
+        """The ids that the texts of a topic tell: all, or a part that is another for each topic."""
+        ids, names = self.topics, self.current or (topic,)
+        width = max(_TOLD_BY, -(-_TOLD_BY * len(ids) // len(names)))
+        # Evenly spread, so that the texts of all topics tell of each id equally often.
+        first = bisect_left(names, topic) * len(ids) // len(names)
+        around = (*ids[first:], *ids[:first])
+        return around[: min(width, _MAX_TOPICS)]
 
 
 def _json(fields: Mapping[str, Any]) -> str:

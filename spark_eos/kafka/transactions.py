@@ -20,6 +20,8 @@ from spark_eos.kafka.transactional_ids import id_prefix_of
 # Versions of TxnOffsetCommit, which name topics in different ways (KIP-1319).
 BY_NAME: Final = 5
 BY_ID: Final = 6
+# Partitions that an error names; a request may have thousands.
+_LISTED: Final = 20
 _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
@@ -123,11 +125,13 @@ class OffsetCommitAnswer:
         return verdict(self.codes.values())
 
     def __str__(self) -> str:
-        return ", ".join(
+        refused = [
             f"{topic}-{partition}: {code_name(code)}"
             for (topic, partition), code in sorted(self.codes.items())
             if code
-        )
+        ]
+        more = [f"and {len(refused) - _LISTED} more"] if len(refused) > _LISTED else []
+        return ", ".join([*refused[:_LISTED], *more])
 
 
 def txn_offset_commit(

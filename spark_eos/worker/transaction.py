@@ -18,6 +18,7 @@ from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import Verdict, remedy
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.offsets import in_requests
 from spark_eos.kafka.topic_cache import source_topics
 from spark_eos.kafka.transactions import (
     BY_ID,
@@ -275,8 +276,13 @@ class Transactions:
         what = f"committing offsets of group {self._settings.group_id!r}"
         topic_ids = self._topic_ids()
         by_name = False
+        requests = (
+            (member, part)
+            for member, offsets in by_member.items()
+            for part in in_requests(offsets, texts)
+        )
         try:
-            for member, offsets in by_member.items():
+            for member, offsets in requests:
                 answer = txn_offset_commit(
                     self._producer.wire,
                     self._settings.group_id,

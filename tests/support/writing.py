@@ -16,6 +16,7 @@ from spark_eos.batch.task_report import JobOutcome, job_outcome
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import NO_ID
+from spark_eos.kafka.offset_metadata import KnownPartitions
 from spark_eos.worker.arrow_columns import writable_batches
 from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.producer import TransactionalProducer
@@ -52,16 +53,21 @@ def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) ->
 
 @contextmanager
 def transactions(
-    flow: Flow, membership: GroupMembership, version: int = 6, **options: Any
+    flow: Flow,
+    membership: GroupMembership,
+    version: int = 6,
+    known: KnownPartitions | None = None,
+    **options: Any,
 ) -> Iterator[Transactions]:
     """A worker's transactions, with all of the coordinator's partitions in their plan.
 
-    With ``version`` 5 the plan tells no topic ids, so that offsets go by name. ``options``
-    replace fields of the writer's settings.
+    With ``version`` 5 the plan tells no topic ids, so that offsets go by name. Offsets' texts tell
+    of ``known``. ``options`` replace fields of the writer's settings.
     """
     members = membership.identities()
     ids = dict.fromkeys(membership.topic_ids, NO_ID) if version < 6 else membership.topic_ids
-    plan = batch_plan(BatchRange(0, {}, dict.fromkeys(members, 100)), {}, members, ids)
+    batch = BatchRange(0, {}, dict.fromkeys(members, 100))
+    plan = batch_plan(batch, {}, members, ids, known or KnownPartitions())
     settings = replace(writer_settings(flow), **options)
     with closing(TransactionalProducer(settings)) as producer:
         yield Transactions(producer, settings, plan)

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -128,6 +129,30 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
     # offset.metadata.max.bytes, unless set.
     for staged, source in ((_LARGEST, None), (None, _LONGEST)):
         assert len(_with("topic-1", staged, source, Doubt(2**62, 2**62), known)) < 4_096
+
+
+@given(st.integers(1, 60), st.integers(0, 300), st.data())
+def test_all_topics_are_told_of_by_many(current: int, older: int, data: st.DataObject) -> None:
+    ids = {f"topic-{n}": uuid.uuid5(uuid.NAMESPACE_URL, str(n)) for n in range(current + older)}
+    names = data.draw(st.permutations(sorted(ids)))
+    before = KnownPartitions().including([(name, 0) for name in names[:older]], ids)
+    known = before.including([(name, 0) for name in names[older:]], ids)
+    texts = known.texts([(name, 0) for name in names[older:]])
+    told = Counter(
+        topic
+        for place, text in texts.items()
+        for topic in KnownPartitions.of({place: CommittedOffset(1, text)}).topics
+    )
+    # 200 ids fit into a text.
+    everywhere = min(16, current * min(200, len(ids)) // len(ids))
+    assert all(told[topic] >= everywhere for topic in known.topics)
+
+
+def test_texts_stay_short_where_there_are_many_topics() -> None:
+    places = [(f"topic-{n}", index) for n in range(2_000) for index in range(3)]
+    ids = {topic: uuid.uuid4() for topic, _ in places}
+    texts = KnownPartitions().including(places, ids).texts(places)
+    assert max(map(len, texts.values())) < 200
 
 
 def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
