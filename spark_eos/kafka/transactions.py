@@ -20,6 +20,9 @@ from spark_eos.kafka.transactional_ids import id_prefix_of
 # Versions of TxnOffsetCommit, which name topics in different ways (KIP-1319).
 BY_NAME: Final = 5
 BY_ID: Final = 6
+# Kafka calls 134 GROUP_DELETION_FAILED, which is no answer to this request. The proposal of
+# KAFKA-20191 gives it to partitions that are not assigned to the member.
+_UNASSIGNED_PARTITION: Final = 134
 # Partitions that an error names; a request may have thousands.
 _LISTED: Final = 20
 _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
@@ -122,16 +125,23 @@ class OffsetCommitAnswer:
     @property
     def verdict(self) -> Verdict:
         """The verdict on all partitions together; the transaction may commit only if ACCEPTED."""
-        return verdict(self.codes.values())
+        return verdict(
+            Code.STALE_MEMBER_EPOCH if code == _UNASSIGNED_PARTITION else code
+            for code in self.codes.values()
+        )
 
     def __str__(self) -> str:
         refused = [
-            f"{topic}-{partition}: {code_name(code)}"
+            f"{topic}-{partition}: {_name(code)}"
             for (topic, partition), code in sorted(self.codes.items())
             if code
         ]
         more = [f"and {len(refused) - _LISTED} more"] if len(refused) > _LISTED else []
         return ", ".join([*refused[:_LISTED], *more])
+
+
+def _name(code: int) -> str:
+    return f"{code} UNASSIGNED_PARTITION" if code == _UNASSIGNED_PARTITION else code_name(code)
 
 
 def txn_offset_commit(

@@ -16,7 +16,8 @@ from spark_eos.client.settings import ClientSettings
         ([0, Code.UNKNOWN_TOPIC_ID], Verdict.RETRY),
         ([Code.CONCURRENT_TRANSACTIONS, Code.NOT_COORDINATOR], Verdict.REDISCOVER),
         ([Code.COORDINATOR_LOAD_IN_PROGRESS, Code.STALE_MEMBER_EPOCH], Verdict.REJECTED),
-        ([0, Code.UNASSIGNED_PARTITION], Verdict.REJECTED),
+        # Only TxnOffsetCommit has another meaning for it.
+        ([0, Code.GROUP_DELETION_FAILED], Verdict.REFUSED),
         ([Code.STALE_MEMBER_EPOCH, Code.INVALID_PRODUCER_EPOCH], Verdict.FENCED),
         ([0, 29], Verdict.REFUSED),
         ([12345], Verdict.REFUSED),
