@@ -22,7 +22,7 @@ from spark_eos.driver.membership import GroupMembership
 from spark_eos.driver.mirroring import MirroredSource, Mirroring
 from spark_eos.driver.offset_commits import OffsetCommits
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.replication import warn_of_single_replicas
+from spark_eos.driver.replication import warn_of_replication
 from spark_eos.driver.road import check_note, check_offsets
 from spark_eos.driver.rounds import BatchRounds, Job
 from spark_eos.driver.staging import BatchCopies, ProgressPartitions, Staging
@@ -205,7 +205,7 @@ class QueryRun:
         version = preflight.check_cluster(self._wire, self._settings, topics, deadline)
         self._cluster_version = version
         self._commits.by_name = version < BY_ID
-        warn_of_single_replicas(self._wire, self._settings.topic, deadline)
+        warn_of_replication(self._wire, self._settings.target_topics, deadline)
         # 2. Take the members over, or join, until all source partitions are assigned to them.
         self._membership.start(topics, batch.ends)
         # 3. End what older runs left open, and read the committed offsets.

@@ -151,30 +151,6 @@ def topics(
     return wire.ask(request, deadline, interpret=interpret)
 
 
-def topics_with_one_replica(wire: Wire, names: Collection[str], deadline: Deadline) -> list[str]:
-    """Finds topics, internal ones included, that have a partition with a single replica.
-
-    Topics that do not exist, or that this client may not describe, are left out.
-
-    Args:
-        wire: The connections.
-        names: Topic names.
-        deadline: Limits all attempts together.
-
-    Returns:
-        Topic names in order.
-    """
-
-    def interpret(response: Any) -> list[str]:
-        return sorted(
-            topic.name
-            for topic in response.topics
-            if any(len(partition.replica_nodes) == 1 for partition in topic.partitions)
-        )
-
-    return wire.ask(metadata_request(names), deadline, interpret=interpret)
-
-
 def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
     """Finds which ACLs on topics this client lacks.
 

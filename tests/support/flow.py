@@ -97,6 +97,31 @@ class Flow:
             producer.poll(0)
         assert producer.flush(30) == 0
 
+    def produce_in_transaction(self, values: Iterable[str], *, commit: bool = True) -> None:
+        """Appends each value to every partition of the source, and a marker."""
+        settings = {"bootstrap.servers": self.source_servers, "transactional.id": self.name}
+        producer = Producer(settings)
+        producer.init_transactions()
+        producer.begin_transaction()
+        for value in values:
+            for partition in range(self.partitions):
+                producer.produce(self.source, value.encode(), partition=partition)
+        assert producer.flush(30) == 0
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+
+    def until_without_lag(self, seconds: float = 60) -> None:
+        """Waits until the group's offsets have reached the ends of the source's log."""
+        server = {"bootstrap.servers": self.source_servers}
+        end = time.monotonic() + seconds
+        while (found := self.committed()) != (
+            ends := settled_ends(server, self.source, range(self.partitions), 30)[1]
+        ):
+            assert time.monotonic() < end, f"committed {found}, end {ends}"
+            time.sleep(0.1)
+
     def recreate(self, topic: str, partitions: int | None = None) -> None:
         """Deletes a topic and creates it anew."""
         self.broker.delete_topic(topic)

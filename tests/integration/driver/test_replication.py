@@ -1,14 +1,22 @@
-"""Topics with a single replica are warned of: one broker's crash may hide their records."""
+"""Topics whose acknowledged records may be lost are warned of: by replicas and configs."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql import SparkSession
 
 from spark_eos.client.error_codes import Code
-from spark_eos.driver.replication import warn_of_single_replicas
+from spark_eos.driver.replication import warn_of_replication
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy
@@ -76,8 +84,8 @@ def test_only_what_the_brokers_tell_is_warned_of(
         where=lambda m: _INTERNAL[0] in {topic.name for topic in m.topics or ()},
     )
     with proxied_flow.wire() as wire:
-        warn_of_single_replicas(wire, proxied_flow.target, deadline())
-    told = [w.partition(". ")[0] for w in _warnings(caplog)]
+        warn_of_replication(wire, [proxied_flow.target], deadline())
+    told = [w.partition(". ")[0] for w in _warnings(caplog) if "a single replica" in w]
     assert told == [f"a single replica in topics: {proxied_flow.target}"] * named
 
 
@@ -88,6 +96,86 @@ def test_where_rows_name_their_topics_the_internal_ones_are_looked_at(
         # Both are made by whoever needs them first.
         writing.add(rows(flow, 0, 0))
         writing.commit()
-        warn_of_single_replicas(writing._producer.wire, None, deadline())
+        warn_of_replication(writing._producer.wire, [], deadline())
     told = [w.partition(". ")[0] for w in _warnings(caplog)]
     assert told == [f"a single replica in topics: {', '.join(_INTERNAL)}"]
+
+
+_SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+_SETTING = "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics --entity-name {} "
+
+
+@pytest.mark.parametrize(
+    ("configs", "told"),
+    [
+        ({"min.insync.replicas": "1"}, ["min.insync.replicas=1"]),
+        ({"unclean.leader.election.enable": "true"}, ["unclean.leader.election.enable=true"]),
+        (
+            {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"},
+            ["min.insync.replicas=1", "unclean.leader.election.enable=true"],
+        ),
+        ({}, []),
+    ],
+)
+def test_configs_that_may_lose_records_are_warned_of_once(
+    configs: dict[str, str],
+    told: list[str],
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The configs are the topic's own; three replicas can't be had here."""
+    flow = proxied_flow
+    _configure(flow, flow.target, {**_SAFE, **configs})
+    proxy.on(MetadataRequest, Rewrite(_replicated), times=None)
+    with flow.wire() as wire:
+        warn_of_replication(wire, [flow.target], deadline())
+    found = [w for w in _warnings(caplog) if flow.target in w]
+    assert len(found) == bool(told)
+    for warning in found:
+        assert f"{flow.target} ({', '.join(told)})" in warning
+        safe = ",".join(f"{name}={_SAFE[name]}" for name in sorted(configs))
+        command = _SETTING.format(flow.bootstrap_servers, flow.target)
+        assert f"{command}--add-config {safe}" in warning
+        # What it advises.
+        _configure(flow, flow.target, {name: _SAFE[name] for name in configs})
+    caplog.clear()
+    with flow.wire() as wire:
+        warn_of_replication(wire, [flow.target], deadline())
+    assert not any(flow.target in warning for warning in _warnings(caplog))
+
+
+def test_a_single_replica_needs_no_such_configs(
+    flow: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
+    _configure(flow, flow.target, {"unclean.leader.election.enable": "true"})
+    with flow.wire() as wire:
+        warn_of_replication(wire, [flow.target], deadline())
+    (warning,) = _warnings(caplog)
+    assert "a single replica" in warning
+
+
+def test_configs_that_are_hidden_are_not_warned_of(
+    proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hide(_request: Any, answer: Any) -> None:
+        for result in answer.results:
+            result.error_code, result.configs = Code.TOPIC_AUTHORIZATION_FAILED, []
+
+    proxy.on(MetadataRequest, Rewrite(_replicated), times=None)
+    hidden = proxy.on(DescribeConfigsRequest, Rewrite(hide))
+    with proxied_flow.wire() as wire:
+        warn_of_replication(wire, [proxied_flow.target], deadline())
+    assert len(hidden.hits) == 1
+    assert _warnings(caplog) == []
+
+
+def _configure(flow: Flow, topic: str, configs: dict[str, str]) -> None:
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in configs.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    client = AdminClient({"bootstrap.servers": flow.broker.bootstrap_servers})
+    for changed in client.incremental_alter_configs([resource]).values():
+        changed.result(20)

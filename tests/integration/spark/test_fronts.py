@@ -144,3 +144,21 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(front: Front, flow: Flow) 
     front.start(flow).drain()
     assert sorted(map(int, flow.values())) == list(range(20))
     _settled(flow, 10, 10)
+
+
+def test_a_transactional_source_leaves_no_lag(front: Front, flow: Flow) -> None:
+    """Behind its last rows are markers, and rows of an aborted transaction."""
+    query = front.start(flow, available_now=False)
+    flow.produce_in_transaction(["a", "b"])
+    flow.until_without_lag()
+    for values in ["cd", "ef"]:
+        flow.produce_in_transaction(values)
+        flow.produce_in_transaction(["aborted"], commit=False)
+    flow.until_without_lag()
+    query.stop()
+    # An autoscaler would start it for these alone, once.
+    flow.produce_in_transaction(["aborted"], commit=False)
+    front.start(flow).drain()
+    flow.until_without_lag()
+    assert sorted(flow.values()) == sorted(2 * "abcdef")
+    _settled(flow, 15, 15)

@@ -49,6 +49,20 @@ def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_fl
     assert flow.open_transactions() == []
 
 
+def test_a_transactional_source_leaves_no_lag(
+    spark_eos_session: SparkSession, mirrored_flow: Any
+) -> None:
+    flow = mirrored_flow
+    flow.produce_in_transaction(["a", "b"])
+    flow.produce_in_transaction(["aborted"], commit=False)
+    _run(spark_eos_session, flow)
+    flow.until_without_lag(0)
+    flow.produce_in_transaction(["aborted"], commit=False)
+    _run(spark_eos_session, flow)
+    flow.until_without_lag(0)
+    assert sorted(flow.values()) == ["a", "a", "b", "b"]
+
+
 def test_what_is_not_narrow_is_staged(spark_eos_session: SparkSession, mirrored_flow: Any) -> None:
     flow = mirrored_flow
     flow.produce(map(staging.record, range(60)))
