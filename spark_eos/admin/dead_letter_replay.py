@@ -7,10 +7,13 @@ same topic fences an earlier one before it reads how far that came.
 The group has no members, so brokers forget its offsets after offsets.retention.minutes. Each
 transaction commits those of all partitions anew: they are forgotten together, and a replay without
 them begins nowhere unless it is told to.
+
+Whoever may write to a dead-letter topic chooses what its records' headers say. So the topics that a
+replay writes to are chosen by its caller, and letters of others are left for a later replay.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,12 +22,14 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from spark_eos.acls import Operation, replay_group
 from spark_eos.admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
+from spark_eos.admin.replay_progress import PartitionProgress, PartitionScan
 from spark_eos.client.flushing import flush_records
 from spark_eos.errors import OffsetsLostError, SparkEosError, TopicNotFoundError, WriteError
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
-from spark_eos.kafka.offsets import committed_offsets
+from spark_eos.kafka.offset_metadata import CommittedOffset
+from spark_eos.kafka.offsets import group_offsets
 
 # Records of one transaction of a replay.
 _BATCH: Final = 500
@@ -32,8 +37,8 @@ _TRANSACTION_TIMEOUT_MS: Final = 60_000
 # Errors name at most so many partitions.
 _NAMED: Final = 5
 
-# A letter, and the topic and partition to replay it to; None to pass over it.
-_Planned = tuple[DeadLetter, tuple[str, int] | None]
+# A letter, and the topic and partition to replay it to; -1 lets the key choose.
+_Planned = tuple[DeadLetter, tuple[str, int]]
 
 
 @dataclass
@@ -43,11 +48,16 @@ class Replay:
     Attributes:
         written: Number of letters by the topic they went to.
         reasons: Number of letters by reason.
+        others: Number of letters that were left for a later replay since their source topic was
+            not chosen, by that topic.
+        left: Number of further letters that were left, by what kept them from their source.
         omitted: Number of letters that were passed over because their value was not kept.
     """
 
     written: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
     omitted: int = 0
 
     @property
@@ -61,11 +71,13 @@ class DeadLetterReplay:
 
     Each letter is written exactly once, whatever ends a replay and when it is started again, as
     long as the brokers keep the group's offsets. Letters for their source topic go to their source
-    partition.
+    partition. Letters that are left can be replayed later.
 
     Args:
         letters: The dead-letter topic.
         target: The topic to write to; None for each letter's source topic.
+        sources: Source topics whose letters to replay; others are left. None for any, which only
+            a dry run does without a target.
         limit: Maximum number of letters.
         skip_omitted: Whether to pass over letters whose value was too large to keep; if not,
             such a letter ends the replay before it.
@@ -79,7 +91,7 @@ class DeadLetterReplay:
         ::
 
             topic = DeadLetterTopic(settings, "orders-dlq", timeout=15)
-            done = DeadLetterReplay(topic, from_beginning=True).run()
+            done = DeadLetterReplay(topic, sources=["orders"], from_beginning=True).run()
     """
 
     def __init__(
@@ -87,20 +99,22 @@ class DeadLetterReplay:
         letters: DeadLetterTopic,
         target: str | None = None,
         *,
+        sources: Collection[str] | None = None,
         limit: int | None = None,
         skip_omitted: bool = False,
         from_beginning: bool = False,
     ) -> None:
         self._letters = letters
         self._target = target
+        self._sources = sources
         self._limit = limit
         self._skip_omitted = skip_omitted
         self._from_beginning = from_beginning
         self._group_id = replay_group(letters.name)
         self._producer: Any = None
-        # The next offset of each partition of the dead-letter topic.
-        self._next: dict[int, int] = {}
-        self._known_topics: set[str] = set()
+        self._scans: dict[int, PartitionScan] = {}
+        # Numbers of partitions of the topics to write to.
+        self._partitions: dict[str, int] = {}
         self.done = Replay()
 
     def run(self, *, dry_run: bool = False) -> Replay:
@@ -116,82 +130,110 @@ class DeadLetterReplay:
             AuthorizationError: An ACL is missing.
             SparkEosError: As `DeadLetterTopic.read`.
         """
+        if not dry_run and self._target is None and self._sources is None:
+            raise ValueError("a replay needs a target, or sources")
         letters, done = self._letters, self.done
         with explained(), letters.consumer(self._group_id) as consumer:
             if not dry_run:
                 # Fence before reading how far an earlier replay came.
                 self._producer = self._new_producer()
-            self._next = self._starts(letters.bounds(consumer))
-            if self._target is not None:
-                self._check_topic(self._target)
+            before = self._before(letters.bounds(consumer))
+            self._scans = {p: PartitionScan(progress) for p, progress in before.items()}
+            self._check_topics()
+            starts = {partition: progress.start for partition, progress in before.items()}
             batch: list[_Planned] = []
-            for message in letters.messages(consumer, self._next):
+            for read, message in enumerate(letters.messages(consumer, starts), 1):
                 if self._limit is not None and done.total + len(batch) >= self._limit:
                     break
                 letter = dead_letter(message)
                 try:
-                    batch.append((letter, self._place(letter)))
+                    batch.extend(self._planned(letter))
                 except SparkEosError:
                     self._write(consumer, batch)
                     raise
-                if len(batch) >= _BATCH:
+                if read % _BATCH == 0:
                     self._write(consumer, batch)
                     batch = []
             # Also if there is nothing to write: it renews the offsets.
             self._write(consumer, batch)
         return done
 
-    def _place(self, letter: DeadLetter) -> tuple[str, int] | None:
-        """Topic and partition to replay to; -1 lets the key choose, None passes over the letter."""
+    def _planned(self, letter: DeadLetter) -> list[_Planned]:
+        """The letter with its place, if it is to be replayed now."""
+        scan = self._scans[letter.partition]
+        if not scan.due(letter.offset):
+            return []
+        kept_back = self._kept_back(letter)
+        if kept_back is not None:
+            if not scan.leave(letter.offset):
+                raise WriteError(
+                    f"dead letter {letter.place} would have to be left, and its partition's offset "
+                    "has no room to note more letters that were left, so the replay ends before "
+                    "it. Replay some of these first: see --source and --to"
+                )
+            counter, key = kept_back
+            counter[key] += 1
+            return []
         if "omitted" in letter.told:
-            if self._skip_omitted:
-                return None
-            raise WriteError(
-                f"dead letter {letter.place} was too large to keep its value, so it can't be "
-                "replayed, and the replay ends before it. Read its source record yourself, and "
-                "give --skip-omitted to pass over it"
-            )
-        source, target = letter.source, self._target
-        reason = _not_for_its_source(letter)
-        if source is not None and reason is None and target in (None, source[0]):
-            self._check_topic(source[0])
-            return source
-        if target is None:
-            raise WriteError(
-                f"dead letter {letter.place} {reason}: name the topic to write to (--to)"
-            )
-        return target, -1
+            if not self._skip_omitted:
+                raise WriteError(
+                    f"dead letter {letter.place} was too large to keep its value, so it can't be "
+                    "replayed, and the replay ends before it. Read its source record yourself, and "
+                    "give --skip-omitted to pass over it"
+                )
+            self.done.omitted += 1
+            scan.replay(letter.offset)
+            return []
+        scan.replay(letter.offset)
+        return [(letter, self._place(letter))]
 
-    def _check_topic(self, topic: str) -> None:
-        """Checks that a topic exists, since brokers may create one for records that come."""
-        if topic in self._known_topics:
+    def _kept_back(self, letter: DeadLetter) -> tuple[Counter[str], str] | None:
+        """If the letter is to be left: by which counter of `Replay`, and as what."""
+        source, why = letter.source, _not_for_its_source(letter)
+        if self._sources is not None and (source is None or source[0] not in self._sources):
+            if source is not None and why is None:
+                return self.done.others, source[0]
+            return self.done.left, why or ""
+        if self._target is not None:
+            return None
+        if why is not None:
+            return self.done.left, why
+        if source is not None and source[1] >= self._partitions.get(source[0], source[1] + 1):
+            return self.done.left, "name a partition that their source topic does not have"
+        return None
+
+    def _place(self, letter: DeadLetter) -> tuple[str, int]:
+        source, target = letter.source, self._target
+        if source is not None and _not_for_its_source(letter) is None:
+            known = source[1] < self._partitions.get(source[0], source[1] + 1)
+            if target in (None, source[0]) and known:
+                return source
+        return target or "", -1
+
+    def _check_topics(self) -> None:
+        """Checks that the topics exist, since brokers may create one for records that come."""
+        chosen = (self._sources or ()) if self._target is None else (self._target,)
+        if not chosen:
             return
         deadline = Deadline(self._letters.timeout, "--timeout")
         with closing(Wire(self._letters.settings)) as wire:
-            if topic not in cluster.topics(wire, [topic], deadline, Operation.WRITE):
+            found = cluster.topics(wire, chosen, deadline, Operation.WRITE)
+        for topic in sorted(chosen):
+            if topic not in found:
                 raise TopicNotFoundError(
                     f"topic {topic!r}, which dead letters are to be replayed to, does not exist: "
                     "create it, or name another one (--to)"
                 )
-        self._known_topics.add(topic)
+        self._partitions = {topic: info.partitions for topic, info in found.items()}
 
     def _write(self, consumer: Any, batch: list[_Planned]) -> None:
-        chosen = [(letter, place) for letter, place in batch if place is not None]
-        ends = {letter.partition: letter.offset + 1 for letter, _ in batch}
         if self._producer is not None:
-            self._write_transaction(consumer, chosen, self._next | ends)
-        self._next |= ends
-        for letter, (topic, _partition) in chosen:
+            self._write_transaction(consumer, batch)
+        for letter, (topic, _partition) in batch:
             self.done.written[topic] += 1
             self.done.reasons[letter.reason] += 1
-        self.done.omitted += len(batch) - len(chosen)
 
-    def _write_transaction(
-        self,
-        consumer: Any,
-        chosen: list[tuple[DeadLetter, tuple[str, int]]],
-        offsets: dict[int, int],
-    ) -> None:
+    def _write_transaction(self, consumer: Any, chosen: list[_Planned]) -> None:
         producer, timeout = self._producer, self._letters.timeout
         failed: list[tuple[KafkaError, str]] = []
 
@@ -217,7 +259,11 @@ class DeadLetterReplay:
             producer.purge()
             producer.abort_transaction(timeout)
             raise WriteError(f"replaying to {topic!r}: {what}")
-        places = [TopicPartition(self._letters.name, *place) for place in offsets.items()]
+        found = {partition: scan.progress for partition, scan in self._scans.items()}
+        places = [
+            TopicPartition(self._letters.name, partition, progress.offset, progress.text)
+            for partition, progress in found.items()
+        ]
         group = consumer.consumer_group_metadata()
         self._retried(
             "committing how far the topic is replayed",
@@ -245,8 +291,8 @@ class DeadLetterReplay:
 
         deadline.attempts(what)(attempt)
 
-    def _starts(self, bounds: dict[int, tuple[int, int]]) -> dict[int, int]:
-        """Where to begin, by partition."""
+    def _before(self, bounds: dict[int, tuple[int, int]]) -> dict[int, PartitionProgress]:
+        """How far earlier replays came, by partition."""
         committed = self._committed(bounds)
         unknown = [p for p, (low, end) in bounds.items() if low < end and p not in committed]
         if unknown and not self._from_beginning:
@@ -258,32 +304,28 @@ class DeadLetterReplay:
                 "and letters may have been replayed. Nothing is written. --from-beginning begins "
                 "at the first letter of these partitions"
             )
-        return {p: max(low, committed.get(p, low)) for p, (low, _end) in bounds.items()}
+        none = CommittedOffset(0, "")
+        return {
+            p: PartitionProgress.of(committed.get(p, none), low) for p, (low, _) in bounds.items()
+        }
 
-    def _committed(self, partitions: Iterable[int]) -> dict[int, int]:
+    def _committed(self, partitions: Iterable[int]) -> dict[int, CommittedOffset]:
         """How far the topic has been replayed; not by librdkafka, which hides why it can't tell."""
         topic, deadline = self._letters.name, Deadline(self._letters.timeout, "--timeout")
         with closing(Wire(self._letters.settings)) as wire:
             found = cluster.topics(wire, [topic], deadline)
             ids = {name: one.topic_id for name, one in found.items()}
             places = [(topic, partition) for partition in partitions]
-            offsets = committed_offsets(wire, self._group_id, places, ids, deadline)
-        return {partition: offset for (_, partition), offset in offsets.items()}
+            offsets = group_offsets(wire, self._group_id, places, ids, deadline)
+        return {partition: committed for (_, partition), committed in offsets.items()}
 
 
 def _not_for_its_source(letter: DeadLetter) -> str | None:
-    """Why a letter can't be written to its source topic, for a text; None if it can."""
-    told = letter.told
+    """Why a letter can't be written to its source topic; None if it can."""
     if letter.source is None:
-        return "does not tell its source topic, as those of staged queries don't"
-    if "cluster" in told:
-        return (
-            f"is of a record in topic {told['topic']!r} of another cluster, {told['cluster']!r}, "
-            "and a topic of that name in this one may be any other"
-        )
-    if "record" in told:
-        return (
-            f"holds what a row would have written, since {told['topic']}-{told['partition']} "
-            f"offset {told.get('offset')} was deleted before it could be read again"
-        )
+        return "do not tell their source, as those of staged queries"
+    if "cluster" in letter.told:
+        return "are of records in another cluster, whose topics may be others than those here"
+    if "record" in letter.told:
+        return "hold what a row would have written, since the source record was deleted"
     return None

@@ -8,6 +8,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from spark_eos.client.error_codes import DENIED
+from spark_eos.client.header_values import MAX_PARTITION, header_number, topic_name
 from spark_eos.client.letter_headers import Header, read_letter_headers
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import (
@@ -64,9 +65,10 @@ class DeadLetter:
 
     @property
     def source(self) -> tuple[str, int] | None:
-        """Topic and partition of its source record; None if the headers don't tell."""
-        topic, partition = self.told.get("topic"), self.told.get("partition", "")
-        return (topic, int(partition)) if topic and partition.isdigit() else None
+        """Topic and partition of its source record; None if the headers don't tell one."""
+        topic = topic_name(self.told.get("topic"))
+        partition = header_number(self.told.get("partition"), MAX_PARTITION)
+        return None if topic is None or partition is None else (topic, partition)
 
     @property
     def reason(self) -> str:

@@ -1,9 +1,10 @@
 """``spark-eos dead-letters``."""
 
 import functools
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, Final
 
@@ -20,6 +21,9 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, decorated
 
+_EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
+# Lists of topics end after so many.
+_SHOWN: Final = 20
 _OPTIONS: Final = (
     click.option("--topic", required=True, metavar="TOPIC", help="The dead-letter topic."),
     click.option(
@@ -117,6 +121,13 @@ def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
 @dead_letters.command()
 @_topic_options
 @click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="TOPIC",
+    help="Replay letters of this source topic only, and to it; repeatable.  [default: ask]",
+)
+@click.option(
     "--to", "target", metavar="TOPIC", help="Topic to write to.  [default: the letter's source]"
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Maximum number of letters.")
@@ -135,13 +146,18 @@ def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
 def replay(
     *,
     topic: DeadLetterTopic,
+    sources: Sequence[str],
     target: str | None,
     limit: int | None,
     skip_omitted: bool,
     from_beginning: bool,
     dry_run: bool,
 ) -> None:
-    """Write dead letters to their source topic, or another one, exactly once.
+    """Write dead letters to their source topics, or another one, exactly once.
+
+    What a letter's source is, its headers say, and whoever may write to the dead-letter topic can
+    make them up. So letters go only to the topics that --source or --to names, or, without both,
+    to those that you agree to. The others are left, for a later replay.
 
     Begins after the last letter that a replay of the topic has written, and ends with the letters
     that are there now. The headers that explain a dead letter are left out. Progress is kept in
@@ -149,18 +165,61 @@ def replay(
     letters. Brokers forget them some time after the last replay (offsets.retention.minutes, seven
     days by default); then, as before the first one, nothing is written without --from-beginning.
     """
-    replaying = DeadLetterReplay(
-        topic, target, limit=limit, skip_omitted=skip_omitted, from_beginning=from_beginning
+    replaying = functools.partial(
+        DeadLetterReplay,
+        topic,
+        target,
+        limit=limit,
+        skip_omitted=skip_omitted,
+        from_beginning=from_beginning,
     )
-    done = replaying.run(dry_run=dry_run)
+    chosen: Collection[str] | None = sources or None
+    if chosen is None and target is None and not dry_run:
+        chosen = _agreed(replaying().run(dry_run=True))
+    done = replaying(sources=chosen).run(dry_run=dry_run)
     click.echo(_outcome(done, dry_run=dry_run))
+
+
+def _agreed(planned: Replay) -> Collection[str]:
+    """The topics that letters would go to, if the user agrees to all of them."""
+    topics = sorted(planned.written)
+    if not topics:
+        return topics
+    headline = f"Letters of this topic would go to {counted(len(topics), 'topic')}:"
+    found = "\n".join([headline, *_lines(planned.written)])
+    if not sys.stdin.isatty():
+        options = " ".join(f"--source {topic}" for topic in topics[:_SHOWN])
+        raise click.ClickException(
+            f"{found}\nNothing is written, since nobody can be asked. Name the topics to write to: "
+            f"{options}"
+        )
+    click.echo(found)
+    click.confirm("Write them?", abort=True)
+    return topics
 
 
 def _outcome(done: Replay, *, dry_run: bool) -> str:
     verb = "Would replay" if dry_run else "Replayed"
-    where = ", ".join(f"{number:,} to {topic}" for topic, number in sorted(done.written.items()))
-    text = f"{verb} {counted(done.total, 'dead letter')}{f': {where}' if where else ''}."
-    return text + (f" Passed over {done.omitted} without a value." if done.omitted else "")
+    shown = sorted(done.written.most_common(_SHOWN))
+    where = ", ".join(f"{number:,} to {topic}" for topic, number in shown)
+    texts = [f"{verb} {counted(done.total, 'dead letter')}{f': {where}' if where else ''}."]
+    if done.omitted:
+        texts.append(f"Passed over {done.omitted} without a value.")
+    left = done.others.total() + done.left.total()
+    lines = []
+    if left:
+        texts.append(f"Left {left:,} for a later replay:")
+        whys = Counter({f"that {why} (--to TOPIC)": n for why, n in done.left.items()})
+        others = Counter({f"of {name} (--source {name})": n for name, n in done.others.items()})
+        lines = _lines(whys) + _lines(others)
+    return "\n".join([" ".join(texts), *lines])
+
+
+def _lines(numbers: Counter[str]) -> list[str]:
+    """A line for each of the largest numbers."""
+    lines = [f"  {number:,} {what}" for what, number in numbers.most_common(_SHOWN)]
+    more = len(numbers) - _SHOWN
+    return [*lines, f"  and {more:,} more"] if more > 0 else lines
 
 
 def _matches(letter: DeadLetter, reason: str | None, group_id: str | None) -> bool:
@@ -173,8 +232,11 @@ def _source(letter: DeadLetter) -> str:
 
 
 def _time(milliseconds: int) -> str:
-    when = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
-    return when.strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        when = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return f"{milliseconds} ms"
+    return when.isoformat(" ", "seconds").partition("+")[0]
 
 
 def _text(content: bytes | None) -> str:

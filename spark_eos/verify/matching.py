@@ -2,15 +2,21 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import Message
 
+from spark_eos.client.header_values import header_number
 from spark_eos.client.letter_headers import read_letter_headers
 from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.ledger import AHEAD, DONE, DUE, Id, InputRow, OutputRow
 from spark_eos.verify.places import OFFSETS, SHIFT, Places
 from spark_eos.verify.reading import Batch
+
+# The largest number of outputs of one record; their sum must fit into 64 bits.
+_MAX_EXPECTED: Final = (1 << 31) - 1
+# Errors and findings show at most so many bytes of a header.
+_SHOWN: Final = 100
 
 
 @dataclass(frozen=True)
@@ -131,11 +137,13 @@ def _expected(message: Message, header: str, at: int, places: Places) -> int:
     value = _header(message, header)
     if value is None:
         return 1
-    if not value.isdigit():
+    number = header_number(value, _MAX_EXPECTED)
+    if number is None:
         raise VerificationError(
-            f"input {places.position(at)}: header {header!r} is not a number of outputs: {value!r}"
+            f"input {places.position(at)}: header {header!r} is not a number of outputs: "
+            f"{value[:_SHOWN]!r}"
         )
-    return int(value)
+    return number
 
 
 class Outputs:
@@ -188,9 +196,9 @@ class Outputs:
             value = _letter_position(message) if letter else _header(message, header)
             partition, _, offset = (value or b"").rpartition(b":")
             base = bases.get(partition)
-            number = int(offset) if base is not None and offset.isdigit() else OFFSETS + 1
-            if base is None or number > OFFSETS:
-                strays.append((at, value))
+            number = header_number(offset, OFFSETS)
+            if base is None or number is None:
+                strays.append((at, value and value[:_SHOWN]))
                 continue
             source = base + number
             highest = self._highest[at >> SHIFT]

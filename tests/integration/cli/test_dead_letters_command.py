@@ -1,5 +1,9 @@
 """``spark-eos dead-letters``: list, count, show and replay."""
 
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -97,14 +101,16 @@ def test_list_count_and_show(flow: Flow) -> None:
 
 def test_a_replay_writes_each_letter_once(flow: Flow) -> None:
     write_letters(flow, range(10))
+    own = ("--source", flow.source)
     dry = run(flow, "replay", "--from-beginning", "--dry-run")
     assert f"Would replay 10 dead letters: 10 to {flow.source}." in dry.stdout
     assert flow.written(flow.source) == []
-    assert (
-        "Replayed 4 dead letters" in run(flow, "replay", "--from-beginning", "--limit", "4").stdout
-    )
+    some = run(flow, "replay", *own, "--from-beginning", "--limit", "4")
+    assert "Replayed 4 dead letters" in some.stdout
     assert len(flow.written(flow.source)) == 4
-    assert "Replayed 6 dead letters" in run(flow, "replay").stdout
+    assert "Replayed 6 dead letters" in run(flow, "replay", *own).stdout
+    assert "Replayed 0 dead letters." in run(flow, "replay", *own).stdout
+    # Nobody need be asked about nothing.
     assert "Replayed 0 dead letters." in run(flow, "replay").stdout
     found = flow.written(flow.source)
     assert [(m.partition(), m.value(), m.key()) for m in found] == [
@@ -123,7 +129,7 @@ def test_a_replay_that_ends_in_the_middle_is_continued(
     write_letters(flow, range(10))
     monkeypatch.setattr("spark_eos.admin.dead_letter_replay._BATCH", 3)
     topic = DeadLetterTopic(ClientSettings(flow.kafka), f"dlq-{flow.name}", 20)
-    replay = DeadLetterReplay(topic, from_beginning=True)
+    replay = DeadLetterReplay(topic, sources=[flow.source], from_beginning=True)
     write, batches = DeadLetterReplay._write, []
 
     def failing(*arguments: object) -> None:
@@ -136,7 +142,7 @@ def test_a_replay_that_ends_in_the_middle_is_continued(
     with pytest.raises(RuntimeError, match="killed"):
         replay.run()
     assert len(flow.written(flow.source)) == 6
-    assert "Replayed 4 dead letters" in run(flow, "replay").stdout
+    assert "Replayed 4 dead letters" in run(flow, "replay", "--source", flow.source).stdout
     assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(10)]
 
 
@@ -144,51 +150,155 @@ def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
     write_letters(flow, [0])
     write_letters(flow, [2], omitted="value of 9 bytes")
     write_letters(flow, [4])
-    failed = run(flow, "replay", "--from-beginning")
+    own = ("--source", flow.source)
+    failed = run(flow, "replay", *own, "--from-beginning")
     assert failed.exit_code == 1
     assert "offset 2 was too large to keep its value" in failed.output
     assert flow.values(flow.source) == ["value 0"]
-    rest = run(flow, "replay", "--skip-omitted").stdout
+    rest = run(flow, "replay", *own, "--skip-omitted").stdout
     assert "Replayed 1 dead letter:" in rest
     assert "Passed over 1 without a value." in rest
     assert flow.values(flow.source) == ["value 0", "value 4"]
 
 
-def test_letters_without_a_source_need_a_topic(flow: Flow) -> None:
-    write_letters(flow, [0], topic="")
-    failed = run(flow, "replay", "--from-beginning")
-    assert (failed.exit_code, "(--to)" in failed.output) == (1, True)
-    assert "Replayed 1 dead letter" in run(flow, "replay", "--to", flow.target).stdout
-    assert flow.values() == ["value 0"]
+_PLACES: list[dict[str, Any]] = [
+    {"topic": ""},
+    {"topic": "t" * 40_000},
+    {"topic": "../payroll"},
+    {"partition": "\u00b2"},
+    {"partition": "9" * 5_000},
+    {"partition": "4294967296"},
+    {"partition": "-1"},
+]
+
+
+def test_letters_that_do_not_tell_their_source_are_left(flow: Flow) -> None:
+    write_letters(flow, [0])
+    for told in _PLACES:
+        write_letters(flow, [2], **told)
+    write_letters(flow, [4], partition="77")
+    write_letters(flow, [6])
+    assert run(flow, "list").exit_code == 0
+    assert "10 dead letters." in run(flow, "count").stdout
+    own = ("--source", flow.source)
+    replayed = run(flow, "replay", *own, "--from-beginning")
+    assert replayed.exit_code == 0, replayed.output
+    assert "Replayed 2 dead letters" in replayed.stdout
+    assert "Left 8 for a later replay" in replayed.stdout
+    assert "7 that do not tell their source" in replayed.stdout
+    assert "1 that name a partition that their source topic does not have" in replayed.stdout
+    assert flow.values(flow.source) == ["value 0", "value 6"]
+    assert "Replayed 0 dead letters. Left 8 " in run(flow, "replay", *own).stdout
+    assert "Replayed 8 dead letters" in run(flow, "replay", "--to", flow.target).stdout
+    assert sorted(flow.values()) == ["value 2"] * 7 + ["value 4"]
+    assert run(flow, "replay", "--to", flow.target).stdout == "Replayed 0 dead letters.\n"
+
+
+@pytest.mark.parametrize("milliseconds", [-(10**15), -(1 << 62)])
+def test_letters_of_any_time_are_listed_and_shown(flow: Flow, milliseconds: int) -> None:
+    topic = write_letters(flow, [1])
+    producer = Producer(flow.kafka)
+    headers: Any = [*headers_of(flow.written(topic)[0]).items()]
+    producer.produce(topic, b"old", b"k", 1, timestamp=milliseconds, headers=headers)
+    assert producer.flush(20) == 0
+    listed = run(flow, "list")
+    assert listed.exit_code == 0, listed.output
+    assert listed.stdout.count(f"{flow.source}:") == 2
+    assert f"{milliseconds} ms" in listed.stdout
+    assert "value: old" in run(flow, "show", "--partition", "1", "--offset", "2").stdout
+
+
+def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> None:
+    payments = f"payments-{flow.name}"
+    flow.broker.create_topic(payments, 2)
+    write_letters(flow, [0, 1])
+    write_letters(flow, [2, 4], topic=payments)
+    write_letters(flow, [6])
+    refused = run(flow, "replay", "--from-beginning")
+    assert refused.exit_code == 1
+    assert f"  3 {flow.source}\n  2 {payments}\n" in refused.output
+    assert f"--source {flow.source} --source {payments}" in refused.output
+    assert flow.values(flow.source) == flow.values(payments) == []
+    own = run(flow, "replay", "--source", flow.source, "--from-beginning").stdout
+    assert f"Replayed 3 dead letters: 3 to {flow.source}. Left 2 for a later replay:" in own
+    assert f"  2 of {payments} (--source {payments})" in own
+    assert sorted(flow.values(flow.source)) == ["value 0", "value 1", "value 6"]
+    assert flow.values(payments) == []
+    # What was left is replayed later, by each of several replays that are killed or limited.
+    write_letters(flow, [8])
+    more = ("replay", "--source", payments, "--to", flow.target)
+    assert "Replayed 1 dead letter:" in run(flow, *more, "--limit", "1").stdout
+    assert "Replayed 1 dead letter:" in run(flow, *more).stdout
+    assert "Replayed 0 dead letters." in run(flow, *more).stdout
+    assert flow.values() == ["value 2", "value 4"]
+    assert "Replayed 1 dead letter:" in run(flow, "replay", "--source", flow.source).stdout
+    assert len(flow.values(flow.source)) == 4
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
+    write_letters(flow, [0, 1])
+    keyboard, inside = pty.openpty()
+    command = [str(Path(sys.executable).with_name("spark-eos")), "dead-letters", "replay"]
+    cluster = ("--bootstrap-servers", flow.bootstrap_servers, "--topic", f"dlq-{flow.name}")
+    os.write(keyboard, f"{answer}\n".encode())
+    done = subprocess.run(
+        [*command, *cluster, "--from-beginning"],
+        check=False,
+        stdin=inside,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    os.close(keyboard)
+    os.close(inside)
+    assert f"  2 {flow.source}\nWrite them? [y/N]" in done.stdout, done
+    assert (done.returncode, len(flow.values(flow.source))) == ((0, 2) if answer == "y" else (1, 0))
+
+
+def test_a_partition_has_room_for_some_letters_that_were_left(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_eos.admin.replay_progress._MAX_TEXT", 8)
+    for n in range(4):
+        write_letters(flow, [n * 2], topic=("", flow.source)[n % 2])
+    write_letters(flow, [8, 10], topic="")
+    own = ("--source", flow.source)
+    failed = run(flow, "replay", *own, "--from-beginning")
+    assert (failed.exit_code, "has no room to note more letters" in failed.output) == (1, True)
+    assert flow.values(flow.source) == ["value 2", "value 6"]
+    assert "Replayed 1 " in run(flow, "replay", "--to", flow.target, "--limit", "1").stdout
+    assert "Left 3 for a later replay" in run(flow, "replay", *own).stdout
 
 
 def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) -> None:
     topic = write_letters(flow, [1, 3])
+    own = ("--source", flow.source)
     for more in ([], ["--dry-run"]):
         refused = run(flow, "replay", *more)
         assert refused.exit_code == 1, refused.output
         assert f"how far 1 of 3 partitions were replayed is not known ({topic}-1)" in refused.output
         assert "either this is the first replay" in refused.output
     assert flow.values(flow.source) == []
-    assert "Replayed 2 dead" in run(flow, "replay", "--from-beginning").stdout
+    assert "Replayed 2 dead" in run(flow, "replay", *own, "--from-beginning").stdout
     # Partitions that had no letters have an offset, too.
     write_letters(flow, [2])
-    assert "Replayed 1 dead" in run(flow, "replay").stdout
+    assert "Replayed 1 dead" in run(flow, "replay", *own).stdout
     flow.broker.add_partitions(topic, 4)
     producer = Producer(flow.kafka)
     headers: Any = [*headers_of(flow.written(topic)[0]).items()]
     producer.produce(topic, b"value 5", b"k", 3, headers=headers)
     assert producer.flush(20) == 0
-    refused = run(flow, "replay")
+    refused = run(flow, "replay", *own)
     assert f"1 of 4 partitions were replayed is not known ({topic}-3)" in refused.output
     # Begins anew in that partition alone.
-    assert "Replayed 1 dead" in run(flow, "replay", "--from-beginning").stdout
+    assert "Replayed 1 dead" in run(flow, "replay", *own, "--from-beginning").stdout
     assert sorted(flow.values(flow.source)) == ["value 1", "value 2", "value 3", "value 5"]
     # As if they had expired.
     group = f"spark-eos-replay-{topic}"
     admin = AdminClient(flow.kafka)
     admin.delete_consumer_groups([group])[group].result(20)
-    refused = run(flow, "replay")
+    refused = run(flow, "replay", *own)
     assert "offsets of group 'spark-eos-replay-" in refused.output
     assert "3 of 4 partitions" in refused.output
     assert len(flow.values(flow.source)) == 4
@@ -197,10 +307,11 @@ def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) ->
 def test_each_replay_renews_all_offsets(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     flow = proxied_flow
     letter_topic(flow)
+    own = ("--source", flow.source)
     write_letters(flow, [0])
-    assert "Replayed 1 " in run(flow, "replay", "--from-beginning").stdout
+    assert "Replayed 1 " in run(flow, "replay", *own, "--from-beginning").stdout
     commits = proxy.on(TxnOffsetCommitRequest, Fault(), times=None)
-    assert "Replayed 0 " in run(flow, "replay").stdout
+    assert "Replayed 0 " in run(flow, "replay", *own).stdout
     (commit,) = (request.message() for request in commits.hits)
     (topic,) = commit.topics
     found = [(p.partition_index, p.committed_offset) for p in topic.partitions]
@@ -237,7 +348,7 @@ def test_a_replay_right_after_brokers_have_moved_the_coordinators(
         proxy.on(TxnOffsetCommitRequest, Rewrite(commit_moved), times=2),
         proxy.on(EndTxnRequest, Rewrite(moved), times=1),
     ]
-    result = run(flow, "replay", "--from-beginning")
+    result = run(flow, "replay", "--source", flow.source, "--from-beginning")
     assert "Replayed 4 dead letters" in result.output
     assert [len(rule.hits) for rule in rules] == [4, 2, 2, 2, 1]
     assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(4)]
@@ -248,15 +359,14 @@ def test_a_replay_creates_no_topic(tmp_path: Path, *, named: bool) -> None:
     with EmbeddedKafka(properties={"auto.create.topics.enable": "true"}) as broker:
         flow = Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
         letter_topic(flow)
-        write_letters(flow, [0, 2])
-        write_letters(flow, [4], topic="gone")
-        more = ["--to", "gone"] if named else []
+        write_letters(flow, [0, 2], topic="gone")
+        more = ["--to", "gone"] if named else ["--source", flow.source, "--source", "gone"]
         # Also right after a broker's start: there is no coordinator yet.
         failed = run(flow, "replay", "--from-beginning", *more)
         assert (failed.exit_code, "topic 'gone', which" in failed.output) == (1, True), (
             failed.output
         )
-        assert len(flow.values(flow.source)) == (0 if named else 2)
+        assert flow.values(flow.source) == []
         assert "gone" not in AdminClient(flow.kafka).list_topics(timeout=20).topics
 
 

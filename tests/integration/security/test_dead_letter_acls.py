@@ -108,10 +108,10 @@ def test_replay_needs_what_is_printed_for_it(
     flow.grant(*others)
     for line in (read, *others):
         with flow.without(line):
-            result = _ask("replay", flow, letters, "--from-beginning")
+            result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
         assert result.exit_code != 0, line
         assert re.search("(?i)authorization.failed", result.stderr), result.stderr
         assert len(flow.written(flow.source)) == 3
-    result = _ask("replay", flow, letters, "--from-beginning")
+    result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
     assert result.exit_code == 0, result.stderr
     assert flow.values(flow.source) == ["a", "large", "b", "large"]

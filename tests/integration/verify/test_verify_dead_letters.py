@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from spark_eos.errors import VerificationError
 from spark_eos.verify import Findings, Kind, Verdict, verify
 from support.dead_letters import letter_topic
 from support.flow import Flow
@@ -44,13 +45,14 @@ def letters(flow: Flow, *offsets: int, style: str) -> list[tuple[int, list[tuple
     ]
 
 
-def judged(flow: Flow, topic: str) -> Findings:
+def judged(flow: Flow, topic: str, **more: Any) -> Findings:
     return verify(
         kafka=flow.kafka,
         inputs=[flow.source],
         outputs=[flow.target],
         dead_letter_topics=[topic],
         position_header="position",
+        **more,
     )
 
 
@@ -86,3 +88,27 @@ def test_a_position_that_the_source_record_brought_along(flow: Flow) -> None:
     ((_, own),) = letters(flow, 1, style="connect")
     write(flow, topic, [(0, [*earlier, *own])])
     assert judged(flow, topic).verdict is Verdict.SOUND
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5_000, str(1 << 63), "-1", ""])
+def test_positions_that_are_none_are_outputs_of_no_input(flow: Flow, number: str) -> None:
+    topic = letter_topic(flow)
+    flow.produce(range(2), partition=0)
+    position = f"{flow.source}:0:{number}".encode()
+    forged = [
+        (name, number.encode() if name.endswith(".offset") else content)
+        for name, content in letters(flow, 1, style="dlq")[0][1]
+    ]
+    write(flow, flow.target, [*outputs(flow, 0, 1), (0, [("position", position)])])
+    write(flow, topic, [(0, forged)])
+    found = judged(flow, topic)
+    assert (found.count(Kind.PHANTOM), found.verdict) == (2, Verdict.ANOMALIES)
+    assert max(len(str(example.detail)) for example in found.found[Kind.PHANTOM].examples) < 200
+
+
+@pytest.mark.parametrize("number", [b"9" * 5_000, b"9" * 19])
+def test_numbers_of_outputs_that_are_none(flow: Flow, number: bytes) -> None:
+    topic = letter_topic(flow)
+    flow.produce(["a"], partition=0, headers=[("expect", number)])
+    with pytest.raises(VerificationError, match="header 'expect' is not a number of outputs"):
+        judged(flow, topic, expect_header="expect")
