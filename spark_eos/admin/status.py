@@ -15,7 +15,7 @@ from spark_eos.kafka import cluster, groups
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.list_offsets import EndOffsets, end_offsets
-from spark_eos.kafka.offset_metadata import CommittedOffset
+from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
 from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.kafka.open_transactions import OpenTransaction, lingering
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
@@ -103,6 +103,7 @@ class Status:
             source partitions that they stand for.
         mirrored: The source partitions of a mirrored query; empty for any other one.
         staged: The last staged batch; None if the query does not stage its batches.
+        foreign: Partitions of the group whose offsets have a text of another client.
         transactions: Open transactions, oldest first.
         cluster: The brokers' versions.
     """
@@ -114,6 +115,7 @@ class Status:
     partitions: tuple[PartitionStatus, ...]
     mirrored: tuple[MirroredPartition, ...]
     staged: StagedStatus | None
+    foreign: tuple[tuple[str, int], ...]
     transactions: tuple[OpenTransaction, ...]
     cluster: ClusterStatus
 
@@ -233,9 +235,15 @@ def query_status(
         ),
         mirrored=mirrored,
         staged=staged_status(committed),
+        foreign=_foreign(committed),
         transactions=transactions,
         cluster=cluster_status(wire, bootstrap_servers, deadline),
     )
+
+
+def _foreign(committed: Mapping[tuple[str, int], CommittedOffset]) -> tuple[tuple[str, int], ...]:
+    others = KnownPartitions.of(committed).set_by_others
+    return tuple(sorted(place for place in others if has_text(committed[place])))
 
 
 def _partitions(

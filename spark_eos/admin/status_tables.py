@@ -1,6 +1,6 @@
 """A query's status as tables, for a terminal or a notebook."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # Which shows itself with these tables.
     from spark_eos.admin.status import ClusterStatus, PartitionStatus, Status
 
 _UNKNOWN = "-"
+# A line names at most so many partitions.
+_NAMED = 20
 
 
 def status_tables(status: "Status") -> Group:
@@ -32,6 +34,8 @@ def status_tables(status: "Status") -> Group:
         parts.append(_partitions(status.partitions, names))
     if status.staged is not None:
         parts.append(_staged(status.staged))
+    if status.foreign:
+        parts.append(_foreign(status.foreign))
     if status.transactions:
         parts.append(Group(_open(status), transactions(status.transactions, status.taken_at)))
     else:
@@ -200,6 +204,12 @@ def _staged(staged: StagedStatus) -> Group:
         batch.copy,
     )
     return Group(Text(f"Last staged batch of Spark's query {printable(batch.query)}"), table)
+
+
+def _foreign(places: Sequence[tuple[str, int]]) -> Text:
+    names = ranges(places[:_NAMED]) + (", ..." if len(places) > _NAMED else "")
+    what = count(len(places), "offset")
+    return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
 
 
 def _brokers(cluster: "ClusterStatus") -> FittingTable:

@@ -27,6 +27,8 @@ def as_json(status: Status) -> str:
         # Null if nothing in the group's offsets tells, as on the direct road.
         "delivery": status.delivery,
         "staged": None if status.staged is None else _staged(status.staged),
+        # Whose text another client has written.
+        "foreign_offsets": _places(status.foreign),
         "transactional_id_prefix": status.prefix,
         "open_transactions": [_transaction(t, status.taken_at) for t in status.transactions],
         "brokers": [

@@ -14,8 +14,8 @@ MAX_OFFSET: Final = (1 << 63) - 1
 
 # As many digits as the largest number of 64 bits has.
 _NUMBER: Final = re.compile(rb"-?[0-9]{1,19}")
-# Kafka's own rule.
-_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+"""Kafka's own rule for names of topics."""
 
 
 def header_number(text: bytes | str | None, most: int, least: int = 0) -> int | None:
@@ -46,4 +46,4 @@ def topic_name(text: str | None) -> str | None:
         >>> topic_name("orders"), topic_name(".."), topic_name("a" * 40_000)
         ('orders', None, None)
     """
-    return text if text is not None and _TOPIC.fullmatch(text) else None
+    return text if text is not None and TOPIC_NAME.fullmatch(text) else None

@@ -22,7 +22,12 @@ from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.hanging_transactions import holder_of_offsets
-from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions, StagedBatch
+from spark_eos.kafka.offset_metadata import (
+    CommittedOffset,
+    KnownPartitions,
+    StagedBatch,
+    has_text,
+)
 from spark_eos.kafka.offsets import all_group_offsets, group_offsets
 from spark_eos.kafka.topic_cache import TopicCache, source_topics
 
@@ -49,6 +54,7 @@ class CommittedOffsets:
         places: What the group's offsets stand for.
         by_hand: Partitions whose committed offset has no text at all, so that an operator has set
             it; as last read.
+        foreign: Partitions whose committed offset has another client's text; as last read.
         ledgers: What the ledger may say, by (topic, partition), as long as no newer run has
             written: what it said last, and what this run is about to write.
     """
@@ -74,6 +80,7 @@ class CommittedOffsets:
         self.places = SourcePlaces()
         self.commit_in_doubt = False
         self.by_hand: set[tuple[str, int]] = set()
+        self.foreign: frozenset[tuple[str, int]] = frozenset()
         self.ledgers: dict[tuple[str, int], Collection[StagedBatch | None]] = {}
         self._batch_partitions: set[tuple[str, int]] = set()
         self._settling = Deadline(_SETTLING, "")
@@ -152,7 +159,8 @@ class CommittedOffsets:
                 self._wire, self._settings.group_id, group_deadline(self._group_timeout_ms)
             )
             raise DeadlineExceededError(f"{error}. {held}") from error
-        self._check_alone(answer)
+        told = KnownPartitions.of(answer)
+        self._check_alone(told)
         found = {place: committed.offset for place, committed in answer.items()}
         for (topic, partition), before in self.committed.items():
             if (topic, partition) in batch.ends and found.get((topic, partition), -1) < before:
@@ -163,15 +171,15 @@ class CommittedOffsets:
                     "deleted the group's offsets while the query was running"
                 )
         self.committed = found
-        self.by_hand = {place for place, committed in answer.items() if not committed.metadata}
+        self.by_hand = {place for place, one in answer.items() if not has_text(one)}
+        self.foreign = told.set_by_others - self.by_hand
         self._batch_partitions = set(batch.ends)
 
-    def _check_alone(self, answer: Mapping[tuple[str, int], CommittedOffset]) -> None:
+    def _check_alone(self, found: KnownPartitions) -> None:
         """Refuses to go on if a newer run came and went, and gave offsets another meaning.
 
         They are then positions in a copy that it has staged, or in partitions that it has mirrored.
         """
-        found = KnownPartitions.of(answer)
         for place, source in found.sources.items():
             if self.known.sources.get(place, source) != source:
                 raise FencedByNewerRunError(

@@ -135,6 +135,8 @@ class Staging:
             OffsetsLostError: The ledger was lost, or somebody has set the group's offsets.
             FencedByNewerRunError: A newer run has taken the group over.
         """
+        if self._ledger in self._offsets.foreign:
+            raise self._foreign(batch.batch_id)
         last = self._offsets.known.staged.get(self._ledger)
         range_ = self._offset_log.fingerprint(batch.batch_id)
         if last is not None:
@@ -278,6 +280,15 @@ class Staging:
                 f"{batch.batch_id}, which begins at {start}: somebody has set some of the group's "
                 f"offsets. To continue knowingly, {self._write_anew(batch.batch_id)}"
             )
+
+    def _foreign(self, batch_id: int) -> OffsetsLostError:
+        topic, index = self._ledger
+        return OffsetsLostError(
+            f"the offset of {topic}-{index}, the ledger of group {self._group_id!r}, has a text "
+            "that no run of the query has written: another client has set it, so which copy of "
+            f"batch {batch_id} counts is not known, and nothing is written. See who has Read on "
+            f"the group. To continue knowingly, {self._write_anew(batch_id)}"
+        )
 
     def _write_anew(self, batch_id: int) -> str:
         return (

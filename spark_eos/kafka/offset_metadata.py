@@ -10,6 +10,7 @@ offset that an operator sets is taken as it is.
 """
 
 import json
+import re
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,10 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+from spark_eos.client.header_values import MAX_OFFSET, MAX_PARTITION, TOPIC_NAME
+from spark_eos.client.strict_json import matched, strict_object, whole
 from spark_eos.kafka.cluster import NO_ID
+from spark_eos.kafka.copy_names import batch_of_copy
 
 _FORMAT: Final = "spark-eos"
 # Leading digits of the random topic id, enough to tell a group's topics apart.
@@ -29,6 +33,14 @@ _TOLD_BY: Final = 16
 # Limits that keep the text within offset.metadata.max.bytes, 4096 by default.
 _MAX_TOPICS: Final = 200
 _MAX_LIST: Final = 1_500
+# What a text may tell: a topic has fewer partitions by far.
+_MAX_PARTITIONS: Final = 100_000
+_RANGES: Final = re.compile(r"[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*|")
+_TOPICS: Final = re.compile(r"[0-9a-z ]*")
+_CLUSTER: Final = re.compile(r"[ -~]{0,255}")
+_UUID: Final = re.compile(r"[0-9a-f]{32}")
+_QUERY: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class CommittedOffset(NamedTuple):
@@ -41,6 +53,11 @@ class CommittedOffset(NamedTuple):
 
     offset: int
     metadata: str
+
+
+def has_text(committed: CommittedOffset) -> bool:
+    """Whether a client has stored a text; confluent-kafka stores an empty one as a zero byte."""
+    return bool(committed.metadata.strip("\0"))
 
 
 class Doubt(NamedTuple):
@@ -115,7 +132,12 @@ class SourcePartition(NamedTuple):
             ValueError: It is something else; also TypeError.
         """
         cluster, topic, topic_id, partition = fields
-        return cls(str(cluster), str(topic), uuid.UUID(topic_id), int(partition))
+        return cls(
+            matched(cluster, _CLUSTER),
+            matched(topic, TOPIC_NAME),
+            uuid.UUID(matched(topic_id, _UUID)),
+            whole(partition, MAX_PARTITION),
+        )
 
     def as_json(self) -> list[str | int]:
         """The partition as a value of JSON."""
@@ -132,32 +154,38 @@ class _Metadata:
 
 
 def _parse(text: str) -> _Metadata | None:
-    """Parses the text; None if another client has committed the offset."""
+    """Parses the text; None if it is another client's: nothing that we would write."""
     try:
-        fields: dict[str, Any] = json.loads(text)
-        if fields.pop(_FORMAT) != 1:
+        fields = strict_object(text)
+        if whole(fields[_FORMAT], 1) != 1:
             return None
         doubt, staged, source = map(fields.get, ("doubt", "staged", "source"))
         return _Metadata(
             frozenset(numbers_in(fields["partitions"])),
-            frozenset(fields["topics"].split()),
-            None if doubt is None else Doubt(*map(int, doubt)),
+            frozenset(matched(fields["topics"], _TOPICS).split()),
+            None if doubt is None else _doubt(*doubt),
             None if staged is None else _staged(staged),
             None if source is None else SourcePartition.parse(source),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
+def _doubt(first: object, after: object) -> Doubt:
+    return Doubt(whole(first, MAX_OFFSET), whole(after, MAX_OFFSET))
+
+
 def _staged(fields: dict[str, Any]) -> StagedBatch:
-    copy = fields["copy"]
+    batch, copy = whole(fields["batch"], MAX_PARTITION), fields["copy"]
+    if copy is not None and (not isinstance(copy, str) or batch_of_copy(copy) != batch):
+        raise ValueError("not the name of a copy of the batch")
     return StagedBatch(
-        query=str(fields["query"]),
-        batch=int(fields["batch"]),
-        copy=None if copy is None else str(copy),
-        rows=int(fields["rows"]),
-        buckets=int(fields["buckets"]),
-        range=str(fields["range"]),
+        query=matched(fields["query"], _QUERY),
+        batch=batch,
+        copy=copy,
+        rows=whole(fields["rows"], MAX_OFFSET),
+        buckets=whole(fields["buckets"], MAX_PARTITION),
+        range=matched(fields["range"], _FINGERPRINT),
     )
 
 
@@ -171,10 +199,19 @@ def ranges_of(numbers: Iterable[int]) -> str:
 
 
 def numbers_in(ranges: str) -> Iterable[int]:
-    """Yields the numbers of ranges as `ranges_of` formats them."""
-    for part in filter(None, ranges.split(",")):
+    """Yields the numbers of ranges as `ranges_of` formats them.
+
+    Raises:
+        ValueError: It is something else, or has numbers that no partition has.
+    """
+    after = 0
+    for part in filter(None, matched(ranges, _RANGES).split(",")):
         first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+        begin, end = int(first), int(last or first)
+        if not after <= begin <= end < _MAX_PARTITIONS:
+            raise ValueError("not ranges of partitions")
+        yield from range(begin, end + 1)
+        after = end + 1
 
 
 def _short(topic_id: uuid.UUID | None) -> str:

@@ -7,9 +7,7 @@ bucket, and the row's number in it the row's position.
 import contextlib
 import functools
 import logging
-import re
 import time
-import uuid
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -19,6 +17,7 @@ from pyspark.sql import types as T
 
 from spark_eos.batch.progress import first_position
 from spark_eos.errors import CheckpointError
+from spark_eos.kafka.copy_names import batch_of_copy, new_copy_name
 from spark_eos.kafka.offset_metadata import StagedBatch
 from spark_eos.spark.columns import check_payload, payload
 from spark_eos.spark.connect_files import literal_path
@@ -31,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 # Below the checkpoint, in our own directory, which Spark ignores.
 _DIRECTORY: Final = "spark-eos/staged"
-_NAME: Final = re.compile(r"(\d+)-[0-9a-f]{8}")
 # Spark numbers a job's files by the partitions they are made of: part-00000-...
 _NUMBER_BEGINS: Final = len("part-") + 1
 _NUMBER_ENDS_WITHIN: Final = 12
@@ -117,7 +115,7 @@ class StagedCopies:
         """
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         rows = self._payload(self._frame)
-        name = f"{batch_id}-{uuid.uuid4().hex[:8]}"
+        name = new_copy_name(batch_id)
         observation = Observation(f"spark-eos-{name}")
         # coalesce: a bucket for each task. Rows of one partition stay together, in their order.
         counted = rows.coalesce(buckets).observe(observation, self._number_of_rows)
@@ -248,8 +246,8 @@ class StagedCopies:
                 self._left.update(files.names(_DIRECTORY))
                 self._listed = True
             for name in sorted(self._left):
-                found = _NAME.fullmatch(name)
-                if found is not None and int(found[1]) < batch_id:
+                found = batch_of_copy(name)
+                if found is not None and found < batch_id:
                     files.delete(f"{_DIRECTORY}/{name}")
                     self._left.remove(name)
         except Exception as error:  # noqa: BLE001 - the next batch sweeps again

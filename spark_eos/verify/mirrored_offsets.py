@@ -6,13 +6,15 @@ cluster, topic, topic id in hexadecimal digits, partition]}``. What is read here
 the code that writes it.
 """
 
-import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kafka.protocol.metadata import MetadataRequest
 
+from spark_eos.client.header_values import MAX_PARTITION, TOPIC_NAME
+from spark_eos.client.strict_json import matched, strict_object, whole
 from spark_eos.errors import VerificationError
 from spark_eos.verify.cluster import Cluster
 from spark_eos.verify.connections import Connections
@@ -21,6 +23,8 @@ from spark_eos.verify.input_offsets import InputOffsets
 from spark_eos.verify.places import Places
 
 _FORMAT: Final = "spark-eos"
+_CLUSTER: Final = re.compile(r"[ -~]{0,255}")
+_UUID: Final = re.compile(r"[0-9a-f]{32}")
 # Of a cluster whose topics have no ids (KIP-516).
 _NO_ID: Final = uuid.UUID(int=0)
 
@@ -53,12 +57,17 @@ topic_id=UUID('00000000-0000-0000-0000-000000000007'), partition=3)
     """
     try:
         # An offset that is set with confluent-kafka has a text that ends with a NUL.
-        fields = json.loads(text.rstrip("\0"))
-        if fields[_FORMAT] != 1:
+        fields = strict_object(text.rstrip("\0"))
+        if whole(fields[_FORMAT], 1) != 1:
             return None
         cluster, topic, topic_id, partition = fields["source"]
-        return Source(str(cluster), str(topic), uuid.UUID(topic_id), int(partition))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return Source(
+            matched(cluster, _CLUSTER),
+            matched(topic, TOPIC_NAME),
+            uuid.UUID(matched(topic_id, _UUID)),
+            whole(partition, MAX_PARTITION),
+        )
+    except (ValueError, KeyError, TypeError):
         return None
 
 

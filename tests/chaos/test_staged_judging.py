@@ -130,12 +130,12 @@ def _ledger(batch: StagedBatch) -> dict[tuple[str, int], CommittedOffset]:
 
 
 def test_a_copy_that_the_ledger_names_and_that_is_not_there(tmp_path: Path) -> None:
-    files = _checkpoint(tmp_path, 1, "1-aa")
-    known = _ledger(StagedBatch("q", 1, "1-aa", 3, 2, "0"))
-    assert files.missing_copies(known) == ["1-aa"]
-    (tmp_path / "spark-eos" / "staged" / "1-aa" / "part-00000.parquet").touch()
+    files = _checkpoint(tmp_path, 1, "1-aaaaaaaa")
+    known = _ledger(StagedBatch("q", 1, "1-aaaaaaaa", 3, 2, "0" * 16))
+    assert files.missing_copies(known) == ["1-aaaaaaaa"]
+    (tmp_path / "spark-eos" / "staged" / "1-aaaaaaaa" / "part-00000.parquet").touch()
     assert files.missing_copies(known) == []
-    assert files.missing_copies(_ledger(StagedBatch("q", 1, None, 0, 2, "0"))) == []
+    assert files.missing_copies(_ledger(StagedBatch("q", 1, None, 0, 2, "0" * 16))) == []
 
 
 def test_one_alone_stops_at_a_place(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """``spark-eos status`` of a query that stages its batches: offsets that are no positions."""
 
+import json
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from spark_eos.kafka import cluster
 from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch
 from spark_eos.kafka.offsets import commit_offsets
 from support.flow import Flow
+from support.groups import set_offsets
 from support.members import deadline, started
 from support.operating import document, run
 
@@ -49,6 +51,28 @@ def _stage(flow: Flow, progress: str, batch: StagedBatch, *buckets: int) -> None
         (progress, number): offset for number, offset in enumerate(buckets, 1)
     }
     _commit(flow, {**offsets, (flow.source, 0): 2}, {(progress, 0): batch})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"doubt": [float("inf"), 1]},
+        {"partitions": "0-20000000"},
+        {"staged": {**_BATCH._asdict(), "copy": "../../../payroll"}},
+        {"topics": [[[[[[[[[[]]]]]]]]]]},
+    ],
+)
+def test_a_text_that_another_client_has_written_has_a_line(
+    flow: Flow, progress: str, forged: dict[str, Any]
+) -> None:
+    text = json.dumps({"spark-eos": 1, "partitions": "0", "topics": "", **forged})
+    place = (progress, 0)
+    set_offsets(flow.bootstrap_servers, flow.group_id, {place: 7}, {place: text})
+    found = document(flow)
+    assert (found["delivery"], found["staged"]) == (None, None)
+    assert found["foreign_offsets"] == [{"topic": progress, "partition": 0}]
+    line = "1 offset with a text that is not spark-eos', set by another client: "
+    assert f"{line}{progress} 0\n" in run("status", flow).stdout
 
 
 def _row(text: str, start: str) -> list[str]:
@@ -132,7 +156,7 @@ def test_of_two_ledgers_the_one_with_the_latest_batch_is_shown(
     other = f"{progress}-2"
     flow.broker.create_topic(other, 6)
     _stage(flow, progress, _BATCH, *[8 << 32] * 4)
-    _stage(flow, other, _BATCH._replace(batch=batch))
+    _stage(flow, other, _BATCH._replace(batch=batch, copy=f"{batch}-ab12cd34"))
     found = document(flow)
     latest = other if batch == 8 else progress
     assert found["staged"]["progress_topic"] == latest
@@ -143,5 +167,5 @@ def test_what_others_have_written_moves_no_cursor(flow: Flow, progress: str) -> 
     evil: dict[str, Any] = {"query": "q\x1b[2J", "copy": "7\r\n\x9b31m"}
     _stage(flow, progress, _BATCH._replace(**evil), *[8 << 32] * 4)
     shown = run("status", flow).output
-    assert "7\\r\\n" in shown
+    assert "set by another client" in shown
     assert [line for line in shown.splitlines() if not line.isprintable()] == []

@@ -6,8 +6,10 @@ import pytest
 
 from spark_eos import errors
 from spark_eos.batch.progress import first_position
+from spark_eos.kafka.offsets import all_group_offsets
 from support.flow import Flow
 from support.groups import delete_group, set_offsets
+from support.members import deadline
 from support.queries import until
 from support.staged_runs import Copies, progress_topic, staged_run
 
@@ -113,6 +115,37 @@ def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_
         # It was fenced, and joins again for a batch that is its own still.
         older.batch()
         older.written(*older.copies.rows)
+
+
+def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) -> None:
+    place = (progress_topic(staged), 0)
+    with staged_run(staged) as runs:
+        runs.batch()
+        with pytest.raises(errors.CheckpointError, match="files of it were removed"):
+            runs.batch(buckets_read=lambda _: False)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    until(lambda: staged.members() == [], lambda: "the members to leave")
+    with staged.wire() as wire:
+        found = all_group_offsets(wire, staged.group_id, deadline())[place]
+    *_, copy = copies.rows
+    forged = {place: found.metadata.replace(copy, "../../../payroll")}
+    assert forged[place] != found.metadata
+    copies.rows["../../../payroll"] = [3] * _BUCKETS
+    servers = staged.bootstrap_servers
+    set_offsets(servers, staged.group_id, {place: found.offset}, forged)
+    with (
+        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
+        pytest.raises(errors.OffsetsLostError, match="a text that no run of the query has written"),
+    ):
+        runs.batch()
+    assert len(staged.values()) == 3 * _BUCKETS
+    # The operator puts the ledger's text back.
+    until(lambda: staged.members() == [], lambda: "the members to leave")
+    set_offsets(servers, staged.group_id, {place: found.offset}, {place: found.metadata})
+    del copies.rows["../../../payroll"]
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        runs.batch()
+        runs.written(*copies.rows)
 
 
 def _never(*_: object, **__: object) -> NoReturn:

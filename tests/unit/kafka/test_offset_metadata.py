@@ -117,9 +117,62 @@ def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
     assert (known.tells_nothing_of("a"), known.tells_nothing_of("b")) == (True, False)
 
 
-_LARGEST = _STAGED._replace(batch=2**31, copy=f"{2**31}-ab12cd34", rows=2**62, buckets=2**31)
+_SOURCE = ["9dZ", "orders", "7" * 32, 3]
+_FORGED: list[dict[str, Any]] = [
+    {"doubt": [float("inf"), 1]},
+    {"doubt": [float("nan"), 1]},
+    {"doubt": [1.0, 2]},
+    {"doubt": [True, 2]},
+    {"doubt": [-1, 2]},
+    {"doubt": [1, 1 << 63]},
+    {"doubt": [1]},
+    {"doubt": "12"},
+    {"partitions": "0-20000000"},
+    {"partitions": ",".join(["0-99999"] * 20)},
+    {"partitions": "3-1"},
+    {"partitions": "\u00b2"},
+    {"partitions": ["0"]},
+    {"topics": ["ab12cd34"]},
+    {"topics": "\x1b[1m"},
+    {"more": "x" * 4_096},
+    *({"staged": {**_STAGED._asdict(), "copy": name}} for name in ("", 7, "../../payroll")),
+    *({"staged": {**_STAGED._asdict(), "copy": f"{n}-ab12cd34"}} for n in ("8", "07", "\u0667")),
+    {"staged": {**_STAGED._asdict(), "copy": "7-ab12cd34/../../../payroll"}},
+    {"staged": {**_STAGED._asdict(), "copy": "7-ab12cd34\n"}},
+    {"staged": {**_STAGED._asdict(), "rows": 1e300}},
+    {"staged": {**_STAGED._asdict(), "buckets": "32"}},
+    {"staged": {**_STAGED._asdict(), "batch": 1 << 31}},
+    {"staged": {**_STAGED._asdict(), "query": "\x1b[1m"}},
+    {"staged": {**_STAGED._asdict(), "range": None}},
+    {"source": [*_SOURCE[:3], 3.5]},
+    {"source": [*_SOURCE[:3], 1 << 31]},
+    {"source": ["9dZ", "../orders", *_SOURCE[2:]]},
+    {"source": ["9dZ", "t" * 250, *_SOURCE[2:]]},
+    {"source": ["\x1b[1m", *_SOURCE[1:]]},
+    {"source": [*_SOURCE[:2], "7", 3]},
+    {"source": {"a": 1, "b": 2, "c": 3, "d": 4}},
+]
+
+
+@pytest.mark.parametrize("forged", _FORGED)
+def test_what_we_would_not_write_is_another_clients(forged: dict[str, Any]) -> None:
+    text = json.dumps({"spark-eos": 1, "partitions": "0", "topics": "", **forged})
+    known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
+    assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_what_is_deeply_nested_is_another_clients(opening: str) -> None:
+    for text in (opening * 4_000, f'{{"spark-eos":1,"doubt":{opening * 800}'):
+        known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
+        assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
+
+
+_LARGEST = _STAGED._replace(
+    batch=2**31 - 1, copy=f"{2**31 - 1}-ab12cd34", rows=2**62, buckets=2**31 - 1
+)
 # Names of topics have at most 249 characters, ids of clusters 22.
-_LONGEST = SourcePartition("c" * 22, "t" * 249, uuid.uuid4(), 2**31)
+_LONGEST = SourcePartition("c" * 22, "t" * 249, uuid.uuid4(), 2**31 - 1)
 
 
 def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:

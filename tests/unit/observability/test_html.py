@@ -142,12 +142,14 @@ def test_a_status_has_what_the_command_shows() -> None:
         partitions=(PartitionStatus("orders", 0, 1_000, 1_200, 1_201, "m-1"),),
         mirrored=(),
         staged=None,
+        foreign=(("orders", 1),),
         transactions=(),
         cluster=ClusterStatus((BrokerStatus(1, 6, 1),), 2, 6, None),
     )
     shown = _read(status)
     assert shown.lines == [
         "Group g<b>: Stable, group epoch 3, assignment epoch 3, 1 member, lag 200",
+        "1 offset with a text that is not spark-eos', set by another client: orders 1",
         "No open transactions of prefix spark-eos and group g<b>.",
         "Offsets are committed by topic id (KIP-1319): TxnOffsetCommit v6.",
     ]
