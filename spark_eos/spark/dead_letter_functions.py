@@ -1,37 +1,26 @@
 """Wraps functions so that a row on which they raise has an ``error``, and others are not affected.
 
 With ``dead_letter_topic``, such a row becomes a dead letter. Outages must never make dead letters,
-so errors of the network and of Kafka's clients still fail the query.
+so they still fail the query: `spark_eos.spark.outages` tells which errors are outages.
 """
 
-import asyncio
-import concurrent.futures
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import pyarrow as pa
-from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.spark.columns import SOURCE
+from spark_eos.spark.outages import is_outage
 from spark_eos.worker.dead_letters import ERROR
 
 ERROR_TYPE: Final = "struct<message: string, exception: string, stacktrace: string>"
 
-# Of these, OSError covers connections, time-outs, and what urllib and requests raise. Python 3.10
-# has time-outs of their own.
-_OUTAGES: Final = (
-    OSError,
-    asyncio.TimeoutError,
-    concurrent.futures.TimeoutError,
-    KafkaException,
-    MemoryError,
-)
 _KINDS: Final = ("rows", "pandas", "arrow")
 _ERROR_ARROW: Final = pa.struct(
     [(name, pa.string()) for name in ("message", "exception", "stacktrace")]
@@ -64,9 +53,11 @@ def guarded(
         kind: ``rows``, ``pandas`` or ``arrow``.
         stacktrace: Whether to keep the stack trace of each error, which may show values.
         outages: Further exceptions that are no row's fault, and fail the query. OSError (with it
-            connections, time-outs and requests' errors), KafkaException and MemoryError always do.
+            connections, time-outs and requests' errors), MemoryError, KafkaException, the outages
+            of well-known clients, and answers such as 503 always do.
 
-    An error that one of these has caused (``raise ... from``) fails the query too.
+    An error that one of these has led to (``raise ... from``, or raised while it was handled) fails
+    the query too, but not if it is raised ``from None``.
 
     Returns:
         ``source``, if ``frame`` has it; the columns of ``schema``, null where the function has
@@ -100,10 +91,7 @@ def guarded(
             T.StructField(ERROR, _parsed(f"{ERROR} {ERROR_TYPE}")[ERROR].dataType),
         ]
     )
-    # KafkaException's own module is none that can be imported: a function that is sent as code
-    # brings a copy of the class along, which is this one, since both are sent together.
-    known: tuple[type[Exception], ...] = (KafkaException, *outages)
-    guard = _Guard(function, made.names, kind, known, stacktrace=stacktrace)
+    guard = _Guard(function, made.names, kind, tuple(outages), stacktrace=stacktrace)
     return frame.mapInArrow(_Mapping(guard, made, whole.names), whole)
 
 
@@ -129,10 +117,8 @@ class _Guard:
         self._outages = outages
         self._stacktrace = stacktrace
 
-    @property
-    def _raised(self) -> tuple[type[Exception], ...]:
-        # The worker's own KafkaException too, which its libraries raise.
-        return (UnsupportedPipelineError, *_OUTAGES, *self._outages)
+    def _is_no_rows_fault(self, error: Exception) -> bool:
+        return isinstance(error, UnsupportedPipelineError) or is_outage(error, self._outages)
 
     def made(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[_Made]:
         """Yields batches of the function's columns, with the error or None of each row.
@@ -144,10 +130,9 @@ class _Guard:
         try:
             found = self._by_row(batch, types) if self._kind == "rows" else self._by_batch(batch)
             found = self._checked(found, batch, types)
-        except self._raised:
-            raise
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            self._raise_outage(error)
+        except Exception as error:
+            if self._is_no_rows_fault(error):
+                raise
             if batch.num_rows > 1:
                 half = batch.num_rows // 2
                 yield from self.made(batch.slice(0, half), types)
@@ -165,10 +150,9 @@ class _Guard:
             try:
                 rows.append(self._function(row))
                 errors.append(None)
-            except self._raised:
-                raise
-            except Exception as error:  # noqa: BLE001 - the user's function, row by row
-                self._raise_outage(error)
+            except Exception as error:
+                if self._is_no_rows_fault(error):
+                    raise
                 rows.append(nothing)
                 errors.append(self._told(error))
         columns = {
@@ -194,14 +178,6 @@ class _Guard:
             )
         columns = [found.column(name).cast(types.field(name).type) for name in self._columns]
         return pa.RecordBatch.from_arrays(columns, self._columns), errors
-
-    def _raise_outage(self, error: Exception) -> None:
-        """Raises an error that an outage has caused (``raise ... from``)."""
-        cause = error.__cause__
-        while cause is not None:
-            if isinstance(cause, self._raised):
-                raise error
-            cause = cause.__cause__
 
     def _told(self, error: Exception) -> dict[str, Any]:
         kind = type(error)

@@ -1,8 +1,10 @@
 """Functions that raise on some rows: each bad row is a dead letter, and costs no other row."""
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -104,6 +106,44 @@ def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> Non
     _failing(frame, no_broker_either, "no broker answers")
     _failing(frame, own, "RegistryError", outages=[RegistryError])
     _failing(frame, fewer, "it must make one of each", kind="arrow")
+
+
+class CacheError(Exception):
+    """What redis-py raises, whose errors are no OSErrors."""
+
+
+def cached(_row: dict[str, Any]) -> dict[str, Any]:
+    """Asks a cache that is down, as redis-py does: what has happened is the context alone."""
+    try:
+        with socket.create_connection(("127.0.0.1", 1)):
+            raise AssertionError
+    except OSError as error:
+        text = str(error)
+        raise CacheError(f"Error 111 connecting to 127.0.0.1:1. {text}")  # noqa: B904
+
+
+def called(_row: dict[str, Any]) -> dict[str, Any]:
+    """Calls a gRPC service that is down."""
+    with grpc.insecure_channel("127.0.0.1:1") as channel:
+        answer = channel.unary_unary("/prices.Prices/Get")(b"x", timeout=20)
+        return {"value": answer.decode()}
+
+
+@pytest.mark.parametrize("function", [cached, called])
+def test_a_service_that_is_down_makes_no_dead_letters(
+    flow: Flow, spark_eos_session: SparkSession, function: Callable[..., Any]
+) -> None:
+    letters = letter_topic(flow)
+    flow.produce(range(4), partition=0)
+    with pytest.raises(StreamingQueryException, match=r"127\.0\.0\.1:1"):
+        run_available(
+            spark_eos_session,
+            flow,
+            lambda frame: guarded(frame, function, "value string"),
+            dead_letter_topic=letters,
+        )
+    assert flow.written(letters) == []
+    assert sum(flow.committed().values()) == 0
 
 
 def test_a_result_of_another_type_is_the_rows_fault(spark_eos_session: SparkSession) -> None:
