@@ -32,15 +32,18 @@ class DeadLetterLimit:
     ) -> None:
         self._settings = settings
         self._batch = batch
+        starts = {place: batch.starts.get(place, committed.get(place, 0)) for place in batch.ends}
         if rows is None:
-            self._records = {
-                place: max(0, end - max(batch.starts.get(place, 0), committed.get(place, 0)))
+            # The whole batch: of a repeated one, most bad records may be in what is left.
+            self._total = sum(max(0, end - starts[place]) for place, end in batch.ends.items())
+            self._left = {
+                place: max(0, end - max(starts[place], committed.get(place, 0)))
                 for place, end in batch.ends.items()
             }
         else:
+            self._total = rows
             # How the rows are spread over the buckets is not known.
-            self._records = dict.fromkeys(batch.ends, 1)
-        self._total = sum(self._records.values()) if rows is None else rows
+            self._left = dict.fromkeys(batch.ends, 1)
         letters = settings.dead_letters
         self._limit = 0 if letters is None else letters.limit(self._total)
 
@@ -66,7 +69,7 @@ class DeadLetterLimit:
             if part.status == OVER_LIMIT and place in chosen
         }
         wanting = stopped or chosen
-        parts = allowances(left, {place: self._records[place] for place in sorted(wanting)})
+        parts = allowances(left, {place: self._left[place] for place in sorted(wanting)})
         return {
             place: replace(plan, max_dead_letters=parts.get(place, 0))
             for place, plan in planned.items()

@@ -124,6 +124,24 @@ def test_each_start_may_write_as_many_again(
     assert [m.value() for m in flow.written(letters)] == [b"bad %d" % n for n in range(10)]
 
 
+@pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
+def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
+    delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
+) -> None:
+    flow: Flow = request.getfixturevalue(delivery)
+    letters = letter_topic(flow)
+    flow.produce(["good"] * 1_500, partition=0)
+    flow.produce([f"bad {n}" if n % 9 == 0 else n for n in range(1_048)], partition=1)
+    options = {"dead_letter_topic": letters}
+    # Ends in mid-batch, with one of the two partitions written.
+    fails(spark_eos_session, flow, "allows 0", **options, max_dead_letters=0)
+    assert len(flow.values()) == 1_500
+    # Of what is left more than a tenth are dead letters, but not of the batch.
+    (report,) = run_available(spark_eos_session, flow, with_error, **options)
+    assert report.dead_letters == {"error": 117}
+    assert len(flow.values()) == 1_500 + 1_048 - 117
+
+
 def test_one_partition_may_have_all_of_them(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
