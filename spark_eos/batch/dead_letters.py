@@ -1,6 +1,7 @@
 """Dead letters: rows that can't be written as they are, and go to a topic of their own; pure."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,14 @@ _AT_LEAST: Final = 100
 # What a task tells of its errors' texts, which may all differ.
 _MAX_ERRORS: Final = 50
 _MAX_TEXT: Final = 200
+# More rows than these with one error, and no other row, are no coincidence.
+_HANDFUL: Final = 5
+# What of an error's text may be the row's own: what is quoted, and words with a digit.
+_OF_THE_ROW: Final = re.compile(
+    r"""(?<!\w)[bru]{0,2}(?:'[^']*(?:'|$)|"[^"]*(?:"|$))|(?<![\w-])[\w-]*\d[\w-]*"""
+)
+# An error's text may hold the row's value, of any length.
+_MAX_COMPARED: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +81,11 @@ class DeadLetterSettings:
                 f"dead_letter_headers is {self.headers!r}; it must be one of "
                 f"{', '.join(map(repr, STYLES))}"
             )
+
+    @property
+    def allows_all(self) -> bool:
+        """Whether all rows of a batch may be dead letters, of whatever error."""
+        return type(self.max_dead_letters) is float and self.max_dead_letters == 1.0
 
     def limit(self, records: int) -> int:
         """Maximum number of dead letters in a batch.
@@ -124,31 +138,42 @@ class DeadLetterTally:
     Attributes:
         reasons: Number by reason.
         first: Where the first one of each reason came from.
-        errors: Number by the error's text, the most frequent ones.
+        errors: Number by error. Texts that differ only in numbers and in what they quote are one.
+        texts: The first text of each error.
 
     Example:
         >>> tally = DeadLetterTally()
-        >>> tally.add("error", "source orders-0 offset 3", "no valid order_id")
+        >>> tally.add("error", "source orders-0 offset 3", "no order 'x1'")
+        >>> tally.add("error", "source orders-0 offset 4", "no order 'x2'")
         >>> tally.total, tally.first
-        (1, {'error': 'source orders-0 offset 3'})
+        (2, {'error': 'source orders-0 offset 3'})
+        >>> tally.most_frequent()
+        "2 times: no order 'x1'"
     """
 
     reasons: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         """Number of dead letters."""
         return sum(self.reasons.values())
 
+    @property
+    def is_one_error(self) -> bool:
+        """Whether all have one error, and are more than a handful."""
+        return len(self.errors) == 1 and self.total > _HANDFUL
+
     def add(self, reason: str, position: str, error: str) -> None:
         """Counts a dead letter."""
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self.first.setdefault(reason, position)
-        text = error if len(error) <= _MAX_TEXT else error[:_MAX_TEXT] + "..."
-        if text in self.errors or len(self.errors) < _MAX_ERRORS:
-            self.errors[text] = self.errors.get(text, 0) + 1
+        alike = _shortened(_OF_THE_ROW.sub("~", error[:_MAX_COMPARED]))
+        if alike in self.errors or len(self.errors) < _MAX_ERRORS:
+            self.errors[alike] = self.errors.get(alike, 0) + 1
+            self.texts.setdefault(alike, _shortened(error))
 
     def include(self, other: "DeadLetterTally") -> None:
         """Adds another tally, which comes after this one."""
@@ -156,11 +181,12 @@ class DeadLetterTally:
             for name, number in others.items():
                 mine[name] = mine.get(name, 0) + number
         self.first = {**other.first, **self.first}
+        self.texts = {**other.texts, **self.texts}
 
     def most_frequent(self, number: int = 3) -> str:
         """The most frequent errors, for a text."""
         found = Counter(self.errors).most_common(number)
-        return "; ".join(f"{times} times: {text}" for text, times in found)
+        return "; ".join(f"{times} times: {self.texts[error]}" for error, times in found)
 
     def to_json(self) -> str:
         """The tally as text."""
@@ -170,6 +196,10 @@ class DeadLetterTally:
     def from_json(cls, text: str) -> "DeadLetterTally":
         """The inverse of `to_json`."""
         return cls(**json.loads(text))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "..."
 
 
 def allowances(limit: int, records: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:

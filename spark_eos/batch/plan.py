@@ -43,6 +43,8 @@ class PartitionPlan:
         progress: The (topic, partition) whose offset in the group is committed; None for the
             source partition itself. ``topic_id`` is the id of its topic.
         max_dead_letters: How many rows of the partition may become dead letters in this round.
+        holds_back: Whether a task commits nothing if all of its rows are dead letters of one error,
+            and they are more than a handful.
     """
 
     topic_id: uuid.UUID
@@ -53,6 +55,7 @@ class PartitionPlan:
     metadata: str
     progress: tuple[str, int] | None = None
     max_dead_letters: int = 0
+    holds_back: bool = False
 
 
 # Starting a task in a Python worker takes as long as writing a few thousand rows.

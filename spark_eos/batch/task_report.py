@@ -70,7 +70,8 @@ class PartitionOutcome:
 
     Attributes:
         status: WRITTEN; REJECTED (a later round may write it); TOO_SLOW (smaller transactions in a
-            later round may); OVER_LIMIT (more dead letters than allowed in this round);
+            later round may); OVER_LIMIT (more dead letters than allowed in this round, or
+            held back: see `PartitionPlan.holds_back`);
             AFTER_OVER_LIMIT (its task has stopped at such a partition); DEFERRED (a repeated
             attempt, which leaves it to a later round); FAILED (it can't be written); MISPLACED
             (its rows were out of order).
@@ -96,6 +97,8 @@ def report_batch(
     outcomes: Mapping[tuple[str, int], PartitionOutcome],
     dead: DeadLetterTally | None = None,
     dead_over_limit: DeadLetterTally | None = None,
+    *,
+    left_out_others: bool = False,
 ) -> pa.RecordBatch:
     """A task's report as an Arrow batch of one row, with the column `REPORT`.
 
@@ -107,9 +110,13 @@ def report_batch(
         counters: What the task did.
         outcomes: What became of each source partition, by (topic, partition).
         dead: Committed dead letters, if there are any.
-        dead_over_limit: Dead letters of the transaction that exceeded the limit.
+        dead_over_limit: Dead letters of the transaction that exceeded the limit, and those known
+            to come after it.
+        left_out_others: Whether rows that are no dead letters, as far as is known, were left out
+            with these.
     """
     task: dict[str, Any] = {"status": status, "reason": reason, **asdict(counters)}
+    task["left_out_others"] = left_out_others
     for name, tally in (("dead", dead), ("dead_over_limit", dead_over_limit)):
         task[name] = tally.to_json() if tally is not None and tally.total else None
     rows: list[dict[str, Any]] = [task]
@@ -133,7 +140,9 @@ class JobOutcome:
             written although later ones are.
         deferred: Whether a task was a retry or a speculative copy.
         dead: Committed dead letters.
-        dead_over_limit: Dead letters of transactions that were aborted because of their number.
+        dead_over_limit: Dead letters of transactions that were aborted because of their number, and
+            those known to come after them.
+        left_out_others: Whether rows that may be no dead letters were left out with these.
     """
 
     partitions: dict[tuple[str, int], PartitionOutcome] = field(default_factory=dict)
@@ -144,6 +153,7 @@ class JobOutcome:
     deferred: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
+    left_out_others: bool = False
 
     @property
     def unwritten(self) -> list[tuple[str, int]]:
@@ -213,6 +223,7 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
 def _add_task(job: JobOutcome, row: Mapping[str, Any]) -> None:
     for name in asdict(job.counters):
         setattr(job.counters, name, getattr(job.counters, name) + row[name])
+    job.left_out_others |= row["left_out_others"]
     for name in ("dead", "dead_over_limit"):
         if row[name] is not None:
             getattr(job, name).include(DeadLetterTally.from_json(row[name]))

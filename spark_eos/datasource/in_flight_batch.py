@@ -48,10 +48,14 @@ class InFlightBatch:
         only: Partitions | None,
     ) -> JobOutcome:
         if only is None:
-            # There is no further round that could give one partition what others have not used.
+            # There is no further round that could give one partition what others have not used, or
+            # write what a task has held back.
             most = sum(plan.max_dead_letters for plan in batch_plan.values())
             self._plan.set_result(
-                {p: replace(plan, max_dead_letters=most) for p, plan in batch_plan.items()}
+                {
+                    place: replace(plan, max_dead_letters=most, holds_back=False)
+                    for place, plan in batch_plan.items()
+                }
             )
             return self._outcome.result()
         (topic, partition), *_ = only

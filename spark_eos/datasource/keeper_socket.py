@@ -19,7 +19,7 @@ from spark_eos.errors import SparkEosError
 from spark_eos.kafka.deadline import Deadline
 
 # The last byte is the version of `spark_eos.datasource.keeper_messages`.
-_PROTOCOL: Final = b"EOS\x03"
+_PROTOCOL: Final = b"EOS\x04"
 _HEADER: Final = struct.Struct(">4sI")
 # Ample: a message has about 200 bytes per source partition.
 _LONGEST: Final = 1 << 28

@@ -1,6 +1,7 @@
-"""How many dead letters a batch may have, divided among tasks that do not know of each other."""
+"""Whether a batch may have its dead letters, judged for tasks that do not know of each other."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +20,10 @@ class DeadLetterLimit:
     Each round divides what is left of it among the source partitions, so that never more are
     written, in however many tasks. A task that needs more than its part stops, and its partitions
     get what others have not used in a further round.
+
+    A batch that is nothing but dead letters of one error is a broken deployment, or an outage that
+    looks like none. A task that sees nothing else holds its letters back, and gets to write them in
+    a further round if the batch turns out to have anything else.
 
     Args:
         settings: Writer settings.
@@ -46,6 +51,8 @@ class DeadLetterLimit:
             self._left = dict.fromkeys(batch.ends, 1)
         letters = settings.dead_letters
         self._limit = 0 if letters is None else letters.limit(self._total)
+        # What an earlier attempt has written may be anything.
+        self._begun = any(committed.get(place, 0) > start for place, start in starts.items())
 
     def plan(
         self, planned: BatchPlan, only: Partitions | None, outcomes: Sequence[JobOutcome]
@@ -70,8 +77,11 @@ class DeadLetterLimit:
         }
         wanting = stopped or chosen
         parts = allowances(left, {place: self._left[place] for place in sorted(wanting)})
+        holds_back = self._may_be_one_error(outcomes) and not any(
+            outcome.left_out_others for outcome in outcomes
+        )
         return {
-            place: replace(plan, max_dead_letters=parts.get(place, 0))
+            place: replace(plan, max_dead_letters=parts.get(place, 0), holds_back=holds_back)
             for place, plan in planned.items()
         }
 
@@ -79,25 +89,56 @@ class DeadLetterLimit:
         """Checks the dead letters after a round.
 
         Raises:
-            WriteError: There are more than the limit; the text has the most frequent errors.
+            WriteError: There are more than the limit, or nothing but dead letters of one error; the
+                text has the most frequent errors.
         """
         letters = self._settings.dead_letters
-        dead = dead_letters_of(outcomes)
-        written = dead.total
         if letters is None or not outcomes:
             return
-        dead.include(outcomes[-1].dead_over_limit)
-        if dead.total <= self._limit:
-            return
-        raise WriteError(
-            f"batch {self._batch.batch_id} of group {self._settings.group_id!r}: at least "
-            f"{dead.total} of {self._total} records are dead letters, and max_dead_letters="
-            f"{letters.max_dead_letters} allows {self._limit} in this batch. The first is "
-            f"{next(iter(dead.first.values()))}. Most frequent: {dead.most_frequent()}. "
-            f"{written} of them are in dead_letter_topic {letters.topic!r}; the rest is not "
-            "written, nor what follows it. Mend the query, or raise max_dead_letters, and start "
-            "again: the query continues where it stopped"
-        )
+        last, dead = outcomes[-1], dead_letters_of(outcomes)
+        written = dead.total
+        dead.include(last.dead_over_limit)
+        batch = f"batch {self._batch.batch_id} of group {self._settings.group_id!r}"
+        if dead.total > self._limit:
+            raise WriteError(
+                f"{batch}: at least {dead.total} of {self._total} records are dead letters, and "
+                f"max_dead_letters={letters.max_dead_letters} allows {self._limit} in this batch. "
+                f"The first is {next(iter(dead.first.values()))}. Most frequent: "
+                f"{dead.most_frequent()}. {written} of them are in dead_letter_topic "
+                f"{letters.topic!r}; the rest is not written, nor what follows it. Mend the query, "
+                "or raise max_dead_letters, and start again: the query continues where it stopped"
+            )
+        all_known = not last.unwritten or (last.over_limit and not last.left_out_others)
+        if all_known and dead.is_one_error and self._may_be_one_error(outcomes):
+            raise WriteError(
+                f"{batch}: all {dead.total} rows of the batch are dead letters with one error: "
+                f"{dead.most_frequent()}. The first is {next(iter(dead.first.values()))}. "
+                f"{written or 'None'} of them are in dead_letter_topic {letters.topic!r}. That is "
+                "seldom bad data: a service is away, or the query is broken. Mend that and start "
+                "again: the query continues where it stopped. If such rows are to become dead "
+                "letters, set max_dead_letters=1.0"
+            )
+
+    def _may_be_one_error(self, outcomes: Sequence[JobOutcome]) -> bool:
+        """Whether all rows, as far as anything is known, are dead letters of one error."""
+        letters = self._settings.dead_letters
+        if letters is None or letters.allows_all or self._begun:
+            return False
+        errors = {
+            error
+            for outcome in outcomes
+            for error in (*outcome.dead.errors, *outcome.dead_over_limit.errors)
+        }
+        if len(errors) > 1:
+            return False
+        reported: Counter[tuple[str, int]] = Counter()
+        for outcome in outcomes:
+            for place, part in outcome.partitions.items():
+                # A task that was lost may have committed other rows, which it did not report.
+                if part.rows or part.skipped > reported[place]:
+                    return False
+                reported[place] += part.dead_letters
+        return True
 
     def log(self, outcomes: Sequence[JobOutcome]) -> None:
         """Logs the batch's dead letters, without any values."""

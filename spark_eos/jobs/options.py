@@ -133,7 +133,8 @@ _OPTIONS: Final = (
         show_default=True,
         metavar="N",
         help="Maximum number of dead letters per batch, or a share of its records, such as 0.1, "
-        "but at least 100. More stop the query.",
+        "but at least 100. More stop the query; so does a batch with nothing but one error, "
+        "unless N is 1.0.",
     ),
     click.option(
         "--log-format",

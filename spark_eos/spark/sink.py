@@ -122,7 +122,8 @@ class ExactlyOnceSink:
             same transaction as the rows around them. By default the query fails at the first one.
         max_dead_letters: Maximum number of dead letters in a batch; the query fails if there are
             more. An int is a number; a float is a share of the batch's source records (staged: of
-            its rows), but at least 100.
+            its rows), but at least 100. Unless it is 1.0, the query fails too if all rows of a
+            batch, more than five, are dead letters with one error.
         dead_letter_headers: Names of the headers that explain a dead letter: ``dlq``
             (``__dlq.errors.*``, as share groups in Kafka 4.4), ``streams``
             (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).

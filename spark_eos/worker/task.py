@@ -17,6 +17,7 @@ from spark_eos.batch.task_report import Counters, PartitionOutcome, report_batch
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.worker.arrivals import arrivals
 from spark_eos.worker.arrow_columns import writable_batches
+from spark_eos.worker.dead_letters import rows_with_error
 from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import RowError, SourceRows, source_rows
@@ -121,9 +122,10 @@ class _TaskWriter:
         self._held: SourceRows | None = None
         self._status = task_report.WRITTEN
         self._reason: str | None = None
-        # Dead letters: committed, and those of a transaction that had too many.
+        # Dead letters: committed; those of a transaction that had too many, and of rows after it.
         self._dead = DeadLetterTally()
         self._dead_over_limit = DeadLetterTally()
+        self._left_out_others = False
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
@@ -146,6 +148,7 @@ class _TaskWriter:
             self._outcomes,
             self._dead,
             self._dead_over_limit,
+            left_out_others=self._left_out_others,
         )
 
     def _is_due(self) -> bool:
@@ -167,10 +170,11 @@ class _TaskWriter:
         if not self._follow(found):
             self._misplace(partition, found)
             return
+        plan = self._plan.get(partition)
         if self._status != task_report.WRITTEN:
             self._leave_out(outcome)
+            self._judge_left_out(found.at_or_above(plan.committed if plan else 0))
             return
-        plan = self._plan.get(partition)
         if plan is None:
             outcome.status = task_report.REJECTED
             outcome.reason = f"no member of the group is assigned {found.topic}-{found.partition}"
@@ -203,6 +207,8 @@ class _TaskWriter:
         ):
             if self._status == task_report.WRITTEN:
                 self._add(partition, part)
+            else:
+                self._judge_left_out(part)
         if self._status != task_report.WRITTEN:
             self._leave_out(self._outcomes[partition])
 
@@ -219,6 +225,7 @@ class _TaskWriter:
         if transactions.full and not self._goes_on(part):
             self._commit()
             if self._status != task_report.WRITTEN:
+                self._judge_left_out(part)
                 return
         try:
             try:
@@ -227,6 +234,7 @@ class _TaskWriter:
                 # It must not grow old meanwhile.
                 self._commit()
                 if self._status != task_report.WRITTEN:
+                    self._judge_left_out(part)
                     return
                 transactions.add(part)
         except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
@@ -252,10 +260,41 @@ class _TaskWriter:
         if wanted > allowed:
             raise _OverLimitError(f"{wanted} dead letters are more than this round's {allowed}")
 
+    def _check_before_commit(self) -> None:
+        """Checks the open transaction's dead letters, all of which are known.
+
+        Raises:
+            _OverLimitError: They are more than this round allows the task, or all rows of the task
+                so far, with one error.
+        """
+        self._check_dead_letters()
+        letters = self._transactions.letters
+        if letters is None or letters.tally.total < sum(self._pending.values()):
+            return
+        if not any(self._plan[place].holds_back for place in self._pending):
+            return
+        dead = DeadLetterTally()
+        dead.include(self._dead)
+        dead.include(letters.tally)
+        if dead.is_one_error and not any(outcome.rows for outcome in self._outcomes.values()):
+            raise _OverLimitError(f"all {dead.total} rows so far are dead letters with one error")
+
+    def _judge_left_out(self, found: SourceRows) -> None:
+        """Counts dead letters among rows that come after too many, as far as they are known."""
+        if self._status != task_report.AFTER_OVER_LIMIT:
+            return
+        dead, faults = self._dead_over_limit, rows_with_error(found)
+        for row, fault in faults.items():
+            first = fault.reason not in dead.first
+            dead.add(fault.reason, found.position(row) if first else "", fault.message)
+        if len(faults) < found.rows.num_rows:
+            self._left_out_others = True
+
     def _stop_over_limit(self, error: "_OverLimitError") -> None:
         letters = self._transactions.letters
         assert letters is not None  # noqa: S101 - there would be no such error
         self._dead_over_limit = letters.tally
+        self._left_out_others = letters.tally.total < sum(self._pending.values())
         wanting = [self._outcomes[partition] for partition in letters.by_partition]
         self._stop(task_report.AFTER_OVER_LIMIT, str(error))
         for outcome in wanting:
@@ -264,7 +303,7 @@ class _TaskWriter:
     def _commit(self) -> None:
         offsets = dict(self._transactions.offsets)
         try:
-            self._transactions.commit(self._check_dead_letters)
+            self._transactions.commit(self._check_before_commit)
         except _OverLimitError as error:
             self._stop_over_limit(error)
             return

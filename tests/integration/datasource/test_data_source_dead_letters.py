@@ -85,3 +85,13 @@ def test_stack_traces_are_only_where_they_are_wanted(
     (found,) = map(headers_of, flow.written(letters))
     assert found["__dlq.errors.exception"] == "ValueError"
     assert found.get("__dlq.errors.stacktrace") == ("line 1" if chosen else None)
+
+
+def test_nothing_but_one_error_ends_the_query(flow: Flow, spark_eos_session: SparkSession) -> None:
+    letters = letter_topic(flow)
+    flow.produce(["bad"] * 6, partition=0)
+    # There are no further jobs, so what the tasks have found out comes too late to hold them back.
+    words = r"all 6 rows of the batch are .* one error.*6 of them are in.*maxDeadLetters=1\.0"
+    with pytest.raises(StreamingQueryException, match=words):
+        write_available(spark_eos_session, flow, judged, deadLetterTopic=letters)
+    assert len(flow.written(letters)) == 6

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -27,6 +28,26 @@ def _run(session: SparkSession, options: dict[str, Any], source: str, reports: P
         frame = frame.withColumn("key", F.lit(b"k")).drop("source")
     query = started(sink.write(frame).trigger(availableNow=True))
     assert query.awaitTermination(240)
+
+
+def _ended(session: SparkSession, options: dict[str, Any], source: str, reports: Path) -> str:
+    try:
+        _run(session, options, source, reports)
+    except StreamingQueryException as error:
+        return str(error)
+    raise AssertionError("the query has not failed")
+
+
+def test_nothing_but_one_error_ends_a_query_on_connect(
+    connect_stage: ConnectStage, flow: Flow, tmp_path: Path
+) -> None:
+    letters = letter_topic(flow)
+    flow.produce(["two"] * 6, partition=0)
+    options = {**flow.options(), "dead_letter_topic": letters}
+    text = connect_stage.queries.ask(_ended, options, flow.source, tmp_path / "reports")
+    assert "all 6 rows of the batch are dead letters with one error" in text
+    assert "None of them" in text
+    assert flow.written(letters) == []
 
 
 @pytest.mark.parametrize("delivery", ["direct", "staged"])

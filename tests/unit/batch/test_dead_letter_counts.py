@@ -69,4 +69,31 @@ def test_tallies_add_up() -> None:
     assert one.reasons == {"error": 2, "too_large": 1}
     assert one.first == {"error": "source a-0 offset 1", "too_large": "source a-1 offset 8"}
     assert one.most_frequent(1) == "2 times: x"
+    assert one.most_frequent().endswith("y...")
     assert all(len(text) <= 203 for text in one.errors)
+
+
+@pytest.mark.parametrize(
+    ("texts", "one"),
+    [
+        (["timed out"] * 6, True),
+        (["timed out"] * 5, False),
+        (["timed out"] * 6 + ["no route"], False),
+        ([f"no customer {n}" for n in range(60)], True),
+        ([f"no customer {n}f{n}-ab" for n in range(6)], True),
+        ([f"invalid literal: b'no {'x' * n}'" for n in range(6)], True),
+        ([f"can't parse '{'x' * n}'" for n in range(6)], True),
+        ([f"pool <Pool at {hex(n)}> is empty" for n in range(9, 19)], True),
+        ([f"customer {'x' * n} is unknown" for n in range(6)], False),
+        ([f"'{'x' * n * 100}' is too long" for n in range(6)], True),
+        ([f"no number: {'x' * n}{'y' * 9_000_000}" for n in range(6)], False),
+        ([f"no number: '{n}{'y' * 9_000_000}'" for n in range(6)], True),
+        (["the customers' order isn't there: '" + "x" * n for n in range(6)], True),
+    ],
+)
+def test_one_error(texts: list[str], *, one: bool) -> None:
+    tally, others = DeadLetterTally(), DeadLetterTally()
+    for number, text in enumerate(texts):
+        (tally if number % 2 else others).add("error", "", text)
+    tally.include(DeadLetterTally.from_json(others.to_json()))
+    assert tally.is_one_error == one
