@@ -138,7 +138,8 @@ class DeadLetterTally:
     Attributes:
         reasons: Number by reason.
         first: Where the first one of each reason came from.
-        errors: Number by error. Texts that differ only in numbers and in what they quote are one.
+        errors: Number by error. Texts that differ only in numbers and in what they quote are one;
+            where the row itself has no error, those of one reason are.
         texts: The first text of each error.
 
     Example:
@@ -170,7 +171,9 @@ class DeadLetterTally:
         """Counts a dead letter."""
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self.first.setdefault(reason, position)
-        alike = _shortened(_OF_THE_ROW.sub("~", error[:_MAX_COMPARED]))
+        alike = reason
+        if reason in (ERROR, EXCEPTION):
+            alike = _shortened(_OF_THE_ROW.sub("~", error[:_MAX_COMPARED]))
         if alike in self.errors or len(self.errors) < _MAX_ERRORS:
             self.errors[alike] = self.errors.get(alike, 0) + 1
             self.texts.setdefault(alike, _shortened(error))

@@ -77,9 +77,13 @@ class DeadLetterLimit:
         }
         wanting = stopped or chosen
         parts = allowances(left, {place: self._left[place] for place in sorted(wanting)})
-        holds_back = self._may_be_one_error(outcomes) and not any(
-            outcome.left_out_others for outcome in outcomes
-        )
+        errors = {
+            error
+            for outcome in outcomes
+            for error in (*outcome.dead.errors, *outcome.dead_over_limit.errors)
+        }
+        others = len(errors) > 1 or any(outcome.left_out_others for outcome in outcomes)
+        holds_back = not others and self._may_be_all_dead(outcomes)
         return {
             place: replace(plan, max_dead_letters=parts.get(place, 0), holds_back=holds_back)
             for place, plan in planned.items()
@@ -109,7 +113,7 @@ class DeadLetterLimit:
                 "or raise max_dead_letters, and start again: the query continues where it stopped"
             )
         all_known = not last.unwritten or (last.over_limit and not last.left_out_others)
-        if all_known and dead.is_one_error and self._may_be_one_error(outcomes):
+        if all_known and dead.is_one_error and self._may_be_all_dead(outcomes):
             raise WriteError(
                 f"{batch}: all {dead.total} rows of the batch are dead letters with one error: "
                 f"{dead.most_frequent()}. The first is {next(iter(dead.first.values()))}. "
@@ -119,17 +123,10 @@ class DeadLetterLimit:
                 "letters, set max_dead_letters=1.0"
             )
 
-    def _may_be_one_error(self, outcomes: Sequence[JobOutcome]) -> bool:
-        """Whether all rows, as far as anything is known, are dead letters of one error."""
+    def _may_be_all_dead(self, outcomes: Sequence[JobOutcome]) -> bool:
+        """Whether all rows are dead letters as far as is known, and must not be."""
         letters = self._settings.dead_letters
         if letters is None or letters.allows_all or self._begun:
-            return False
-        errors = {
-            error
-            for outcome in outcomes
-            for error in (*outcome.dead.errors, *outcome.dead_over_limit.errors)
-        }
-        if len(errors) > 1:
             return False
         reported: Counter[tuple[str, int]] = Counter()
         for outcome in outcomes:

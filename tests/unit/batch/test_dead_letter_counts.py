@@ -73,6 +73,15 @@ def test_tallies_add_up() -> None:
     assert all(len(text) <= 203 for text in one.errors)
 
 
+def test_what_kafka_refuses_has_one_error_for_each_reason() -> None:
+    tally = DeadLetterTally()
+    for text in ["topic a does not exist (waited 20 s)"] + ["topic b does not exist"] * 5:
+        tally.add("unknown_topic", "", text)
+    assert tally.is_one_error
+    tally.add("too_large", "", "the record is too large")
+    assert not tally.is_one_error
+
+
 @pytest.mark.parametrize(
     ("texts", "one"),
     [

@@ -1,0 +1,142 @@
+"""What becomes of a batch with dead letters, by what its tasks report in each round."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from spark_eos.batch.dead_letters import DeadLetterSettings, DeadLetterTally
+from spark_eos.batch.plan import BatchPlan, BatchRange, PartitionPlan
+from spark_eos.batch.task_report import (
+    AFTER_OVER_LIMIT,
+    DEFERRED,
+    OVER_LIMIT,
+    REJECTED,
+    JobOutcome,
+    PartitionOutcome,
+)
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.settings import ClientSettings
+from spark_eos.driver.dead_letter_limit import DeadLetterLimit
+from spark_eos.errors import WriteError
+from spark_eos.kafka.transactions import MemberIdentity
+
+PLACES = [("in", 0), ("in", 1)]
+BATCH = BatchRange(3, dict.fromkeys(PLACES, 100), dict.fromkeys(PLACES, 1_100))
+PLANNED: BatchPlan = {
+    place: PartitionPlan(uuid.uuid4(), 100, 1_100, 100, MemberIdentity("m", 1, "id"), "")
+    for place in PLACES
+}
+FRESH = dict.fromkeys(PLACES, 100)
+Rounds = list[JobOutcome]
+
+
+def limit(committed: dict[Any, int] = FRESH, most: float = 0.1) -> DeadLetterLimit:
+    settings = WriterSettings(
+        client=ClientSettings({"bootstrap.servers": "localhost:9092"}),
+        group_id="group",
+        topic=None,
+        transactional_id_prefix="spark-eos",
+        max_transaction_records=1,
+        max_transaction_bytes=1,
+        max_transaction_ms=1,
+        transaction_timeout_ms=60_000,
+        connect_timeout_ms=1_500,
+        max_block_ms=1,
+        metadata_max_idle_ms=1,
+        worker_directory=None,
+        fail_on_data_loss=False,
+        dead_letters=DeadLetterSettings(topic="dlq", max_dead_letters=most),
+    )
+    return DeadLetterLimit(settings, BATCH, committed, None)
+
+
+def letters(number: int, text: str = "away") -> DeadLetterTally:
+    tally = DeadLetterTally()
+    for _ in range(number):
+        tally.add("error", "source in-0 offset 100", text)
+    return tally
+
+
+def held(number: int = 8, **more: Any) -> JobOutcome:
+    """A round in which the first partition's task has held its letters back."""
+    outcome = JobOutcome({PLACES[0]: PartitionOutcome(OVER_LIMIT)}, **more)
+    outcome.dead_over_limit = letters(number)
+    return outcome
+
+
+def written(number: int, **more: Any) -> JobOutcome:
+    """A round in which the first partition's letters are written."""
+    part = PartitionOutcome(next_offset=108, dead_letters=number, **more)
+    return JobOutcome({PLACES[0]: part}, dead=letters(number))
+
+
+def beside(outcome: JobOutcome, other: PartitionOutcome) -> JobOutcome:
+    """A round with an outcome of the second partition."""
+    outcome.partitions[PLACES[1]] = other
+    return outcome
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [held()],
+        [beside(held(), PartitionOutcome(AFTER_OVER_LIMIT))],
+        [written(8)],
+        # What is known of the second partition comes later.
+        [beside(held(), PartitionOutcome(REJECTED)), held()],
+        [beside(held(), PartitionOutcome(DEFERRED)), held()],
+        [beside(written(4), PartitionOutcome(REJECTED)), held(4)],
+        [held(left_out_others=True), written(8)],
+        # The next round skips what the first has written.
+        [beside(written(4), PartitionOutcome(REJECTED)), written(4, skipped=4)],
+    ],
+)
+def test_nothing_but_one_error(rounds: Rounds) -> None:
+    for number in range(1, len(rounds)):
+        limit().check(rounds[:number])
+    with pytest.raises(
+        WriteError, match=r"all 8 rows of the batch .*with one error: 8 times: away"
+    ):
+        limit().check(rounds)
+    limit(most=1.0).check(rounds)
+    # An earlier attempt has written something.
+    limit({**FRESH, PLACES[1]: 101}).check(rounds)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "holds_back"),
+    [
+        ([], True),
+        ([beside(held(), PartitionOutcome(REJECTED))], True),
+        ([beside(held(), PartitionOutcome(DEFERRED))], True),
+        ([beside(held(), PartitionOutcome(rows=1, next_offset=101))], False),
+        ([held(left_out_others=True)], False),
+        ([held(), held(left_out_others=True), held()], False),
+        ([beside(written(4), PartitionOutcome(REJECTED)), written(1, skipped=5)], False),
+    ],
+)
+def test_tasks_hold_back_until_there_is_something_else(rounds: Rounds, *, holds_back: bool) -> None:
+    planned = limit().plan(PLANNED, None, rounds)
+    assert {plan.holds_back for plan in planned.values()} == {holds_back}
+    planned = limit(most=1.0).plan(PLANNED, None, rounds)
+    assert not any(plan.holds_back for plan in planned.values())
+
+
+def test_two_errors_hold_nothing_back() -> None:
+    first = held()
+    first.dead_over_limit.include(letters(1, "no number"))
+    limit().check([first])
+    # In all further rounds, in which only one of them may be left.
+    for rounds in ([first], [first, held()]):
+        assert not any(plan.holds_back for plan in limit().plan(PLANNED, None, rounds).values())
+
+
+def test_the_share_is_that_of_the_whole_batch() -> None:
+    # Of 2,000 records 1,500 are written; the rest has more than a tenth.
+    committed = {PLACES[0]: 1_100, PLACES[1]: 600}
+    planned = limit(committed).plan(PLANNED, None, [])
+    assert [planned[place].max_dead_letters for place in PLACES] == [0, 200]
+    limit(committed).check([written(200)])
+    with pytest.raises(WriteError, match=r"201 of 2000 records .*allows 200"):
+        limit(committed).check([written(201)])
