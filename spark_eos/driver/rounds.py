@@ -163,8 +163,12 @@ class BatchRounds:
         unwritten = outcome.unwritten
         if outcome.too_slow:
             self._shrink_transactions()
-        # Rounds after which more dead letters are divided anew end by themselves.
-        if sum(not (each.over_limit and each.moved) for each in outcomes) >= self._max_rounds:
+        # Rounds after which more dead letters are divided anew end by themselves; so does the first
+        # one, in which tasks may have held theirs back.
+        counted = sum(
+            not (each.over_limit and (each.moved or each is outcomes[0])) for each in outcomes
+        )
+        if counted >= self._max_rounds:
             raise WriteError(
                 f"batch {batch.batch_id} of group {self._settings.group_id!r}: "
                 f"{len(unwritten)} source partitions are not written after {len(outcomes)} rounds "
