@@ -72,11 +72,10 @@ class ArrowFiles:
             raise self._refused(error) from error
 
     def write(self, path: str, text: str) -> None:
-        """Replaces a directory's contents with one file of one line."""
+        """Creates a directory with one file of one line."""
         full = f"{self._base}/{path}"
         try:
             self._fs.create_dir(full, recursive=True)
-            self._fs.delete_dir_contents(full)
             with self._fs.open_output_stream(f"{full}/part-0.txt") as stream:
                 stream.write(f"{text}\n".encode())
         except OSError as error:

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from spark_eos.driver.offset_log import Files, OffsetLog
+from spark_eos.driver.note_files import Files
+from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.errors import CheckpointError
 
 

@@ -10,39 +10,16 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from spark_eos.batch.plan import BatchRange, Positions
 from spark_eos.driver.checkpoint_note import Note
+from spark_eos.driver.note_files import Files, NoteFiles
 from spark_eos.errors import CheckpointError
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
 _PARTS: Final = ("commits", "offsets", "sources", "state")
-# Our own directory in Spark's checkpoint, which Spark ignores; it holds one file, a `Note`.
-_NOTE: Final = "spark-eos/note"
-
-
-class Files(Protocol):
-    """The file operations that an offset log needs; paths are relative to its location."""
-
-    location: str
-
-    def read(self, path: str) -> str | None:
-        """A file's text, or None if the file does not exist."""
-
-    def names(self, path: str) -> list[str]:
-        """Names in a directory; empty if the directory does not exist."""
-
-    def write(self, path: str, text: str) -> None:
-        """Replaces a directory's contents with one file of one line."""
-
-
-class CheckpointFiles(Files, Protocol):
-    """The file operations on a checkpoint of which copies are removed, too."""
-
-    def delete(self, path: str) -> None:
-        """Deletes a directory with everything in it, if it exists."""
 
 
 def parse_positions(lines: list[str], where: str) -> Positions:
@@ -162,7 +139,7 @@ class OffsetLog:
         self._files = files
         self._last: tuple[int, Positions] | None = None
         self._query_id: str | None = None
-        self._note: Note | None = None
+        self._notes = NoteFiles(files)
 
     @property
     def location(self) -> str:
@@ -312,10 +289,7 @@ class OffsetLog:
         Raises:
             CheckpointError: The note can't be read.
         """
-        if self._note is None:
-            texts = [self._files.read(f"{_NOTE}/{name}") for name in self._files.names(_NOTE)]
-            self._note = Note.parse(next(filter(None, texts), ""))
-        return self._note
+        return self._notes.read()
 
     def set_note(self, note: Note) -> None:
         """Notes what the checkpoint's offsets belong to, before the first row is written.
@@ -328,7 +302,4 @@ class OffsetLog:
         Raises:
             CheckpointError: The note can't be written.
         """
-        wanted = note.following(self.note())
-        if wanted != self._note:
-            self._files.write(_NOTE, wanted.text())
-            self._note = wanted
+        self._notes.write(note.following(self.note()))

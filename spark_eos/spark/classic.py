@@ -7,13 +7,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos.batch.plan import BatchRange
-from spark_eos.driver.offset_log import (
-    CheckpointFiles,
-    Files,
-    OffsetLog,
-    fingerprint_of,
-    parse_positions,
-)
+from spark_eos.driver.note_files import Files
+from spark_eos.driver.offset_log import OffsetLog, fingerprint_of, parse_positions
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 from spark_eos.kafka.deadline import Deadline, RetriableError
@@ -61,10 +56,8 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Replaces a directory by one that holds a single file of one line."""
-        directory = self._path(self._base, path)
-        self._fs.delete(directory, True)  # noqa: FBT003 - recursively
-        self._create(self._path(directory, "part-0.txt"), f"{text}\n")
+        """Creates a directory with one file of one line."""
+        self._create(self._path(self._base, f"{path}/part-0.txt"), f"{text}\n")
 
     def copy_file(self, source: str, target: str) -> None:
         """Creates a file with the text of another one, at once or not at all.
@@ -183,7 +176,7 @@ class ClassicRuntime:
         self.run_id = self._property(_RUN_ID)
         self._query = query = self._streaming_query()
         self.asynchronous = is_asynchronous(query)
-        self.files: CheckpointFiles = HadoopFiles(self._session, location)
+        self.files: Files = HadoopFiles(self._session, location)
         self.offset_log: OffsetLog = ExecutionLog(self.files, query.getLatestExecutionContext)
         found = self.offset_log.query_id()
         if found != self._query_id:

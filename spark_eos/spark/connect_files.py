@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.driver.checkpoint_files import ArrowFiles, local_directory
-from spark_eos.driver.offset_log import CheckpointFiles
+from spark_eos.driver.note_files import Files
 from spark_eos.errors import CheckpointError
 
 # Hadoop's wildcards in the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
@@ -52,7 +52,7 @@ class SparkFiles:
         return sorted({row.path.rpartition(within)[2].partition("/")[0] for row in found})
 
     def write(self, path: str, text: str) -> None:
-        """Replaces a directory by one that holds a single file of one line."""
+        """Creates a directory with one file of one line."""
         self._write([(text,)], path)
 
     def _write(self, lines: list[tuple[str]], path: str) -> None:
@@ -80,7 +80,7 @@ class SparkFiles:
             raise
 
 
-def own_checkpoint(spark: SparkSession, location: str) -> tuple[CheckpointFiles, StreamingQuery]:
+def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
     """The files of an active query's checkpoint, and the query.
 
     Args:
@@ -91,9 +91,7 @@ def own_checkpoint(spark: SparkSession, location: str) -> tuple[CheckpointFiles,
         CheckpointError: The checkpoint is missing, or belongs to another query.
     """
     # If the location may be on this host, its files are read without a Spark job.
-    places: list[CheckpointFiles] = (
-        [] if local_directory(location) is None else [ArrowFiles(location)]
-    )
+    places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
     others = []
     for files in [*places, SparkFiles(spark, location)]:
         text = files.read("metadata")

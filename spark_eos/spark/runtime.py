@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos.batch.plan import BatchRange
-from spark_eos.driver.offset_log import CheckpointFiles, OffsetLog
+from spark_eos.driver.note_files import Files
+from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import QueryStoppedError
 
@@ -27,7 +28,7 @@ class QueryRuntime(Protocol):
     """
 
     run_id: str
-    files: CheckpointFiles
+    files: Files
     offset_log: OffsetLog
     tasks_outlive_stop: float
     stop_waits: bool

@@ -16,5 +16,9 @@ class CheckpointTexts(dict[str, str]):
     def write(self, path: str, text: str) -> None:
         self[f"{path}/part-0.txt"] = text
 
+    def delete(self, path: str) -> None:
+        for name in [name for name in self if name.startswith(f"{path}/")]:
+            del self[name]
+
     def copy_file(self, source: str, target: str) -> None:
         self[target] = self[source]

@@ -44,17 +44,22 @@ class Checkpoint(dict[str, str]):
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
 
     def read(self, path: str) -> str | None:
-        """See `spark_eos.driver.offset_log.Files`."""
+        """See `spark_eos.driver.note_files.Files`."""
         return self.get(path)
 
     def names(self, path: str) -> list[str]:
-        """See `spark_eos.driver.offset_log.Files`."""
+        """See `spark_eos.driver.note_files.Files`."""
         start = f"{path}/"
         return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
 
     def write(self, path: str, text: str) -> None:
-        """See `spark_eos.driver.offset_log.Files`."""
+        """See `spark_eos.driver.note_files.Files`."""
         self[f"{path}/part-0.txt"] = text
+
+    def delete(self, path: str) -> None:
+        """See `spark_eos.driver.note_files.Files`."""
+        for name in [name for name in self if name.startswith(f"{path}/")]:
+            del self[name]
 
     def begin(self, positions: str, batch_id: int) -> None:
         """Begins a batch as Spark does, unless it was begun before."""

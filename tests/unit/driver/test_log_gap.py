@@ -11,7 +11,7 @@ from support.checkpoint_texts import CheckpointTexts
 def _files(offsets: list[int], commits: list[int], *, behind: bool = True) -> CheckpointTexts:
     return CheckpointTexts(
         {
-            "spark-eos/note/part-0.txt": Note("group", behind=behind).text(),
+            "spark-eos/note/1-00000000/part-0.txt": Note("group", behind=behind).text(),
             **{f"offsets/{number}": f"ends of {number}" for number in offsets},
             **{f"commits/{number}": "" for number in commits},
         }

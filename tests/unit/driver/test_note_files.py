@@ -1,0 +1,108 @@
+"""The note in a checkpoint: one that is whole is there at every moment, whoever writes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_eos.driver.checkpoint_files import ArrowFiles
+from spark_eos.driver.checkpoint_note import Note
+from spark_eos.driver.offset_log import OffsetLog
+
+_ASYNCHRONOUS = Note("group", behind=True)
+_SYNCHRONOUS = Note("group")
+
+
+class _Killed(BaseException):
+    """The process has ended here."""
+
+
+class _Mortal:
+    """A file system of a process that is killed before one of its calls that change something."""
+
+    def __init__(self, files: Any, calls: Iterator[int], last: int) -> None:
+        self._files, self._calls, self._last = files, calls, last
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._files, name)
+        if not name.startswith(("create", "delete", "move", "open_output")):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            if next(self._calls) < self._last:
+                return found(*arguments, **named)
+            if name == "open_output_stream":
+                # What is written is not there in full.
+                with found(*arguments, **named) as stream:
+                    stream.write(b'{"group_id": "gro')
+            raise _Killed
+
+        return call
+
+
+def _note(location: Path) -> Note:
+    return OffsetLog(ArrowFiles(str(location))).note()
+
+
+def test_a_process_that_is_killed_while_it_notes_leaves_the_old_note_or_the_new_one(
+    tmp_path: Path,
+) -> None:
+    for last in range(20):
+        place = tmp_path / str(last)
+        OffsetLog(ArrowFiles(str(place))).set_note(_ASYNCHRONOUS)
+        files = ArrowFiles(str(place))
+        files._fs = _Mortal(files._fs, iter(range(20)), last)
+        try:
+            OffsetLog(files).set_note(_SYNCHRONOUS)
+        except _Killed:
+            assert _note(place).group_id == "group", f"killed before call {last}"
+        else:
+            assert last > 1
+            break
+        # Whatever is left, the next run's note replaces it.
+        OffsetLog(ArrowFiles(str(place))).set_note(Note("other"))
+        assert _note(place).group_id == "other"
+    assert _note(place) == _SYNCHRONOUS
+    assert len(list(place.glob("spark-eos/note/*"))) == 1
+
+
+def test_a_frozen_run_does_not_clear_the_mark_of_a_newer_one(tmp_path: Path) -> None:
+    def log() -> OffsetLog:
+        return OffsetLog(ArrowFiles(str(tmp_path)))
+
+    log().set_note(_ASYNCHRONOUS)
+    frozen, newer = log(), log()
+    assert frozen.note().behind
+    newer.set_note(_ASYNCHRONOUS)
+    # Its batch has reached the offsets that it has read, so the log would lie behind no more.
+    frozen.set_note(_SYNCHRONOUS)
+    assert _note(tmp_path).behind
+    # The next one that has caught up clears both.
+    log().set_note(_SYNCHRONOUS)
+    assert not _note(tmp_path).behind
+
+
+def test_a_run_that_reads_while_another_notes_finds_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OffsetLog(ArrowFiles(str(tmp_path))).set_note(_ASYNCHRONOUS)
+    names = ArrowFiles.names
+
+    def names_of_then(files: ArrowFiles, path: str) -> list[str]:
+        found = names(files, path)
+        monkeypatch.setattr(ArrowFiles, "names", names)
+        OffsetLog(ArrowFiles(str(tmp_path))).set_note(Note("other"))
+        return found
+
+    monkeypatch.setattr(ArrowFiles, "names", names_of_then)
+    assert _note(tmp_path).group_id == "other"
+
+
+def test_a_note_from_before_notes_had_numbers_is_read_and_replaced(tmp_path: Path) -> None:
+    old = tmp_path / "spark-eos" / "note" / "part-0.txt"
+    old.parent.mkdir(parents=True)
+    old.write_text(_ASYNCHRONOUS.text())
+    assert _note(tmp_path) == _ASYNCHRONOUS
+    OffsetLog(ArrowFiles(str(tmp_path))).set_note(_SYNCHRONOUS)
+    assert _note(tmp_path) == _SYNCHRONOUS
