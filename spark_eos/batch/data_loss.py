@@ -18,7 +18,8 @@ class LostRecords:
         first: The first offset that was not written.
         after: The offset after the last deleted one.
         certain: Whether the records were deleted before the batch was read. If False, they were
-            deleted while it was read, and some of them may be written.
+            deleted while it was read, and some of them may be written; or before a staged batch was
+            repeated, which is written from its copy: then they are missing from the query's state.
 
     Example:
         >>> str(LostRecords("orders", 0, 5, 7))

@@ -1,14 +1,15 @@
 """Finds source records of a batch that were deleted before the query read them."""
 
+import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 
 from spark_eos.batch.data_loss import LostRecords, lost_records, unreadable
 from spark_eos.batch.plan import BatchRange, Positions
 from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.group_deadline import group_deadline
-from spark_eos.errors import CheckpointError, RecordsLostError
+from spark_eos.errors import CheckpointError, RecordsLostError, SparkEosError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.list_offsets import start_offsets
 
@@ -22,16 +23,25 @@ class DataLossCheck:
         wire: Connections to the cluster that is read.
         settings: Writer settings; ``fail_on_data_loss`` makes a loss an error.
         group_timeout_ms: Time limit of each call, in milliseconds.
+        staged: Whether the query's progress is in its checkpoint alone, so that no offset can be
+            set to continue after what is lost.
     """
 
-    def __init__(self, wire: Wire, settings: WriterSettings, group_timeout_ms: int) -> None:
+    def __init__(
+        self, wire: Wire, settings: WriterSettings, group_timeout_ms: int, *, staged: bool = False
+    ) -> None:
         self._wire = wire
         self._settings = settings
+        self._staged = staged
         self._group_timeout_ms = group_timeout_ms
         self._leaders: dict[tuple[str, int], int] = {}
 
     def lost(
-        self, batch: BatchRange, committed: Positions, places: SourcePlaces
+        self,
+        batch: BatchRange,
+        committed: Positions,
+        places: SourcePlaces,
+        outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
         """The batch's records that are deleted and not written.
 
@@ -39,6 +49,7 @@ class DataLossCheck:
             batch: The batch's range.
             committed: Next offset by (topic, partition), from before the batch.
             places: What the group's offsets stand for.
+            outcome: What becomes of the records, for the text of the error.
 
         Raises:
             RecordsLostError: There are some, and ``fail_on_data_loss`` is set.
@@ -60,17 +71,44 @@ class DataLossCheck:
             self._refuse_unreadable(batch, unreadable(batch, committed, firsts))
         lost = lost_records(batch, committed, firsts)
         if lost and self._settings.fail_on_data_loss:
-            wanted = {places.progress((one.topic, one.partition)): one.after for one in lost}
             raise RecordsLostError(
                 f"batch {batch.batch_id} of group {self._settings.group_id!r}: records were "
-                "deleted (retention, or delete_records) before they were read, and can't be "
-                f"written any more: {', '.join(map(str, lost))}. To continue without them, start "
-                "with fail_on_data_loss=False, which reports every such gap; or set the group's "
-                "offsets while the query is stopped "
-                f"({places.how_to_set(self._settings.group_id, wanted)}), and start with an "
-                "empty checkpoint_location"
+                f"deleted (retention, or delete_records) before they were read, and {outcome}: "
+                f"{', '.join(map(str, lost))}. To continue without them, start with "
+                f"fail_on_data_loss=False, which reports every such gap{self._or_set(lost, places)}"
             )
         return lost
+
+    def _or_set(self, lost: Collection[LostRecords], places: SourcePlaces) -> str:
+        if self._staged:
+            return ""
+        wanted = {places.progress((one.topic, one.partition)): one.after for one in lost}
+        return (
+            "; or set the group's offsets while the query is stopped "
+            f"({places.how_to_set(self._settings.group_id, wanted)}), and start with an empty "
+            "checkpoint_location"
+        )
+
+    @contextlib.contextmanager
+    def explaining(self, look: Callable[[], object]) -> Iterator[None]:
+        """Explains a job that failed because source records were deleted while it ran.
+
+        Args:
+            look: Looks for lost records, as `lost` does.
+
+        Raises:
+            RecordsLostError: ``look`` has found some.
+        """
+        try:
+            yield
+        except SparkEosError:
+            raise
+        except Exception as error:
+            # Spark reports deleted records in thousands of words, and advises to ignore them.
+            if self._settings.fail_on_data_loss and "failOnDataLoss" in str(error):
+                logger.debug("a job has failed", exc_info=error)
+                look()
+            raise
 
     def _refuse_unreadable(self, batch: BatchRange, found: Positions) -> None:
         if found:
@@ -82,15 +120,27 @@ class DataLossCheck:
                 "group's offsets tell where to go on"
             )
 
-    def warn(self, batch_id: int, lost: Collection[LostRecords]) -> None:
-        """Logs each loss at once: if the batch is repeated, its report won't have it."""
+    def warn(
+        self, batch_id: int, lost: Collection[LostRecords], outcome: str = "are not written"
+    ) -> None:
+        """Logs each loss at once: if the batch is repeated, its report won't have it.
+
+        Args:
+            batch_id: Spark's number of the batch.
+            lost: What it has lost.
+            outcome: What becomes of the records.
+        """
         for one in lost:
-            logger.warning(
-                "group %s, batch %d: %s were deleted before they were read, and are not written"
+            when = (
+                "before they were read, and"
                 if one.certain
-                else "group %s, batch %d: %s were deleted while the batch was read; those that "
-                "had not been read yet are not written",
+                else "while the batch was read; those that had not been read yet"
+            )
+            logger.warning(
+                "group %s, batch %d: %s were deleted %s %s",
                 self._settings.group_id,
                 batch_id,
                 one,
+                when,
+                outcome,
             )

@@ -55,7 +55,7 @@ class Mirroring:
 
     Args:
         wire: Connections to the target's cluster.
-        source_wire: Connections to the source cluster; closed by `close`.
+        source_wire: Connections to the source cluster.
         settings: Writer settings.
         topic: The progress topic.
         offset_log: The query's checkpoint.
@@ -90,10 +90,6 @@ class Mirroring:
         # Progress partitions in use of which nobody knows what they stand for.
         self._unknown: set[Place] = set()
         self._batch: BatchRange | None = None
-
-    def close(self) -> None:
-        """Closes the connections to the source cluster."""
-        self._source_wire.close()
 
     # The start --------------------------------------------------------------------------------
 

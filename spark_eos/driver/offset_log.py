@@ -45,11 +45,7 @@ def parse_positions(lines: list[str], where: str) -> Positions:
         if not text or text == _NO_OFFSET:
             continue
         try:
-            found = {
-                (topic, int(partition)): int(offset)
-                for topic, partitions in json.loads(text).items()
-                for partition, offset in partitions.items()
-            }
+            found = _positions(text)
         except (ValueError, AttributeError, TypeError) as error:
             raise CheckpointError(
                 f"{where} holds a source whose offsets are not Kafka's: {text[:200]!r}. "
@@ -62,6 +58,27 @@ def parse_positions(lines: list[str], where: str) -> Positions:
             )
         positions.update(found)
     return positions
+
+
+def _positions(text: str) -> Positions:
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in json.loads(text).items()
+        for partition, offset in partitions.items()
+    }
+
+
+def kafka_positions(text: str) -> Positions:
+    """A source's offsets, if they look like Kafka's; empty if they don't.
+
+    Example:
+        >>> kafka_positions('{"orders":{"0":5}}'), kafka_positions('{"logOffset":3}')
+        ({('orders', 0): 5}, {})
+    """
+    try:
+        return _positions(text)
+    except (ValueError, AttributeError, TypeError):
+        return {}
 
 
 def fingerprint_of(began_ms: int, ends: Iterable[str]) -> str:
@@ -138,6 +155,7 @@ class OffsetLog:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._last: tuple[int, Positions] | None = None
+        self._last_lines: tuple[int, dict[str, str]] | None = None
         self._query_id: str | None = None
         self._notes = NoteFiles(files)
 
@@ -250,6 +268,41 @@ class OffsetLog:
         ends = self._ends(batch_id)
         self._last = (batch_id, ends)
         return BatchRange(batch_id, starts, ends)
+
+    def source_ranges(self, batch_id: int) -> list[BatchRange]:
+        """The range of a batch in each of its sources that is Kafka; of any other there is none.
+
+        Raises:
+            CheckpointError: The offset log doesn't have the batch.
+        """
+        # First: the last lines read are kept.
+        starts = self._lines(batch_id - 1) if batch_id > 0 else self._initial_lines()
+        ranges = [
+            BatchRange(batch_id, kafka_positions(starts.get(name, "")), kafka_positions(text))
+            for name, text in self._lines(batch_id).items()
+        ]
+        return [range_ for range_ in ranges if range_.ends]
+
+    def _lines(self, batch_id: int) -> dict[str, str]:
+        """A batch's end offsets, by the source's name or number."""
+        if self._last_lines is not None and self._last_lines[0] == batch_id:
+            return self._last_lines[1]
+        text = self._files.read(f"offsets/{batch_id}")
+        if text is None:
+            raise self._missing(batch_id)
+        found = {}
+        for number, line in enumerate(text.split("\n")[2:]):
+            named = _PREFIX.match(line.strip())
+            name = named[0][:-1] if named else str(number)
+            found[name] = _PREFIX.sub("", line.strip())
+        self._last_lines = batch_id, found
+        return found
+
+    def _initial_lines(self) -> dict[str, str]:
+        texts = {
+            name: self._files.read(f"sources/{name}/0") for name in self._files.names("sources")
+        }
+        return {name: (text or "").partition("\n")[2].strip() for name, text in texts.items()}
 
     def began_ms(self, batch_id: int) -> int:
         """When Spark first began a batch, in milliseconds since 1970.

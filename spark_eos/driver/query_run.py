@@ -1,5 +1,6 @@
 """One run of a query, on the driver: its start, and one batch in numbered steps."""
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.replication import warn_of_replication
 from spark_eos.driver.road import check_note, check_offsets
 from spark_eos.driver.rounds import BatchRounds, Job
+from spark_eos.driver.staged_sources import StagedSources
 from spark_eos.driver.staging import BatchCopies, ProgressPartitions, Staging
 from spark_eos.driver.step_clock import StepClock
 from spark_eos.errors import OffsetsLostError
@@ -52,6 +54,7 @@ class QueryRun:
             since 1970 by the clock of Spark's driver: a batch begun later was begun by this run.
             None if that is not known.
         progress: The progress partitions, for a run on the staged road.
+        reads: Whether ``sink.read`` reads a topic, for a run on the staged road.
         source: The source cluster, for a run on the mirrored road.
         asynchronous: Whether Spark writes the checkpoint's logs asynchronously.
 
@@ -73,6 +76,7 @@ class QueryRun:
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
         progress: ProgressPartitions | None = None,
+        reads: Callable[[str], bool] | None = None,
         source: MirroredSource | None = None,
         asynchronous: bool = False,
     ) -> None:
@@ -98,12 +102,12 @@ class QueryRun:
             wire, settings, self._membership, self._leftovers, group_timeout_ms
         )
         self._mirroring: Mirroring | None = None
-        source_wire = wire
+        source_client = settings.source_client if source is None else source.client
+        self._source_wire = wire if source_client is None else Wire(source_client)
         if source is not None:
-            source_wire = Wire(source.client)
             self._mirroring = Mirroring(
                 wire,
-                source_wire,
+                self._source_wire,
                 settings,
                 source.progress_topic,
                 offset_log,
@@ -118,11 +122,16 @@ class QueryRun:
             group_timeout_ms,
             self._mirroring.first_offsets if self._mirroring else None,
         )
-        self._data_loss = DataLossCheck(source_wire, settings, group_timeout_ms)
+        self._data_loss = DataLossCheck(
+            self._source_wire, settings, group_timeout_ms, staged=progress is not None
+        )
         self._staging = (
             None
             if progress is None
             else Staging(settings.group_id, progress, offset_log, self._offsets, self._commits)
+        )
+        self._staged_sources = StagedSources(
+            self._source_wire, settings, offset_log, self._data_loss, reads or (lambda _: False)
         )
         self._rounds = BatchRounds(
             settings, self._membership, self._offsets, self._commits, self._data_loss, max_rounds
@@ -176,8 +185,7 @@ class QueryRun:
 
     def _close(self) -> None:
         self._wire.close()
-        if self._mirroring:
-            self._mirroring.close()
+        self._source_wire.close()
 
     def abandon(self) -> None:
         """Ends the run without leaving the group, so that a newer run takes its members over."""
@@ -294,7 +302,7 @@ class QueryRun:
             lost: tuple[LostRecords, ...] = ()
             if self._staging and copies:
                 written = self._write_staged(self._staging, batch, note, copies, job, clock)
-                outcomes, members = written
+                outcomes, members, lost = written
             else:
                 outcomes, members, lost = self._write_direct(batch, note, job, clock)
             self._renewal.finished = batch
@@ -346,10 +354,17 @@ class QueryRun:
         copies: BatchCopies,
         job: Job,
         clock: StepClock,
-    ) -> tuple[list[JobOutcome], Members]:
+    ) -> tuple[list[JobOutcome], Members, tuple[LostRecords, ...]]:
         # 3. Run the frame once, stage its rows, and let the ledger name the copy.
+        sources, lost = self._staged_sources, tuple[LostRecords, ...]()
         with clock.step("stage"):
-            staged = staging.prepare(batch, copies, note)
+            found = staging.find(batch, copies, note)
+            if found is not None:
+                staged = found
+            else:
+                stage = functools.partial(copies.stage, batch.batch_id, staging.buckets)
+                (copy, rows), lost = sources.running(batch.batch_id, stage)
+                staged = staging.commit(batch, copies, copy, rows)
         # 4. Write the copy, in as many rounds as it takes.
         outcomes: list[JobOutcome] = []
         members: Members = self._membership.identities()
@@ -360,7 +375,14 @@ class QueryRun:
         with clock.step("settle"):
             self._settle(batch)
             staging.note_partitions()
-        return outcomes, members
+        # 6. Of a batch staged before, compute the state, too: the copy needs no source, which may
+        #    be gone by now.
+        if found is not None:
+            with clock.step("stage"):
+                rows, lost = sources.running(batch.batch_id, copies.drain, repeated=True)
+                if not lost:
+                    staging.compare(staged, rows)
+        return outcomes, members, lost
 
     def _renew_if_due(self) -> None:
         self._renewal.renew_if_due()

@@ -127,17 +127,11 @@ class BatchRounds:
     def _run_job(
         self, job: Job, batch: BatchRange, planned: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
-        try:
+        offsets = self._offsets
+        with self._data_loss.explaining(
+            lambda: self._data_loss.lost(batch, offsets.committed, offsets.places)
+        ):
             return job(self._job_settings, batch, planned, only)
-        except SparkEosError:
-            raise
-        except Exception as error:
-            # Spark reports deleted records in thousands of words, and advises to ignore them.
-            if self._settings.fail_on_data_loss and "failOnDataLoss" in str(error):
-                logger.debug("batch %d", batch.batch_id, exc_info=error)
-                offsets = self._offsets
-                self._data_loss.lost(batch, offsets.committed, offsets.places)
-            raise
 
     def _check_outcome(
         self, batch: BatchRange, outcomes: Sequence[JobOutcome], only: Partitions | None

@@ -37,8 +37,8 @@ class BatchCopies(Protocol):
             The copy's name, and the number of its rows.
         """
 
-    def drain(self) -> None:
-        """Runs the batch's frame without keeping its rows, so that its state advances."""
+    def drain(self) -> int:
+        """Runs the batch's frame for its state alone; returns the number of its rows."""
 
     def open(self, copy: StagedBatch) -> bool:
         """Sets the copy that the batch's jobs read; returns whether there is such a copy."""
@@ -119,8 +119,8 @@ class Staging:
         """From now on, whoever reads the offsets notices if a newer run has moved the ledger."""
         self._offsets.ledgers[self._ledger] = (self._offsets.known.staged.get(self._ledger),)
 
-    def prepare(self, batch: BatchRange, copies: BatchCopies, note: Note) -> StagedBatch:
-        """Makes the batch's copy the one that counts, or finds the one that does.
+    def find(self, batch: BatchRange, copies: BatchCopies, note: Note) -> StagedBatch | None:
+        """Finds and opens the batch's copy that counts, if an earlier run has staged one.
 
         Args:
             batch: The batch's range.
@@ -128,7 +128,7 @@ class Staging:
             note: What to note in the checkpoint before any row is written.
 
         Returns:
-            What the ledger says of the batch.
+            What the ledger says of the batch; None if it is to be staged.
 
         Raises:
             CheckpointError: The ledger and the checkpoint do not belong together.
@@ -138,34 +138,54 @@ class Staging:
         if self._ledger in self._offsets.foreign:
             raise self._foreign(batch.batch_id)
         last = self._offsets.known.staged.get(self._ledger)
-        range_ = self._offset_log.fingerprint(batch.batch_id)
         if last is not None:
+            range_ = self._offset_log.fingerprint(batch.batch_id)
             self._check_belongs(last, batch.batch_id, range_)
         self._check_positions(last, batch)
         noted = self._offset_log.note().progress_partitions
         # Partitions that are new in this batch are noted at its end: until then they stay new.
         number = noted or self._partitions.number
         self._offset_log.set_note(replace(note, delivery=STAGED, progress_partitions=number))
-        if last is not None and last.batch == batch.batch_id:
-            logger.info(
-                "group %s: batch %d is staged already, in %s; its %d rows are written from there",
-                self._group_id,
-                batch.batch_id,
-                last.copy or "no file",
-                last.rows,
-            )
-            copies.drain()
-            if not copies.open(last):
-                raise self._damaged(last, 0)
-            return last
-        copy, rows = copies.stage(batch.batch_id, self._partitions.number - 1)
+        if last is None or last.batch != batch.batch_id:
+            return None
+        logger.info(
+            "group %s: batch %d is staged already, in %s; its %d rows are written from there",
+            self._group_id,
+            batch.batch_id,
+            last.copy or "no file",
+            last.rows,
+        )
+        if not copies.open(last):
+            raise self._damaged(last, 0)
+        return last
+
+    @property
+    def buckets(self) -> int:
+        """The most files that a copy may have: one for each progress partition but the ledger's."""
+        return self._partitions.number - 1
+
+    def commit(self, batch: BatchRange, copies: BatchCopies, copy: str, rows: int) -> StagedBatch:
+        """Makes a new copy of the batch the one that counts, and opens it.
+
+        Args:
+            batch: The batch's range.
+            copies: The batch's copies.
+            copy: The copy's name.
+            rows: Number of its rows.
+
+        Returns:
+            What the ledger says of the batch.
+
+        Raises:
+            FencedByNewerRunError: A newer run has taken the group over.
+        """
         staged = StagedBatch(
             query=self._offset_log.query_id(),
             batch=batch.batch_id,
             copy=copy if rows else None,
             rows=rows,
-            buckets=self._partitions.number - 1,
-            range=range_,
+            buckets=self.buckets,
+            range=self._offset_log.fingerprint(batch.batch_id),
         )
         copies.open(staged)
         self._commits.commit_ledger(batch, self._ledger, staged)
@@ -197,6 +217,27 @@ class Staging:
         read = rows_relayed(outcomes)
         if read != staged.rows:
             raise self._damaged(staged, read)
+
+    def compare(self, staged: StagedBatch, rows: int) -> None:
+        """Warns if a repeated batch has other rows than its copy, so that its state may, too.
+
+        Args:
+            staged: The batch, which is written from its copy.
+            rows: Number of rows that it has now.
+        """
+        if rows != staged.rows:
+            logger.warning(
+                "group %s: batch %d was computed again for the query's state and had %d rows, but "
+                "its copy, which is what is written, has %d: the query is not deterministic, or "
+                "its source has other records now (a compacted topic?). So state and output may "
+                "differ from here on. If they must not, start over with another group_id and "
+                "another checkpoint_location; and let sources keep records for longer than a query "
+                "may be stopped (min.compaction.lag.ms)",
+                self._group_id,
+                staged.batch,
+                rows,
+                staged.rows,
+            )
 
     def _damaged(self, staged: StagedBatch, read: int) -> CheckpointError:
         return CheckpointError(

@@ -44,7 +44,13 @@ from spark_eos.spark.source import (
     source_partitions,
     source_settings,
 )
-from spark_eos.spark.stream_sources import only_topic, sources_of, topics_read
+from spark_eos.spark.stream_sources import (
+    StreamSource,
+    only_read_by_sink,
+    only_topic,
+    sources_of,
+    topics_read,
+)
 from spark_eos.spark.stream_writer import StreamWriters
 from spark_eos.spark.target_column import with_own_topic_marked
 
@@ -209,6 +215,7 @@ class ExactlyOnceSink:
         self._progress_topic = ProgressTopic(progress_topic, progress_partitions, progress_replicas)
         self._observers = as_observers(on_batch)
         self._selections: list[dict[str, str]] = []
+        self._sources: list[StreamSource] = []
         self._spark: SparkSession | None = None
         # What `write` has chosen.
         self._delivery: str | None = None
@@ -378,7 +385,8 @@ class ExactlyOnceSink:
         if self._asynchronous_progress:
             check_asynchronous(frame, self._delivery)
         self._spark = frame.sparkSession
-        self._check_cluster(frame)
+        self._sources = sources_of(frame)
+        self._check_cluster()
         self._prepared_ms = time.time_ns() // 1_000_000
         frame = with_own_topic_marked(frame)
 
@@ -396,7 +404,7 @@ class ExactlyOnceSink:
         quick = None
         letters = settings.dead_letters
         if self._delivery != STAGED and letters is None and can_be_flat(frame.schema):
-            quick = flattened(frame, only_topic(sources_of(frame)))
+            quick = flattened(frame, only_topic(self._sources))
         writer = self._writers.writer(
             frame, self, self._note_relation, check, started, tracked, quick
         )
@@ -405,10 +413,10 @@ class ExactlyOnceSink:
     def _note_relation(self, relation: str) -> None:
         self._batch_relation = relation
 
-    def _check_cluster(self, frame: DataFrame) -> None:
+    def _check_cluster(self) -> None:
         with contextlib.closing(Wire(self._settings.client)) as wire:
             self._settings = settings = replace(
-                self._settings, source_topics=self._refused_targets(wire, frame)
+                self._settings, source_topics=self._refused_targets(wire)
             )
             sources = set[str]() if settings.source_client else self._source_topics(wire)
             if self._delivery in (MIRRORED, STAGED):
@@ -417,14 +425,14 @@ class ExactlyOnceSink:
             preflight.check_cluster(wire, settings, sources, self._deadline())
             own_group(wire, settings.group_id, self._deadline())
 
-    def _refused_targets(self, wire: Wire, frame: DataFrame) -> SourceTopics:
+    def _refused_targets(self, wire: Wire) -> SourceTopics:
         """The topics that rows may not be for: those that are read, and the progress topic."""
 
         def here(servers: str) -> bool:
             # A direct query commits the offsets of what it reads in this cluster.
             return self._delivery == DIRECT or leads_here(wire, servers, self._deadline())
 
-        return topics_read(sources_of(frame), here) | SourceTopics((self._progress_topic.name,))
+        return topics_read(self._sources, here) | SourceTopics((self._progress_topic.name,))
 
     def _source_topics(self, wire: Wire) -> set[str]:
         """The topics that the query reads now."""
@@ -475,7 +483,10 @@ class ExactlyOnceSink:
         if delivery != STAGED:
             # Before the run joins the group and notes anything.
             check_columns(with_struct(frame.schema), self._settings.topic)
-        staging = StagingPlace(location, self._progress()) if delivery == STAGED else None
+        staging = None
+        if delivery == STAGED:
+            reads = only_read_by_sink(self._selections, self._sources)
+            staging = StagingPlace(location, self._progress(), reads)
         source = None
         if delivery == MIRRORED and self._settings.source_client is not None:
             source = MirroredSource(self._settings.source_client, self._progress_topic)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -48,10 +49,12 @@ class StagingPlace:
     Attributes:
         location: The checkpoint's location, as given to Spark.
         progress: The progress partitions.
+        reads: Whether ``sink.read`` reads a topic.
     """
 
     location: str
     progress: ProgressPartitions
+    reads: Callable[[str], bool]
 
 
 class SinkRun:
@@ -109,6 +112,7 @@ class SinkRun:
             watch=runtime.active,
             prepared_ms=prepared_ms,
             progress=None if staging is None else staging.progress,
+            reads=None if staging is None else staging.reads,
             source=source,
             asynchronous=runtime.asynchronous,
         )

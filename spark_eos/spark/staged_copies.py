@@ -8,10 +8,12 @@ import contextlib
 import functools
 import logging
 import time
+import uuid
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -116,17 +118,13 @@ class StagedCopies:
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         rows = self._payload(self._frame)
         name = new_copy_name(batch_id)
-        observation = Observation(f"spark-eos-{name}")
         # coalesce: a bucket for each task. Rows of one partition stay together, in their order.
-        counted = rows.coalesce(buckets).observe(observation, self._number_of_rows)
-        writer = counted.write.options(**_WRITING)
         path = f"{self._location}/{_DIRECTORY}/{name}"
-        self._runtime.run_job(
-            self._frame.sparkSession,
-            lambda: writer.parquet(path),
+        written = self._run(
+            rows.coalesce(buckets),
+            lambda writer: writer.options(**_WRITING).parquet(path),
             f"spark-eos: staging batch {batch_id}",
         )
-        written = self._runtime.observed(observation)[_ROWS]
         if written:
             found = self._runtime.rows_of_footers(path)
             if found is None:
@@ -141,13 +139,25 @@ class StagedCopies:
         self._left.add(name)
         return name, written
 
-    def drain(self) -> None:
-        """Runs the batch's frame without keeping its rows, so that its state advances."""
+    def drain(self) -> int:
+        """Runs the batch's frame for its state alone; returns the number of its rows."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
-        writer = self._payload(self._frame).write.format("noop").mode("overwrite")
-        self._runtime.run_job(
-            self._frame.sparkSession, writer.save, "spark-eos: a staged batch's state"
+        return self._run(
+            self._payload(self._frame),
+            lambda writer: writer.format("noop").mode("overwrite").save(),
+            "spark-eos: a staged batch's state",
         )
+
+    def _run(
+        self, rows: DataFrame, write: Callable[[DataFrameWriter], None], description: str
+    ) -> int:
+        """Writes rows; returns their number."""
+        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        observation = Observation(f"spark-eos-{uuid.uuid4().hex}")
+        writer = rows.observe(observation, self._number_of_rows).write
+        session = self._frame.sparkSession
+        self._runtime.run_job(session, lambda: write(writer), description)
+        return int(self._runtime.observed(observation)[_ROWS])
 
     def _payload(self, frame: DataFrame) -> DataFrame:
         if self._dead_letters:

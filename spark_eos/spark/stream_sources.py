@@ -132,7 +132,7 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
 
 
 def check_staged_sources(sources: Sequence[StreamSource]) -> None:
-    """Refuses sources that lose records, or show records that were aborted.
+    """Refuses sources that lose records unnoticed, or show records that were aborted.
 
     Batches that are staged may come from any source, in any number of partitions.
 
@@ -145,11 +145,6 @@ def check_staged_sources(sources: Sequence[StreamSource]) -> None:
     for source in sources:
         if source.format in _KAFKA:
             _check_records(source.options)
-            if source.options.get("failondataloss", "true").lower() == "false":
-                raise UnsupportedPipelineError(
-                    "deleted records would be skipped silently: a query whose batches are staged "
-                    "needs fail_on_data_loss=True, and no source option 'failOnDataLoss'"
-                )
 
 
 def _check_source(source: StreamSource) -> None:
@@ -166,11 +161,6 @@ def _check_source(source: StreamSource) -> None:
                 "leave it out"
             )
     _check_records(options)
-    if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
-        raise UnsupportedPipelineError(
-            "source option 'failOnDataLoss' is 'false', so deleted records would be skipped "
-            "silently: leave it out, or read with sink.read (or read_from_group)"
-        )
 
 
 def _check_records(options: Mapping[str, str]) -> None:
@@ -180,6 +170,11 @@ def _check_records(options: Mapping[str, str]) -> None:
             f"source option {_ISOLATION!r} {given}, so aborted records would be written as "
             f"committed ones: read with sink.read (or read_from_group), or set {_ISOLATION!r} to "
             "'read_committed'"
+        )
+    if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
+        raise UnsupportedPipelineError(
+            "source option 'failOnDataLoss' is 'false', so deleted records would be skipped "
+            "silently: leave it out, or read with sink.read (or read_from_group)"
         )
 
 
@@ -231,6 +226,27 @@ def _check_pattern(pattern: str) -> None:
             f"subscribePattern {pattern!r} can't be compared with the rows' target topics: Python "
             f"can't read it ({error}). Write it in syntax that both Java and Python know"
         ) from error
+
+
+def only_read_by_sink(
+    selections: Iterable[Mapping[str, str]], sources: Iterable[StreamSource]
+) -> Callable[[str], bool]:
+    """Tells the topics that only ``sink.read`` reads in a query.
+
+    Args:
+        selections: Spark's options ``subscribe``, ``subscribePattern`` and ``assign`` of each
+            ``sink.read``.
+        sources: The query's sources. Those that it has not read may be of any cluster.
+
+    Example:
+        >>> reads = only_read_by_sink([{"subscribePattern": "orders.*"}], [])
+        >>> reads("orders-eu"), reads("payments")
+        (True, False)
+    """
+    own = [{name.lower(): text for name, text in one.items()} for one in selections]
+    ours = topics_read(StreamSource("kafka", options) for options in own)
+    others = topics_read(one for one in sources if READ_BY_US not in one.options)
+    return lambda topic: ours.has(topic) and not others.has(topic)
 
 
 def _shared(one: StreamSource, other: StreamSource) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
@@ -34,11 +35,15 @@ class Copies:
         rows: Number of rows in each bucket, by the copy's name.
         drained: How often a frame was run for its state alone.
         while_staged: What happens when a copy is staged and not yet in the ledger.
+        while_drained: What happens while a frame is run for its state.
+        rows_less: How many rows a frame lacks then that its copy has.
     """
 
     rows: dict[str, list[int]] = field(default_factory=dict)
     drained: int = 0
     while_staged: Disturbance = _nothing
+    while_drained: Disturbance = _nothing
+    rows_less: int = 0
     opened: StagedBatch | None = None
     empty: bool = False
 
@@ -50,9 +55,12 @@ class Copies:
         self.while_staged()
         return name, each * buckets
 
-    def drain(self) -> None:
+    def drain(self) -> int:
         """See `spark_eos.driver.staging.BatchCopies`."""
+        self.while_drained()
         self.drained += 1
+        assert self.opened is not None
+        return self.opened.rows - self.rows_less
 
     def open(self, copy: StagedBatch) -> bool:
         """See `spark_eos.driver.staging.BatchCopies`."""
@@ -147,6 +155,7 @@ def staged_run(
     checkpoint: Checkpoint | None = None,
     copies: Copies | None = None,
     buckets: int = 2,
+    **settings: Any,
 ) -> Iterator[StagedRuns]:
     """A run that ends with the block.
 
@@ -155,6 +164,7 @@ def staged_run(
         checkpoint: what an earlier run has left; None for an empty one.
         copies: the same of the copies.
         buckets: number of progress partitions without the ledger's.
+        settings: writer settings that differ from the flow's.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     topic = progress_topic(flow)
@@ -162,13 +172,14 @@ def staged_run(
         run = QueryRun(
             "",
             wire,
-            writer_settings(flow),
+            replace(writer_settings(flow), **settings),
             OffsetLog(files),
             max_members=1,
             max_rounds=4,
             group_timeout_ms=20_000,
             watch=lambda: True,
             progress=ProgressPartitions(topic, buckets + 1),
+            reads=lambda name: name == flow.source,
         )
         try:
             yield StagedRuns(flow, run, files, Copies() if copies is None else copies, topic)

@@ -4,12 +4,13 @@ from typing import NoReturn
 
 import pytest
 
-from spark_eos import errors
+from spark_eos import LostRecords, errors
 from spark_eos.batch.progress import first_position
 from spark_eos.kafka.offsets import all_group_offsets
 from support.flow import Flow
 from support.groups import delete_group, set_offsets
 from support.members import deadline
+from support.planting import remove
 from support.queries import until
 from support.staged_runs import Copies, progress_topic, staged_run
 
@@ -63,6 +64,120 @@ def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
         assert (len(copies.rows), copies.drained) == (1, 1)
         runs.batch()
         runs.written(*copies.rows)
+
+
+class _GoneError(Exception):
+    """What Spark would raise, whose frame can't be run any more."""
+
+
+def _can_not_be_read() -> NoReturn:
+    raise _GoneError
+
+
+def _killed() -> NoReturn:
+    raise _KilledError
+
+
+class _KilledError(Exception):
+    """The run ends here."""
+
+
+def test_a_copy_is_written_even_if_its_frame_can_not_be_run_again(staged: Flow) -> None:
+    """Its source's records are deleted, say. With the copy written, only the state is missing."""
+    with staged_run(staged) as runs:
+        with pytest.raises(_KilledError):
+            runs.batch(while_planned=_killed)
+        assert staged.values() == []
+        checkpoint, copies = runs.checkpoint, runs.copies
+    copies.while_drained = _can_not_be_read
+    for _ in range(2):
+        with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+            with pytest.raises(_GoneError):
+                runs.batch()
+            runs.written(*copies.rows)
+    copies.while_drained = lambda: None
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        runs.batch()
+        runs.batch()
+        runs.written(*copies.rows)
+
+
+def test_records_that_are_deleted_before_they_are_staged_are_told(
+    staged: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
+    staged.produce(range(10), partition=0)
+    with staged_run(staged) as runs:
+        runs.batch()
+        remove(staged, staged.source, 0, 5)
+        with pytest.raises(errors.RecordsLostError) as caught:
+            runs.batch()
+        assert f"{staged.source}-0 offsets 0 to 0" in str(caught.value)
+        assert "fail_on_data_loss=False" in str(caught.value)
+        # There is no offset to set of a staged query's source.
+        assert "reset-offsets" not in str(caught.value)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    with staged_run(staged, checkpoint=checkpoint, copies=copies, fail_on_data_loss=False) as runs:
+        report = runs.batch()
+        assert report.lost == (LostRecords(staged.source, 0, 0, 1),)
+        assert "0 offsets 0 to 0 were deleted before they were read, and are not" in caplog.text
+        assert runs.batch().lost == (LostRecords(staged.source, 0, 1, 2),)
+        # Of these Spark may have read some before they were deleted.
+        copies.while_staged = lambda: remove(staged, staged.source, 1, 3)
+        staged.produce(range(10), partition=1)
+        assert runs.batch().lost[-1] == LostRecords(staged.source, 1, 2, 3, certain=False)
+
+
+def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_state_alone(
+    staged: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
+    staged.produce(range(10), partition=0)
+    with staged_run(staged) as runs:
+        runs.batch()
+        with pytest.raises(_KilledError):
+            runs.batch(while_planned=_killed)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    remove(staged, staged.source, 0, 5)
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        with pytest.raises(errors.RecordsLostError, match="missing from the query's state"):
+            runs.batch()
+        runs.written(*copies.rows)
+        assert copies.drained == 0
+    with staged_run(staged, checkpoint=checkpoint, copies=copies, fail_on_data_loss=False) as runs:
+        lost = LostRecords(staged.source, 0, 0, 1, certain=False)
+        assert runs.batch().lost == (lost,)
+        assert copies.drained == 1
+        assert "missing from the query's state" in caplog.text
+        runs.written(*copies.rows)
+
+
+@pytest.mark.parametrize("fewer", [0, 2])
+def test_a_repeated_batch_with_other_rows_than_its_copy_is_told(
+    fewer: int, staged: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is written is the copy; the query's state is what the frame has made of it now."""
+    with staged_run(staged) as runs:
+        with pytest.raises(_KilledError):
+            runs.batch(while_planned=_killed)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    copies.rows_less = fewer
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        runs.batch()
+        runs.written(*copies.rows)
+    warned = "computed again for the query's state and had 4 rows, but its copy" in caplog.text
+    assert warned == bool(fewer)
+
+
+def test_a_source_topic_that_is_recreated_is_refused(staged: Flow) -> None:
+    staged.produce(range(10), partition=0)
+    with staged_run(staged, fail_on_data_loss=False) as runs:
+        runs.batch()
+        checkpoint, copies = runs.checkpoint, runs.copies
+    staged.recreate(staged.source)
+    with (
+        staged_run(staged, checkpoint=checkpoint, copies=copies, fail_on_data_loss=False) as runs,
+        pytest.raises(errors.OffsetsLostError, match="was deleted and recreated"),
+    ):
+        runs.batch()
 
 
 def test_a_run_that_wakes_up_with_a_copy_of_its_own_does_not_write_its_ledger(

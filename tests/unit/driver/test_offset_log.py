@@ -86,6 +86,33 @@ def test_a_source_without_offsets_has_no_positions() -> None:
     assert parse_positions(["-", ""], "here") == {}
 
 
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (('{"logOffset":3}', '{"a":{"0":4}}', "-"), ("0", "1", "2")),
+        (('files:{"logOffset":3}', 'orders:{"a":{"0":4}}', "late:-"), ("files", "orders", "late")),
+    ],
+)
+def test_the_ranges_of_a_batch_in_its_sources(
+    lines: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    """Of any query: some sources are not Kafka, and a topic may be read twice."""
+    files = CheckpointTexts(
+        {
+            f"sources/{names[1]}/0": '\x00v1\n{"a":{"0":1}}',
+            f"sources/{names[2]}/0": '\x00v1\n{"a":{"0":7}}',
+            "offsets/0": "\n".join(["v2", "{}", *lines]),
+            "offsets/1": "\n".join(["v2", "{}", lines[0], lines[1].replace("4", "9"), lines[2]]),
+        }
+    )
+    log = OffsetLog(files)
+    assert log.source_ranges(0) == [BatchRange(0, {("a", 0): 1}, {("a", 0): 4})]
+    assert log.source_ranges(1) == [BatchRange(1, {("a", 0): 4}, {("a", 0): 9})]
+    assert log.source_ranges(1) == [BatchRange(1, {("a", 0): 4}, {("a", 0): 9})]
+    with pytest.raises(errors.CheckpointError, match="offsets/2 is missing"):
+        log.source_ranges(2)
+
+
 def test_the_note_keeps_the_partitions_that_a_topic_had() -> None:
     files = CheckpointTexts()
     one, other = uuid.UUID(int=1), uuid.UUID(int=2)

@@ -1,0 +1,159 @@
+"""Staged queries whose source has lost records since their batch was staged, or before."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import LostRecords
+from spark_eos.driver.rounds import BatchRounds
+from spark_eos.testing import EmbeddedKafka
+from support import staging
+from support.flow import Flow
+from support.planting import remove
+from support.staging import Written, record, run_staged, totals_of
+
+_BATCH = 30
+
+
+@pytest.fixture(scope="module")
+def spark(spark_eos_session: SparkSession) -> SparkSession:
+    """The shared session, with few shuffle partitions."""
+    spark_eos_session.conf.set("spark.sql.shuffle.partitions", "3")
+    return spark_eos_session
+
+
+def _produced(flow: Flow, batch: int) -> None:
+    flow.produce(map(record, range(batch * _BATCH, (batch + 1) * _BATCH)))
+
+
+def _run(
+    spark: SparkSession,
+    flow: Flow,
+    transform: Callable[[DataFrame], DataFrame] = staging.totals,
+    mode: str = "update",
+    **options: Any,
+) -> Written:
+    place = {"progress_topic": f"progress-{flow.name}", "progress_partitions": 3}
+    return run_staged(spark, flow, transform, mode, max_offsets=_BATCH, **place, **options)
+
+
+@contextmanager
+def _staged_only() -> Iterator[None]:
+    """Batches fail once the ledger names their copy."""
+
+    def run(*_: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchRounds, "run", run)
+        with pytest.raises(Exception, match="out of order"):
+            yield
+
+
+def _totals(*counts: int) -> Counter[tuple[str, int]]:
+    return Counter((f"c{customer}", count) for customer in range(5) for count in counts)
+
+
+def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
+    flow: Flow, spark: SparkSession
+) -> None:
+    _produced(flow, 0)
+    _run(spark, flow)
+    _produced(flow, 1)
+    with _staged_only():
+        _run(spark, flow)
+    for partition in range(flow.partitions):
+        remove(flow, flow.source, partition, _BATCH)
+    with pytest.raises(Exception, match=r"RecordsLostError: .*missing from the query's state"):
+        _run(spark, flow)
+    assert totals_of(flow) == _totals(6, 12)
+    _produced(flow, 2)
+    written = _run(spark, flow, fail_on_data_loss=False)
+    half = _BATCH // flow.partitions
+    assert written.reports[0].lost == tuple(
+        LostRecords(flow.source, partition, half, _BATCH, certain=False)
+        for partition in range(flow.partitions)
+    )
+    assert [report.lost for report in written.reports[1:]] == [()] * (len(written.reports) - 1)
+    # The state has batch 0 and 2: the records of batch 1 are gone, but what it wrote is not.
+    assert totals_of(flow) == _totals(6, 12, 12)
+
+
+def test_records_deleted_before_they_were_staged(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow, 0)
+    _run(spark, flow)
+    _produced(flow, 1)
+    for partition in range(flow.partitions):
+        remove(flow, flow.source, partition, 20)
+    with pytest.raises(Exception, match="RecordsLostError: batch 1 of group") as failure:
+        _run(spark, flow)
+    assert f"{flow.source}-0 offsets 15 to 19" in str(failure.value)
+    written = _run(spark, flow, staging.totals, fail_on_data_loss=False)
+    lost = [LostRecords(flow.source, partition, 15, 20) for partition in range(flow.partitions)]
+    assert written.reports[0].lost == tuple(lost)
+    last = {c: max(n for name, n in totals_of(flow) if name == c) for c, _ in totals_of(flow)}
+    assert sum(last.values()) == _BATCH + 2 * 10
+
+
+@pytest.mark.slow
+def test_a_source_that_is_compacted_between_a_copy_and_its_repetition(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is written is the copy; the state has what the topic has left."""
+    cleaning = {
+        "log.cleaner.enable": "true",
+        "log.cleaner.backoff.ms": "100",
+        "log.cleaner.dedupe.buffer.size": str(4 << 20),
+    }
+    with EmbeddedKafka(properties=cleaning) as broker:
+        flow = Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+        broker.delete_topic(flow.source)
+        compacted = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0",
+            "segment.ms": "50",
+        }
+        broker.create_topic(flow.source, flow.partitions, compacted)
+
+        def produce(numbers: range) -> None:
+            producer = Producer({"bootstrap.servers": flow.source_servers})
+            for number in numbers:
+                customer = json.loads(record(number))["customer"]
+                producer.produce(flow.source, record(number), customer, number % flow.partitions)
+            assert producer.flush(30) == 0
+
+        produce(range(_BATCH))
+        with _staged_only():
+            _run(spark, flow)
+        time.sleep(0.1)
+        # Cleaned is what is not in the last segment.
+        produce(range(_BATCH, _BATCH + 10))
+        _until_compacted(spark, flow, fewer_than=_BATCH)
+        _run(spark, flow)
+        found = totals_of(flow)
+        assert found & _totals(6) == _totals(6)
+        later = {customer: count for customer, count in found if count != 6}
+        # With all records it were 8 of each customer.
+        assert later
+        assert all(count < 8 for count in later.values())
+    # As many rows as before: that they are others is not seen.
+    assert "computed again" not in caplog.text
+
+
+def _until_compacted(spark: SparkSession, flow: Flow, fewer_than: int) -> None:
+    until = time.monotonic() + 60
+    while True:
+        frame = spark.read.format("kafka").option("subscribe", flow.source)
+        rows = frame.option("kafka.bootstrap.servers", flow.bootstrap_servers).load()
+        if rows.count() < fewer_than:
+            return
+        assert time.monotonic() < until
+        time.sleep(0.5)
