@@ -100,7 +100,8 @@ class Status:
         group: State, epochs and members.
         partitions: All partitions of topics in which the group has offsets or assignments, except
             progress topics: their offsets are no positions in their log. Of a mirrored query, the
-            source partitions that they stand for.
+            source partitions that they stand for; of a staged one, the positions in its sources
+            that it publishes after each batch, for monitoring only.
         mirrored: The source partitions of a mirrored query; empty for any other one.
         staged: The last staged batch; None if the query does not stage its batches.
         foreign: Partitions of the group whose offsets have a text of another client.
@@ -222,7 +223,7 @@ def query_status(
             f"this group_id, or its offsets have expired{left}"
         )
     # Committed offsets first, so that none is newer than its partition's end.
-    committed = all_group_offsets(wire, group_id, deadline)
+    committed = all_group_offsets(wire, group_id, deadline, positions=True)
     mirrored = mirrored_partitions(committed)
     return Status(
         group_id=group_id,

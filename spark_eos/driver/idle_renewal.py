@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from spark_eos.batch.plan import BatchRange
@@ -25,6 +26,7 @@ class IdleRenewal:
         membership: The group's members.
         commits: Commits offsets as these.
         group_timeout_ms: Time limit of each call to the group, in milliseconds.
+        also: Renews what else expires; must not raise.
 
     Attributes:
         busy: Held during a batch: its tasks commit offsets, so the driver must not renew them.
@@ -38,7 +40,9 @@ class IdleRenewal:
         membership: GroupMembership,
         commits: OffsetCommits,
         group_timeout_ms: int,
+        also: Callable[[], None] = lambda: None,
     ) -> None:
+        self._also = also
         self._group_id = group_id
         self._membership = membership
         self._commits = commits
@@ -73,6 +77,7 @@ class IdleRenewal:
             deadline = group_deadline(self._group_timeout_ms, at_most=_BETWEEN_BEATS)
             self._commits.renew(batch, deadline)
             self.renewed()
+            self._also()
         except Exception as error:  # noqa: BLE001 - heartbeats must go on
             logger.info("group %s: offsets are not renewed: %s", self._group_id, error)
         finally:

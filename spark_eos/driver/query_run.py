@@ -26,6 +26,7 @@ from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.driver.replication import warn_of_replication
 from spark_eos.driver.road import check_note, check_offsets
 from spark_eos.driver.rounds import BatchRounds, Job
+from spark_eos.driver.source_positions import SourcePositions
 from spark_eos.driver.staged_sources import StagedSources
 from spark_eos.driver.staging import BatchCopies, ProgressPartitions, Staging
 from spark_eos.driver.step_clock import StepClock
@@ -133,11 +134,21 @@ class QueryRun:
         self._staged_sources = StagedSources(
             self._source_wire, settings, offset_log, self._data_loss, reads or (lambda _: False)
         )
+        # Only the target's cluster has the group.
+        self._positions = (
+            None
+            if progress is None or settings.source_client is not None
+            else SourcePositions(wire, settings, self._membership, progress.topic, group_timeout_ms)
+        )
         self._rounds = BatchRounds(
             settings, self._membership, self._offsets, self._commits, self._data_loss, max_rounds
         )
         self._renewal = IdleRenewal(
-            settings.group_id, self._membership, self._commits, group_timeout_ms
+            settings.group_id,
+            self._membership,
+            self._commits,
+            group_timeout_ms,
+            self._positions.renew if self._positions else lambda: None,
         )
         self._progress_topic = None if progress is None else progress.topic
         self._delivery = STAGED if self._staging else MIRRORED if self._mirroring else DIRECT
@@ -382,6 +393,9 @@ class QueryRun:
                 rows, lost = sources.running(batch.batch_id, copies.drain, repeated=True)
                 if not lost:
                     staging.compare(staged, rows)
+        if self._positions is not None:
+            with clock.step("settle"):
+                self._positions.publish(sources.ranges(batch.batch_id))
         return outcomes, members, lost
 
     def _renew_if_due(self) -> None:

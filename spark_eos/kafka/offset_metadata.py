@@ -43,6 +43,30 @@ _QUERY: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 
 
+_POSITION_BEGINS: Final = '{"spark-eos":"position",'
+
+
+def position_metadata(progress_topic: str) -> str:
+    """The text of a staged query's position in a source, which is for monitoring only.
+
+    Nothing that decides reads such an offset: the query's progress is the ledger.
+
+    Args:
+        progress_topic: The topic of the ledger.
+    """
+    return f"{_POSITION_BEGINS}{_json({'for': 'monitoring only', 'progress': progress_topic})[1:]}"
+
+
+def is_position(text: str) -> bool:
+    """Whether an offset's text says that it is for monitoring only.
+
+    Example:
+        >>> is_position(position_metadata("spark-eos-progress")), is_position("")
+        (True, False)
+    """
+    return text.startswith(_POSITION_BEGINS)
+
+
 class CommittedOffset(NamedTuple):
     """A committed offset and its metadata, as the broker stores them.
 

@@ -12,7 +12,7 @@ from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.cluster import NO_ID, by_topic, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType, Wire
 from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.offset_metadata import CommittedOffset
+from spark_eos.kafka.offset_metadata import CommittedOffset, is_position
 
 _BY_NAME: Final = 9
 # The broker writes a request's offsets as one record batch, limited to message.max.bytes of
@@ -100,7 +100,15 @@ def group_offsets(
     bad = [code for code in _codes(response) if code]
     if bad:
         raise _refused(wire, group_id, grouped, bad[0])
-    return _found(response, {topic_id: name for name, topic_id in ids.items()})
+    found = _found(response, {topic_id: name for name, topic_id in ids.items()})
+    return _without_positions(found)
+
+
+def _without_positions(
+    found: dict[tuple[str, int], CommittedOffset],
+) -> dict[tuple[str, int], CommittedOffset]:
+    """Leaves out what a staged query has published: nothing is decided by it."""
+    return {place: one for place, one in found.items() if not is_position(one.metadata)}
 
 
 def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[tuple[str, int], CommittedOffset]:
@@ -132,11 +140,17 @@ def committed_offsets(
 
 
 def all_group_offsets(
-    wire: Wire, group_id: str, deadline: Deadline
+    wire: Wire, group_id: str, deadline: Deadline, *, positions: bool = False
 ) -> dict[tuple[str, int], CommittedOffset]:
     """Fetches all committed offsets of a group, by (topic, partition).
 
     Ignores the offsets of open transactions. A group that does not exist has no offsets.
+
+    Args:
+        wire: The connections.
+        group_id: The consumer group.
+        deadline: For all attempts together.
+        positions: Whether to include positions that a staged query publishes for monitoring.
 
     Raises:
         KafkaResponseError: The offsets can't be read.
@@ -159,7 +173,8 @@ def all_group_offsets(
     bad = [code for code in _codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
     if bad:
         raise _refused(wire, group_id, (), bad[0])
-    return _found(response, {})
+    found = _found(response, {})
+    return found if positions else _without_positions(found)
 
 
 def all_committed_offsets(

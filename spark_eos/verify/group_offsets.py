@@ -19,6 +19,8 @@ from spark_eos.verify.places import by_topic
 _PAUSE: Final = 0.02
 # Seconds to wait for one broker, before asking another which one is the coordinator.
 _ATTEMPT: Final = 5.0
+# What a staged query publishes for monitoring is no progress.
+_POSITION: Final = '{"spark-eos":"position",'
 _BY_NAME: Final = 9  # the last version that identifies topics by name instead of id
 _MOVING: Final = (
     Code.COORDINATOR_LOAD_IN_PROGRESS,
@@ -163,6 +165,7 @@ class GroupOffsets:
             )
             for topic in answer.topics
             for one in topic.partitions
+            if not (one.metadata or "").startswith(_POSITION)
         ]
 
     def _request(

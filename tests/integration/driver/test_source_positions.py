@@ -1,0 +1,118 @@
+"""Positions of a staged query in its sources: for Kafka's tools to show, and nothing else."""
+
+import json
+import logging
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+
+from spark_eos.admin.status import Status, query_status
+from spark_eos.batch.plan import BatchRange
+from spark_eos.kafka.offset_metadata import KnownPartitions
+from spark_eos.kafka.offsets import all_group_offsets
+from spark_eos.spark.source import starting_positions
+from spark_eos.testing.broker_admin import admin_client
+from support.flow import Flow
+from support.members import deadline
+from support.staged_runs import Copies, StagedRuns, progress_topic, staged_run
+
+_BUCKETS = 2
+
+
+@pytest.fixture
+def staged(flow: Flow) -> Flow:
+    """A flow with a progress topic, and records in its source."""
+    flow.broker.create_topic(progress_topic(flow), _BUCKETS + 1)
+    flow.produce(range(20))
+    return flow
+
+
+def _shown(flow: Flow) -> dict[tuple[str, int], int]:
+    """The group's offsets of the source, as any tool of Kafka sees them."""
+    admin = admin_client(flow.bootstrap_servers)
+    request = [ConsumerGroupTopicPartitions(flow.group_id)]
+    found = admin.list_consumer_group_offsets(request)[flow.group_id].result(20)
+    return {
+        (one.topic, one.partition): one.offset
+        for one in found.topic_partitions
+        if one.topic == flow.source
+    }
+
+
+def _texts(flow: Flow) -> list[str]:
+    """Their texts; confluent_kafka's admin client adds bytes of other memory to these."""
+    with flow.wire() as wire:
+        found = all_group_offsets(wire, flow.group_id, deadline(), positions=True)
+    return [one.metadata for (topic, _), one in found.items() if topic == flow.source]
+
+
+def _status(flow: Flow) -> Status:
+    with flow.wire() as wire:
+        return query_status(wire, flow.bootstrap_servers, flow.group_id, "spark-eos", deadline())
+
+
+def _batches(runs: StagedRuns, count: int) -> None:
+    for _ in range(count):
+        runs.batch()
+
+
+def test_the_lag_of_a_staged_query_is_shown(staged: Flow) -> None:
+    with staged_run(staged) as runs:
+        _batches(runs, 3)
+        assert _shown(staged) == {(staged.source, 0): 2, (staged.source, 1): 2}
+        for text in _texts(staged):
+            says = json.loads(text)
+            assert (says["for"], says["progress"]) == ("monitoring only", progress_topic(staged))
+        status = _status(staged)
+        assert [one.lag for one in status.partitions] == [8, 8]
+        assert status.lag == 16
+        assert status.delivery == "staged"
+        assert status.staged is not None
+        runs.batch()
+        assert _status(staged).lag == 14
+
+
+def test_nothing_is_decided_by_positions(staged: Flow) -> None:
+    """Not what a start reads, nor which partitions the group knows, nor the query's road."""
+    with staged_run(staged) as runs:
+        _batches(runs, 3)
+        checkpoint, copies = runs.checkpoint, runs.copies
+    assert len(_shown(staged)) == staged.partitions
+    assert staged.committed() == {}
+    with staged.wire() as wire:
+        known = KnownPartitions.of(all_group_offsets(wire, staged.group_id, deadline()))
+        assert {topic for topic, _ in known.partitions} == {progress_topic(staged)}
+        assert known.set_by_others == frozenset()
+        selection = {"subscribe": staged.source}
+        starts = starting_positions(wire, staged.group_id, selection, "earliest", deadline())
+    assert json.loads(starts) == {staged.source: {"0": -2, "1": -2}}
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        _batches(runs, 2)
+        runs.written(*copies.rows)
+
+
+def test_a_position_of_an_older_run_is_refused(staged: Flow) -> None:
+    behind = BatchRange(0, {}, {(staged.source, 0): 0, (staged.source, 1): 0})
+    with staged_run(staged) as older:
+        _batches(older, 2)
+        with staged_run(staged, checkpoint=older.checkpoint, copies=older.copies) as newer:
+            _batches(newer, 2)
+            assert older.run._positions is not None
+            older.run._positions.publish([behind])
+            assert set(_shown(staged).values()) == {3}
+
+
+def test_positions_that_can_not_be_published_are_told_once_and_end_nothing(
+    staged: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_eos")
+    nowhere = BatchRange(0, {}, {(f"nowhere-{staged.name}", 0): 5})
+    with staged_run(staged, copies=Copies()) as runs:
+        _batches(runs, 1)
+        assert runs.run._positions is not None
+        for _ in range(2):
+            runs.run._positions.publish([nowhere])
+        _batches(runs, 1)
+        assert caplog.text.count("positions can't be published") == 1
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
+        runs.written(*runs.copies.rows)
