@@ -11,7 +11,34 @@ from typing import Any
 from spark_eos.acls import Acl
 
 
-class SparkEosError(Exception):
+def escaped(text: str, keep: str = "\n\t") -> str:
+    r"""The text with what moves a terminal's cursor or reorders its text shown as escapes.
+
+    Args:
+        text: A text that may hold what others have written.
+        keep: Control characters that stay.
+
+    Example:
+        >>> escaped("red " + chr(27) + "[31m")
+        'red \\x1b[31m'
+    """
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+class PrintableError(Exception):
+    """An error whose text holds no control characters but newlines and tabs.
+
+    Its text may quote rows, names and answers of others, and is shown on terminals.
+    """
+
+    def __str__(self) -> str:
+        return escaped(super().__str__())
+
+
+class SparkEosError(PrintableError):
     """Base class of all errors that spark-eos raises on purpose.
 
     Example::

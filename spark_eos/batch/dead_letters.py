@@ -9,6 +9,7 @@ from typing import Final
 
 from spark_eos.client.checks import check_flag, check_text
 from spark_eos.client.letter_headers import STYLES
+from spark_eos.client.printable import printable
 from spark_eos.errors import ConfigurationError
 
 # Why a row became a dead letter; also the values of a metric's label.
@@ -189,7 +190,9 @@ class DeadLetterTally:
     def most_frequent(self, number: int = 3) -> str:
         """The most frequent errors, for a text."""
         found = Counter(self.errors).most_common(number)
-        return "; ".join(f"{times} times: {self.texts[error]}" for error, times in found)
+        return "; ".join(
+            f"{times} times: {printable(self.texts[error])}" for error, times in found
+        )
 
     def to_json(self) -> str:
         """The tally as text."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_eos.errors import PrintableError
+
 FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _ESCAPES: Final = {
     "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"
@@ -26,7 +28,7 @@ _TOKEN: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)", re.DOTALL)
 
 
-class JaasError(ValueError):
+class JaasError(PrintableError, ValueError):
     """A line is not a JAAS configuration; the text says where it fails and quotes none of it."""
 
 

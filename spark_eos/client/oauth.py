@@ -21,7 +21,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from spark_eos.client.printable import printable
 from spark_eos.client.token_request import answer_to
-from spark_eos.errors import ConfigurationError
+from spark_eos.errors import ConfigurationError, PrintableError
 
 TokenFunction = Callable[[str], Any]
 """Takes librdkafka's ``sasl.oauthbearer.config`` and returns the token and its expiry in seconds
@@ -35,7 +35,7 @@ _MAX_LIFETIME: Final = 86_400.0
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 
 
-class TokenError(Exception):
+class TokenError(PrintableError):
     """No token could be obtained.
 
     Attributes:

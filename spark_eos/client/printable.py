@@ -1,5 +1,7 @@
 """Text from other machines, made safe for terminals and logs."""
 
+from spark_eos.errors import escaped
+
 
 def printable(text: str) -> str:
     r"""Escapes the control characters in a text from another machine.
@@ -8,6 +10,4 @@ def printable(text: str) -> str:
         >>> printable("a" + chr(27) + "b")
         'a\\x1bb'
     """
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
+    return escaped(text, keep="")

@@ -12,11 +12,13 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Union, get_args, get_origin
 
+from spark_eos.errors import PrintableError
+
 _SCALARS: Final = (str, int, float, bool, type(None))
 _SEQUENCES: Final = (tuple, list, frozenset, set)
 
 
-class PlainError(ValueError):
+class PlainError(PrintableError, ValueError):
     """A value does not have its declared type."""
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from spark_eos.errors import PrintableError
 from spark_eos.testing.partition_ends import settled_ends
 
 Identity = Callable[[Message], str]
@@ -22,7 +23,7 @@ def order_of(message: Message) -> str:
     return str(json.loads(message.value() or b"{}")["order_id"])
 
 
-class LingeringTransactionError(Exception):
+class LingeringTransactionError(PrintableError):
     """A topic's last stable offset does not reach its end: a transaction is still open."""
 
 

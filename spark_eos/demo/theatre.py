@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_eos.demo.stage import Stage
+from spark_eos.errors import PrintableError
 from spark_eos.testing import EmbeddedKafka
 
 PARTITIONS: Final = 4
@@ -14,7 +15,7 @@ SOURCE: Final = "orders"
 """The topic that has the orders."""
 
 
-class DemoError(Exception):
+class DemoError(PrintableError):
     """The demonstration can't continue; the message ends with the query's log, if there is one."""
 
 

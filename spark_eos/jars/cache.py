@@ -9,6 +9,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from spark_eos.errors import PrintableError
 from spark_eos.host.private_paths import check_way
 
 CACHE_VARIABLE = "SPARK_EOS_CACHE"
@@ -17,7 +18,7 @@ _SILENT_SECONDS: Final = 5.0
 _LOCK_SECONDS: Final = 600.0
 
 
-class JarError(RuntimeError):
+class JarError(PrintableError, RuntimeError):
     """A jar set does not exist, does not fit the installed pyspark, or can't be trusted."""
 
 

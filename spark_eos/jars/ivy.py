@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from spark_eos.errors import PrintableError
 from spark_eos.jars.java import find_java
 from spark_eos.jars.lockfile import LockedJar
 
@@ -22,7 +23,7 @@ _PROBLEM = re.compile(
 _MAX_PROBLEM_LINES = 25
 
 
-class DownloadError(RuntimeError):
+class DownloadError(PrintableError, RuntimeError):
     """Jars could not be downloaded."""
 
 

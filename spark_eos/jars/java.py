@@ -8,11 +8,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_eos.errors import PrintableError
+
 MINIMUM_MAJOR = 17
 """The oldest Java version for Kafka 4 brokers and Spark 4."""
 
 
-class JavaError(RuntimeError):
+class JavaError(PrintableError, RuntimeError):
     """There is no Java, it does not run, or it is too old."""
 
 

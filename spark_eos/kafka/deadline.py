@@ -4,10 +4,10 @@ import time
 
 import tenacity
 
-from spark_eos.errors import DeadlineExceededError
+from spark_eos.errors import DeadlineExceededError, PrintableError
 
 
-class RetriableError(Exception):
+class RetriableError(PrintableError):
     """An attempt failed, but a later one may succeed; the text says why it failed."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from spark_eos.errors import PrintableError
 from spark_eos.jars.cache import cached, locked
 from spark_eos.jars.jar_sets import jar_set
 from spark_eos.jars.java import Java, find_java
@@ -22,7 +23,7 @@ from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fin
 CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
 
 
-class BrokerStartError(RuntimeError):
+class BrokerStartError(PrintableError, RuntimeError):
     """The embedded broker could not be started; the message ends with its log.
 
     Example:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
+from spark_eos.errors import PrintableError
 from spark_eos.host.python_module import python_module
 from spark_eos.jars.cache import cache_directory, cached
 from spark_eos.jars.java import JavaError, find_java
@@ -14,7 +15,7 @@ _PATIENCE = 300
 _TRAINING = "spark_training.py"
 
 
-class ClassArchiveError(RuntimeError):
+class ClassArchiveError(PrintableError, RuntimeError):
     """There is no archive that a driver may use."""
 
 

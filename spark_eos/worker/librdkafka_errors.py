@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import DENIED, remedy
+from spark_eos.errors import PrintableError
 
 logger = logging.getLogger(__name__)
 # Users see failures as errors that name a cause. Without a handler, Python would also print each of
@@ -59,7 +60,7 @@ TOPIC_AT_FAULT: Final = {
 }
 
 
-class TransactionError(Exception):
+class TransactionError(PrintableError):
     """A transaction did not commit, or its outcome is unknown.
 
     Attributes:

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eos.errors import PrintableError
+
 SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
@@ -16,7 +18,7 @@ _SLICE_ROWS = 1_000
 _SLICE_BYTES = 4 << 20
 
 
-class RowError(ValueError):
+class RowError(PrintableError, ValueError):
     """A row has no source, or an invalid header."""
 
 

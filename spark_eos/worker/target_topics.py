@@ -3,14 +3,14 @@
 from collections.abc import Callable, Collection, Mapping
 
 from spark_eos.acls import Operation
-from spark_eos.errors import SparkEosError
+from spark_eos.errors import PrintableError, SparkEosError
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.topic_cache import MissingTopicsError, TopicCache
 from spark_eos.worker.librdkafka_errors import TransactionError, is_transient
 from spark_eos.worker.records import SourceRows
 
 
-class WaitAheadError(Exception):
+class WaitAheadError(PrintableError):
     """Topics have to be waited for: an open transaction should be ended before."""
 
 

@@ -15,6 +15,7 @@ from spark_eos.batch.dead_letters import DeadLetterTally
 from spark_eos.batch.plan import BatchPlan
 from spark_eos.batch.task_report import Counters, PartitionOutcome, report_batch
 from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.errors import PrintableError
 from spark_eos.worker.arrivals import arrivals
 from spark_eos.worker.arrow_columns import writable_batches
 from spark_eos.worker.dead_letters import rows_with_error
@@ -102,7 +103,7 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     return report_batch(task_report.DEFERRED, reason, Counters(), outcomes)
 
 
-class _OverLimitError(Exception):
+class _OverLimitError(PrintableError):
     """There are more dead letters than this round allows the task."""
 
 

@@ -235,3 +235,15 @@ def test_a_lock_is_not_waited_for_for_ever(
     with FileLock(lock), pytest.raises(jar_sets.JarError, match=f"lock {lock}.*fuser -v {lock}"):
         jar_sets.jar_set(SET)
     assert f"Waiting for the process that holds {lock}" in capfd.readouterr().err
+
+
+def test_an_error_of_a_command_moves_no_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "cache\x1b[2J\x9b"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(theirs))
+    result = CliRunner().invoke(main, ["jars"])
+    assert result.stderr.startswith(f"Error: {tmp_path}/cache\\x1b[2J\\x9b has mode 0777")
+    assert result.stderr.removesuffix("\n").isprintable()

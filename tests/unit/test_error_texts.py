@@ -1,0 +1,58 @@
+"""What others have written into rows, names and answers moves no cursor when an error shows it."""
+
+import copy
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import click
+import pytest
+
+import spark_eos
+from spark_eos.batch.dead_letters import DeadLetterTally
+from spark_eos.errors import KafkaResponseError, PrintableError, WriteError
+
+FOREIGN = "red \x1b[31m\x9b2J bell \a\b\x7f over\rwritten \u202eback\u2066 \x00"
+ESCAPED = r"red \x1b[31m\x9b2J bell \x07\x08\x7f over\x0dwritten \u202eback\u2066 \x00".replace(
+    r"\x0d", r"\r"
+)
+
+
+def _own_errors() -> Iterator[type[BaseException]]:
+    for module in pkgutil.walk_packages(spark_eos.__path__, "spark_eos."):
+        if not module.name.endswith("__main__"):
+            for found in vars(importlib.import_module(module.name)).values():
+                own = isinstance(found, type) and issubclass(found, Exception)
+                if own and found.__module__ == module.name:
+                    yield found
+
+
+def test_no_error_of_ours_shows_control_characters() -> None:
+    found = set(_own_errors())
+    assert len(found) > 30
+    for error in found:
+        # click's are made of the texts of ours.
+        assert issubclass(error, PrintableError | click.ClickException), error
+        assert error.__str__ is PrintableError.__str__ or issubclass(error, click.ClickException)
+
+
+@pytest.mark.parametrize("error", [WriteError(FOREIGN), KafkaResponseError(FOREIGN, 3)])
+def test_a_text_is_escaped_once(error: Exception) -> None:
+    assert str(error) == ESCAPED
+    assert str(WriteError(f"again: {error}")) == f"again: {ESCAPED}"
+    assert str(copy.copy(error)) == ESCAPED
+
+
+def test_the_layout_of_our_own_texts_stays() -> None:
+    text = "2 ACLs:\n\tkafka-acls.sh --topic 'größe 中 🙂'"
+    assert str(WriteError(text)) == text
+
+
+def test_an_error_without_a_text() -> None:
+    assert str(WriteError()) == ""
+    assert str(WriteError("two", 2)) == "('two', 2)"
+
+
+def test_a_rows_text_is_one_line() -> None:
+    tally = DeadLetterTally(errors={"bad\nError: all is well \x1b[2J": 2})
+    assert tally.most_frequent() == r"2 times: bad\nError: all is well \x1b[2J"
