@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from spark_eos.admin.mirrored_progress import MirroredPartition, mirrored_partitions
@@ -14,11 +14,14 @@ from spark_eos.errors import SparkEosError, UnsupportedBrokerError
 from spark_eos.kafka import cluster, groups
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.held_back import HeldBack, held_back
 from spark_eos.kafka.list_offsets import EndOffsets, end_offsets
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
 from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.kafka.open_transactions import OpenTransaction, lingering
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+
+_Ends = Mapping[tuple[str, int], EndOffsets | None]
 
 
 class UnknownGroupError(SparkEosError):
@@ -105,7 +108,9 @@ class Status:
         mirrored: The source partitions of a mirrored query; empty for any other one.
         staged: The last staged batch; None if the query does not stage its batches.
         foreign: Partitions of the group whose offsets have a text of another client.
-        transactions: Open transactions, oldest first.
+        transactions: The query's open transactions, oldest first.
+        held_back: Partitions of the sources, and of the targets that were asked for, that other
+            clients' transactions hold back: nobody reads past them with read_committed.
         cluster: The brokers' versions.
     """
 
@@ -118,6 +123,7 @@ class Status:
     staged: StagedStatus | None
     foreign: tuple[tuple[str, int], ...]
     transactions: tuple[OpenTransaction, ...]
+    held_back: tuple[HeldBack, ...]
     cluster: ClusterStatus
 
     @property
@@ -145,6 +151,7 @@ def ask_status(
     limit: str,
     *,
     source_client: ClientSettings | None = None,
+    targets: Collection[str] = (),
 ) -> Status:
     """Connects to the cluster and asks it about a query; see `query_status`.
 
@@ -155,6 +162,7 @@ def ask_status(
         seconds: Time allowed to reach the cluster, and again for all calls together.
         limit: Name of the setting that allows so much time, for error messages.
         source_client: Client settings of the cluster that a mirrored query reads, for its lag.
+        targets: Topics that the query writes to, to see whether they are held back.
 
     Raises:
         SparkEosError: As `query_status`.
@@ -175,6 +183,7 @@ def ask_status(
             prefix,
             Deadline(seconds, limit),
             source_wire=None if source_client is None else connected(source_client),
+            targets=targets,
         )
 
 
@@ -186,6 +195,7 @@ def query_status(
     deadline: Deadline,
     *,
     source_wire: Wire | None = None,
+    targets: Collection[str] = (),
 ) -> Status:
     """Asks the cluster about a query, without joining, fencing or creating anything.
 
@@ -198,6 +208,7 @@ def query_status(
         prefix: The query's ``transactional_id_prefix``.
         deadline: For all calls together.
         source_wire: Connections to the cluster that a mirrored query reads, for its lag.
+        targets: Topics that the query writes to, to see whether they are held back.
 
     Raises:
         UnknownGroupError: There is no such group; the text counts its open transactions, if any.
@@ -225,19 +236,30 @@ def query_status(
     # Committed offsets first, so that none is newer than its partition's end.
     committed = all_group_offsets(wire, group_id, deadline, positions=True)
     mirrored = mirrored_partitions(committed)
+    # The offsets of progress topics are no positions in their logs.
+    progress = progress_topics(committed) | {one.place[0] for one in mirrored}
+    sources = {topic for topic, _ in [*committed, *_assigned(group)]} - progress
+    ends = end_offsets(wire, sources | {*targets}, deadline)
+    own = {one.producer_id for one in transactions}
+    others = tuple(one for one in held_back(wire, ends, deadline) if one.producer_id not in own)
+    mirrored_ends: _Ends = {}
+    if source_wire is not None:
+        mirrored_ends = end_offsets(source_wire, {one.source.topic for one in mirrored}, deadline)
+        others += held_back(source_wire, mirrored_ends, deadline)
     return Status(
         group_id=group_id,
         prefix=prefix,
         taken_at=time.time(),
         group=group,
         partitions=(
-            *_partitions(wire, committed, group, {one.place[0] for one in mirrored}, deadline),
-            *_mirrored(source_wire, mirrored, group, deadline),
+            *_partitions(sources, ends, committed, group),
+            *_mirrored(mirrored_ends, mirrored, group),
         ),
         mirrored=mirrored,
         staged=staged_status(committed),
         foreign=_foreign(committed),
         transactions=transactions,
+        held_back=others,
         cluster=cluster_status(wire, bootstrap_servers, deadline),
     )
 
@@ -247,62 +269,45 @@ def _foreign(committed: Mapping[tuple[str, int], CommittedOffset]) -> tuple[tupl
     return tuple(sorted(place for place in others if has_text(committed[place])))
 
 
+def _assigned(group: groups.DescribedGroup) -> dict[tuple[str, int], str]:
+    """Member ids by partition."""
+    return {place: m.member_id for m in group.members for place in m.assigned or ()}
+
+
 def _partitions(
-    wire: Wire,
+    topics: Collection[str],
+    ends: _Ends,
     committed: Mapping[tuple[str, int], CommittedOffset],
     group: groups.DescribedGroup,
-    mirrored: set[str],
-    deadline: Deadline,
-) -> tuple[PartitionStatus, ...]:
-    left_out = progress_topics(committed) | mirrored
-    offsets = {place: one.offset for place, one in committed.items() if place[0] not in left_out}
-    members = {
-        partition: member.member_id
-        for member in group.members
-        for partition in member.assigned or ()
-        if partition[0] not in left_out
-    }
-    ends: Mapping[tuple[str, int], EndOffsets | None] = end_offsets(
-        wire, {topic for topic, _ in [*offsets, *members]}, deadline
-    )
-    found = []
-    for topic, partition in sorted({*offsets, *members, *ends}):
-        end = ends.get((topic, partition))
-        found.append(
-            PartitionStatus(
-                topic=topic,
-                partition=partition,
-                committed=offsets.get((topic, partition)),
-                last_stable=end.last_stable if end else None,
-                high_watermark=end.high_watermark if end else None,
-                member=members.get((topic, partition)),
-            )
+) -> Iterator[PartitionStatus]:
+    members = _assigned(group)
+    for place in sorted(p for p in {*committed, *members, *ends} if p[0] in topics):
+        known = committed.get(place)
+        yield _partition(
+            *place, None if known is None else known.offset, ends.get(place), members.get(place)
         )
-    return tuple(found)
 
 
 def _mirrored(
-    wire: Wire | None,
-    mirrored: tuple[MirroredPartition, ...],
-    group: groups.DescribedGroup,
-    deadline: Deadline,
+    ends: _Ends, mirrored: tuple[MirroredPartition, ...], group: groups.DescribedGroup
 ) -> Iterator[PartitionStatus]:
-    members = {place: m.member_id for m in group.members for place in m.assigned or ()}
-    topics = {one.source.topic for one in mirrored}
-    ends: Mapping[tuple[str, int], EndOffsets | None] = {}
-    if wire is not None:
-        ends = end_offsets(wire, topics, deadline)
+    members = _assigned(group)
     for one in mirrored:
-        source = one.source
-        end = ends.get((source.topic, source.partition))
-        yield PartitionStatus(
-            topic=source.topic,
-            partition=source.partition,
-            committed=one.offset,
-            last_stable=end.last_stable if end else None,
-            high_watermark=end.high_watermark if end else None,
-            member=members.get(one.place),
-        )
+        place = one.source.topic, one.source.partition
+        yield _partition(*place, one.offset, ends.get(place), members.get(one.place))
+
+
+def _partition(
+    topic: str, partition: int, committed: int | None, end: EndOffsets | None, member: str | None
+) -> PartitionStatus:
+    return PartitionStatus(
+        topic=topic,
+        partition=partition,
+        committed=committed,
+        last_stable=end.last_stable if end else None,
+        high_watermark=end.high_watermark if end else None,
+        member=member,
+    )
 
 
 def cluster_status(wire: Wire, bootstrap_servers: str, deadline: Deadline) -> ClusterStatus:

@@ -14,6 +14,7 @@ from spark_eos.client.html_tables import html_line
 from spark_eos.client.printable import printable
 from spark_eos.kafka.cluster import by_topic
 from spark_eos.kafka.groups import DescribedMember
+from spark_eos.kafka.held_back import HeldBack
 from spark_eos.kafka.open_transactions import OpenTransaction
 
 if TYPE_CHECKING:  # Which shows itself with these tables.
@@ -40,6 +41,8 @@ def status_tables(status: "Status") -> Group:
         parts.append(Group(_open(status), transactions(status.transactions, status.taken_at)))
     else:
         parts.append(Text(_none_open(status)))
+    if status.held_back:
+        parts.append(_held_back(status.held_back, status.taken_at))
     parts.append(Group(_brokers(status.cluster), _verdict(status.cluster)))
     return Group(parts[0], *(piece for part in parts[1:] for piece in (Text(), part)))
 
@@ -210,6 +213,34 @@ def _foreign(places: Sequence[tuple[str, int]]) -> Text:
     names = ranges(places[:_NAMED]) + (", ..." if len(places) > _NAMED else "")
     what = count(len(places), "offset")
     return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
+
+
+def _held_back(found: Iterable[HeldBack], now: float) -> Group:
+    table = FittingTable(
+        "topic", "partition>", "stable end>", "end>", "held by", "producer id>", "age>", "timeout>"
+    )
+    hidden = set()
+    for one in found:
+        age = None if one.transaction is None else one.transaction.age(now)
+        _row(
+            table,
+            one.topic,
+            one.partition,
+            one.last_stable,
+            one.high_watermark,
+            None if one.transaction is None else one.transaction.transactional_id,
+            None if one.producer_id is None else str(one.producer_id),
+            None if age is None else duration(age),
+            None if one.transaction is None else duration(one.transaction.timeout_ms / 1000),
+        )
+        if not one.may_read:
+            hidden.add(one.topic)
+    title = "Held back by other clients' open transactions: nobody reads past the stable end"
+    parts: list[RenderableType] = [Text(title, style="bold"), table]
+    if hidden:
+        names = ", ".join(sorted(hidden))
+        parts.append(Text(f"To see which transactions these are, you need Read on: {names}"))
+    return Group(*parts)
 
 
 def _brokers(cluster: "ClusterStatus") -> FittingTable:

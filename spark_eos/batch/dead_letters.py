@@ -190,9 +190,7 @@ class DeadLetterTally:
     def most_frequent(self, number: int = 3) -> str:
         """The most frequent errors, for a text."""
         found = Counter(self.errors).most_common(number)
-        return "; ".join(
-            f"{times} times: {printable(self.texts[error])}" for error, times in found
-        )
+        return "; ".join(f"{times} times: {printable(self.texts[error])}" for error, times in found)
 
     def to_json(self) -> str:
         """The tally as text."""

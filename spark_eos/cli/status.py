@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -18,6 +18,13 @@ from spark_eos.jobs.client_options import source_client_options
 @click.command()
 @query_options
 @source_client_options
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="TOPIC",
+    help="A topic that it writes to, to see what holds back its readers; several times for more.",
+)
 @click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
 @click.option(
     "--watch",
@@ -28,7 +35,12 @@ from spark_eos.jobs.client_options import source_client_options
     help="Show it again every SECONDS, 2 by default, until Ctrl-C.",
 )
 def status(
-    *, query: Query, source_kafka: Mapping[str, str] | None, json_: bool, watch: float | None
+    *,
+    query: Query,
+    source_kafka: Mapping[str, str] | None,
+    targets: Sequence[str],
+    json_: bool,
+    watch: float | None,
 ) -> None:
     """Show the state of a query: its group, offsets, lag and open transactions.
 
@@ -40,11 +52,11 @@ def status(
     if watch is not None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        _show(_status(query, source_kafka), json_=json_, clear=watch is not None)
+        _show(_status(query, source_kafka, targets), json_=json_, clear=watch is not None)
         while watch is not None:
             time.sleep(watch)
             try:
-                found = _status(query, source_kafka)
+                found = _status(query, source_kafka, targets)
             except SparkEosError as error:
                 # A cluster that restarts, or a group that is gone for now.
                 click.echo(f"Error: {error}", err=True)
@@ -55,7 +67,7 @@ def status(
             raise
 
 
-def _status(query: Query, source_kafka: Mapping[str, str] | None) -> Status:
+def _status(query: Query, source_kafka: Mapping[str, str] | None, targets: Sequence[str]) -> Status:
     return ask_status(
         query.client,
         query.group_id,
@@ -63,6 +75,7 @@ def _status(query: Query, source_kafka: Mapping[str, str] | None) -> Status:
         query.timeout,
         "--timeout",
         source_client=None if source_kafka is None else ClientSettings(source_kafka),
+        targets=targets,
     )
 
 

@@ -8,6 +8,7 @@ from spark_eos.admin.staged_status import StagedStatus
 from spark_eos.admin.status import PartitionStatus, Status
 from spark_eos.admin.status_tables import host
 from spark_eos.kafka.groups import DescribedMember
+from spark_eos.kafka.held_back import HeldBack
 from spark_eos.kafka.open_transactions import OpenTransaction
 
 
@@ -31,6 +32,7 @@ def as_json(status: Status) -> str:
         "foreign_offsets": _places(status.foreign),
         "transactional_id_prefix": status.prefix,
         "open_transactions": [_transaction(t, status.taken_at) for t in status.transactions],
+        "held_back": [_held_back(one, status.taken_at) for one in status.held_back],
         "brokers": [
             {
                 "id": broker.node_id,
@@ -96,6 +98,18 @@ def _transaction(transaction: OpenTransaction, now: float) -> dict[str, Any]:
         "producer_id": transaction.producer_id,
         "producer_epoch": transaction.producer_epoch,
         "partitions": _places(transaction.partitions),
+    }
+
+
+def _held_back(one: HeldBack, now: float) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "last_stable_offset": one.last_stable,
+        "high_watermark": one.high_watermark,
+        "producer_id": one.producer_id,
+        "transaction": None if one.transaction is None else _transaction(one.transaction, now),
+        "may_read": one.may_read,
     }
 
 

@@ -53,15 +53,15 @@ def end_offsets(
     """
 
     def attempt() -> dict[tuple[str, int], EndOffsets | None]:
-        leaders = _leaders(wire, topics, deadline)
+        led = partition_leaders(wire, topics, deadline)
         # The high watermarks come second, so they are never older than the stable offsets.
-        stable = _listed(wire, leaders, IsolationLevel.READ_COMMITTED, deadline)
-        high = _listed(wire, leaders, IsolationLevel.READ_UNCOMMITTED, deadline)
+        stable = _listed(wire, led, IsolationLevel.READ_COMMITTED, deadline)
+        high = _listed(wire, led, IsolationLevel.READ_UNCOMMITTED, deadline)
         return {
             partition: EndOffsets(stable[partition], high[partition])
             if partition in stable and partition in high
             else None
-            for partition in sorted(leaders)
+            for partition in sorted(led)
         }
 
     return deadline.attempts("reading end offsets", pause=0.05)(attempt) if topics else {}
@@ -93,7 +93,7 @@ def start_offsets(
 
     def attempt() -> Offsets:
         if not set(topics) <= {topic for topic, _ in known}:
-            known.update(_leaders(wire, topics, deadline))
+            known.update(partition_leaders(wire, topics, deadline))
         wanted = {place: node for place, node in known.items() if place[0] in topics}
         try:
             return _listed(
@@ -106,7 +106,10 @@ def start_offsets(
     return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
 
 
-def _leaders(wire: Wire, topics: Collection[str], deadline: Deadline) -> Offsets:
+def partition_leaders(
+    wire: Wire, topics: Collection[str], deadline: Deadline
+) -> dict[tuple[str, int], int]:
+    """Asks once for the leader of each partition of some topics; -1 for one without a leader."""
     found = {}
     for topic in wire.send(metadata_request(topics), deadline).topics:
         if topic.error_code in _GONE:

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,6 +76,8 @@ def open_transactions(
     pattern: str,
     deadline: Deadline,
     on_silent: Callable[[str], None] = logger.warning,
+    *,
+    producer_ids: Collection[int] = (),
 ) -> list[str]:
     """Lists the transactional ids with an ongoing transaction, from all brokers that answer.
 
@@ -87,6 +89,7 @@ def open_transactions(
         pattern: Regular expression (RE2) that must match the whole id (KIP-1152).
         deadline: Limits the requests to all brokers together.
         on_silent: Called with a text that names the skipped brokers, if there are any.
+        producer_ids: Only transactions of these producers; of all if empty.
 
     Raises:
         KafkaResponseError: A broker can't list its transactions.
@@ -94,7 +97,7 @@ def open_transactions(
     """
     request = ListTransactionsRequest(
         state_filters=["Ongoing"],
-        producer_id_filters=[],
+        producer_id_filters=list(producer_ids),
         duration_filter=-1,
         transactional_id_pattern=pattern,
     )
@@ -169,7 +172,7 @@ def lingering(
     # Brokers silently leave out of the list what this client may not describe. This call raises.
     wire.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
     names = open_transactions(wire, id_pattern(prefix, group_id), deadline)
-    found = (_described(wire, name, deadline) for name in names)
+    found = (described(wire, name, deadline) for name in names)
     return tuple(
         sorted(
             (transaction for transaction in found if transaction is not None),
@@ -178,7 +181,12 @@ def lingering(
     )
 
 
-def _described(wire: Wire, transactional_id: str, deadline: Deadline) -> OpenTransaction | None:
+def described(wire: Wire, transactional_id: str, deadline: Deadline) -> OpenTransaction | None:
+    """Describes a transactional id's open transaction; None if it has ended since.
+
+    Raises:
+        KafkaResponseError: It can't be described.
+    """
     try:
         state = describe_transaction(wire, transactional_id, deadline)
     except KafkaResponseError as error:

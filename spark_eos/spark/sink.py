@@ -277,6 +277,7 @@ class ExactlyOnceSink:
             settings.connect_timeout_ms / 1000,
             "connect_timeout_ms",
             source_client=settings.source_client,
+            targets=settings.target_topics,
         )
 
     # Reading ----------------------------------------------------------------------------------

@@ -1,14 +1,19 @@
 """``spark-eos status`` on the real broker."""
 
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka.protocol.admin import DescribeProducersRequest
 
 from support.flow import Flow
 from support.members import deadline, started
 from support.operating import document, one_open, run
+from support.proxy import KafkaProxy
+from support.proxy_faults import Rewrite
 from support.queries import until
 from support.versions import OFFSET_COMMIT
 from support.writing import rows, sent_requests, transactions
@@ -58,6 +63,8 @@ def test_a_group_with_members_and_lag(flow: Flow) -> None:
     assert found["open_transactions"] == []
     assert (found["transaction_version"], found["commits_by_topic_id"]) == (2, OFFSET_COMMIT == 6)
     assert found["problem"] is None
+
+    assert found["held_back"] == []
 
     # The table has the same facts.
     lines = _lines(table.stdout)
@@ -138,3 +145,54 @@ def test_a_group_that_does_not_exist_is_one_line(flow: Flow) -> None:
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr.startswith(f"Error: group '{flow.group_id}' does not exist on ")
         assert result.stderr.count("\n") == 1
+
+
+@contextmanager
+def _foreign_transaction(servers: str, topic: str, name: str, partition: int = 1) -> Iterator[None]:
+    """Another client's, with one record."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"foreign", partition=partition)
+    assert producer.flush(20) == 0
+    yield
+    producer.abort_transaction()
+
+
+def test_a_foreign_transaction_that_holds_back_readers_is_named(flow: Flow) -> None:
+    flow.produce(range(4))
+    servers = flow.bootstrap_servers
+    with one_open(flow) as own:
+        # It holds back partitions itself.
+        (transaction,) = document(flow)["open_transactions"]
+        (taken,) = [p["partition"] for p in transaction["partitions"] if p["topic"] == flow.target]
+        for topic in (flow.source, flow.target):
+            assert document(flow, "--target", flow.target)["held_back"] == []
+            with _foreign_transaction(servers, topic, f"other-{topic}", 1 - taken):
+                (held,) = document(flow, "--target", flow.target)["held_back"]
+                table = run("status", flow, "--target", flow.target).stdout
+            assert (held["topic"], held["partition"]) == (topic, 1 - taken)
+            assert held["last_stable_offset"] == held["high_watermark"] - 1
+            assert held["transaction"]["transactional_id"] == f"other-{topic}" != own
+            assert held["transaction"]["producer_id"] == held["producer_id"]
+            assert held["transaction"]["age_seconds"] < 60
+            assert "Held back by other clients' open transactions" in table
+            assert any(f"other-{topic}" in line for line in table.splitlines())
+        # Without the option the target is not known here.
+        with _foreign_transaction(servers, flow.target, "other"):
+            assert document(flow)["held_back"] == []
+
+
+def test_without_read_it_says_that_something_holds_back_readers(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    def refuse(_request: Any, answer: Any) -> None:
+        for partition in (p for t in answer.topics for p in t.partitions):
+            partition.error_code, partition.active_producers = 29, []
+
+    flow = proxied_flow
+    with one_open(flow), _foreign_transaction(flow.broker.bootstrap_servers, flow.source, "other"):
+        proxy.on(DescribeProducersRequest, Rewrite(refuse), times=None)
+        (held,) = document(flow)["held_back"]
+        assert (held["producer_id"], held["transaction"], held["may_read"]) == (None, None, False)
+        assert f"you need Read on: {flow.source}" in run("status", flow).stdout

@@ -88,13 +88,13 @@ def test_records_arrive(kafka: EmbeddedKafka) -> None:
 def test_a_topic_of_many_partitions_can_be_used_at_once(kafka: EmbeddedKafka) -> None:
     """Else an idempotent producer may have its first batch refused, and its second one accepted."""
     with closing(Wire(ClientSettings({"bootstrap.servers": kafka.bootstrap_servers}))) as wire:
-        leaders = list_offsets._leaders(wire, ["first"], deadline())
+        leaders = list_offsets.partition_leaders(wire, ["first"], deadline())
         assert leaders == {}
         kafka.create_topic("first", 500)
         kafka.create_topic("second", 1)
         kafka.add_partitions("second", 500)
         for topic in ("first", "second"):
-            leaders = list_offsets._leaders(wire, [topic], deadline())
+            leaders = list_offsets.partition_leaders(wire, [topic], deadline())
             # A single attempt, which raises if a partition has no leader that works.
             found = list_offsets._listed(wire, leaders, IsolationLevel.READ_UNCOMMITTED, deadline())
             assert found == {(topic, partition): 0 for partition in range(500)}

@@ -144,6 +144,7 @@ def test_a_status_has_what_the_command_shows() -> None:
         staged=None,
         foreign=(("orders", 1),),
         transactions=(),
+        held_back=(),
         cluster=ClusterStatus((BrokerStatus(1, 6, 1),), 2, 6, None),
     )
     shown = _read(status)
