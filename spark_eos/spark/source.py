@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -38,6 +39,10 @@ _REFUSED: Final = {
 }
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
+# Warnings name at most so many partitions.
+_NAMED: Final = 10
+
+logger = logging.getLogger(__name__)
 
 
 def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
@@ -204,10 +209,28 @@ def starting_positions(
             found = all_group_offsets(wire, group_id, deadline)
             begun = bool(KnownPartitions.of(found).partitions)
     start = _SPECIAL["earliest" if begun else starting_offsets]
+    if committed and start == _SPECIAL["latest"]:
+        _warn_of_skipped(group_id, partitions - committed.keys())
     positions: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(partitions):
         positions.setdefault(topic, {})[str(partition)] = committed.get((topic, partition), start)
     return json.dumps(positions)
+
+
+def _warn_of_skipped(group_id: str, partitions: set[tuple[str, int]]) -> None:
+    """Tells what begins at its end in a group that may, or may not, have had a query."""
+    if not partitions:
+        return
+    names = [f"{topic}-{index}" for topic, index in sorted(partitions)]
+    shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    logger.warning(
+        "group %s: all its offsets were set by other clients, so it counts as new, and without a "
+        "checkpoint %s begin at their ends, since starting_offsets is 'latest': what they hold is "
+        "not read. If a query of the group has run before, stop this one, and set their offsets, "
+        "too, or use starting_offsets='earliest'",
+        group_id,
+        shown,
+    )
 
 
 def _mirrored(target: Wire, group_id: str, deadline: Deadline) -> dict[tuple[str, int], int]:

@@ -274,6 +274,44 @@ def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
     assert sorted(flow.values()) == ["2", "3"]
 
 
+@pytest.mark.parametrize("checkpoint", ["kept", "emptied"])
+def test_a_topic_that_is_added_while_all_offsets_are_set_by_hand(
+    checkpoint: str,
+    new_flow: Callable[..., Flow],
+    spark_eos_session: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without a checkpoint nothing tells that a query has run: the group may be a new one."""
+    flow = new_flow()
+    read = {
+        "subscribe": None,
+        "subscribePattern": f"in-{flow.name}.*",
+        "starting_offsets": "latest",
+    }
+    earliest = {**read, "starting_offsets": "earliest"}
+    flow.produce(range(4))
+    run_available(spark_eos_session, flow, read=earliest)
+    by_hand = {(flow.source, 0): 2, (flow.source, 1): 2}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
+    added = new_flow(name=f"{flow.name}-added")
+    added.produce(range(4, 10))
+    flow.produce(range(10, 12))
+    if checkpoint == "emptied":
+        flow.checkpoint += "-empty"
+    run_available(spark_eos_session, flow, read=read)
+    expected = [*range(4), *range(10, 12)] + (list(range(4, 10)) if checkpoint == "kept" else [])
+    assert sorted(map(int, flow.values())) == sorted(expected)
+    skipped = f"{added.source}-0, {added.source}-1 begin at their ends"
+    # Whether there is a checkpoint, the read does not know.
+    assert skipped in caplog.text
+    # From now on the texts of the group's offsets tell.
+    flow.produce(range(12, 14))
+    added.produce(range(14, 16))
+    run_available(spark_eos_session, flow, read=read)
+    expected += range(12, 16)
+    assert sorted(map(int, flow.values())) == sorted(expected)
+
+
 @pytest.mark.parametrize("kind", ["subscribePattern", "assign", "two topics"])
 def test_other_ways_to_choose_the_source(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession, kind: str
