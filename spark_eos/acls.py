@@ -30,6 +30,7 @@ class Operation(enum.Enum):
     CREATE = "Create"
     ALTER = "Alter"
     DESCRIBE = "Describe"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
 
 
 class Purpose(enum.Enum):
@@ -153,6 +154,11 @@ def write_topic(topic: str) -> Acl:
     return Acl(ResourceType.TOPIC, topic, Operation.WRITE)
 
 
+def describe_configs(topic: str) -> Acl:
+    """The ACL to see which records a target topic takes."""
+    return Acl(ResourceType.TOPIC, topic, Operation.DESCRIBE_CONFIGS)
+
+
 def create_topic(topic: str) -> Acl:
     """The ACL to create a topic, which is not needed once the topic exists."""
     return Acl(ResourceType.TOPIC, topic, Operation.CREATE)
@@ -244,7 +250,8 @@ def acls_for(
         create = [] if progress_topic is None else [create_topic(progress_topic)]
         if mirrored and progress_topic is not None:
             create.append(Acl(ResourceType.TOPIC, progress_topic, Operation.ALTER))
-        return [*query_acls(group_id, id_prefix, subscribed, targets), *create]
+        configs = map(describe_configs, sorted(targets))
+        return [*query_acls(group_id, id_prefix, subscribed, targets), *configs, *create]
     if purpose in (Purpose.STATUS, Purpose.ABORT):
         # To describe a group, one must be allowed to describe its members' topics too.
         topics = [describe(ResourceType.TOPIC, topic) for topic in sorted(subscribed)]

@@ -1,8 +1,9 @@
 """Checks made before anything is written; each error says what to change."""
 
+import logging
 from collections.abc import Callable, Collection
 
-from spark_eos.acls import ResourceType, query_acls
+from spark_eos.acls import ResourceType, describe_configs, query_acls
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import DENIED, Code, code_names
 from spark_eos.errors import (
@@ -19,6 +20,8 @@ from spark_eos.kafka.heartbeats import check_membership
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos.kafka.transactional_ids import driver_id
 from spark_eos.kafka.transactions import BY_ID, BY_NAME, fence_producer
+
+logger = logging.getLogger(__name__)
 
 _LEAST_TRANSACTION_VERSION = 2
 
@@ -156,6 +159,25 @@ def check_authorization(
     if missing:
         raise AuthorizationError(
             f"{code_names(codes)}: {wire.grantee.lacks(missing)}", codes[0], missing
+        )
+
+
+def warn_of_unknown_limits(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
+    """Logs one warning if the query may not see which records its target topics take.
+
+    Args:
+        wire: Connections.
+        settings: Writer settings.
+        deadline: Time limit of all calls.
+    """
+    wanted = [describe_configs(topic) for topic in settings.target_topics]
+    if wanted and (missing := cluster.missing_acls(wire, wanted, deadline)):
+        logger.warning(
+            "group %s: %s. Until then, what these topics do not take is noticed only when a broker "
+            "refuses it: that ends the query, even with a dead-letter topic. If one has a "
+            "max.message.bytes below 1 MB, set kafka['batch.size'] to it",
+            settings.group_id,
+            wire.grantee.lacks(missing),
         )
 
 

@@ -225,6 +225,7 @@ class QueryRun:
         self._cluster_version = version
         self._commits.by_name = version < BY_ID
         warn_of_replication(self._wire, self._settings.target_topics, deadline)
+        preflight.warn_of_unknown_limits(self._wire, self._settings, deadline)
         # 2. Take the members over, or join, until all source partitions are assigned to them.
         self._membership.start(topics, batch.ends)
         # 3. End what older runs left open, and read the committed offsets.

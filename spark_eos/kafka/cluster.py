@@ -25,6 +25,7 @@ _OPERATIONS: Final = {
     5: Operation.CREATE,
     7: Operation.ALTER,
     8: Operation.DESCRIBE,
+    10: Operation.DESCRIBE_CONFIGS,
 }
 
 

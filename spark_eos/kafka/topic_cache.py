@@ -7,6 +7,7 @@ import contextlib
 import math
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from cachetools import TTLCache
 from kafka.util import ensure_valid_topic_name
@@ -17,6 +18,11 @@ from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import NO_ID, TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
+
+# Brokers let no client write to these.
+_INTERNAL: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
 
 
 class MissingTopicsError(TopicNotFoundError):
@@ -80,10 +86,6 @@ class TopicCache:
         """Whether a topic is in the cache."""
         return name in self._topics
 
-    def to_ask_for(self, names: Collection[str]) -> set[str]:
-        """Those of the topics that are not in the cache, and may exist by their names."""
-        return {name for name in names if name not in self._topics and _is_valid(name)}
-
     def refresh(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
@@ -103,12 +105,15 @@ class TopicCache:
 
     def wait_for_partitions(
         self, wanted: Mapping[str, int], operation: Operation = Operation.DESCRIBE
-    ) -> None:
+    ) -> bool:
         """Waits until topics have at least so many partitions, at most max_block_ms.
 
         Args:
             wanted: Number of partitions by topic; all topics exist.
             operation: The operation that must be allowed on each topic.
+
+        Returns:
+            Whether they have.
         """
         deadline = Deadline(self._max_block, "max_block_ms")
 
@@ -119,15 +124,17 @@ class TopicCache:
 
         with contextlib.suppress(DeadlineExceededError):
             deadline.attempts("looking partitions up")(attempt)
+            return True
+        return False
 
     def clear(self) -> None:
         """Empties the cache."""
         self._topics.clear()
 
     def _wait_for(self, names: Collection[str], operation: Operation) -> dict[str, TopicInfo]:
-        impossible = [name for name in names if not _is_valid(name)]
+        impossible = {name: why for name in names if (why := why_impossible(name, operation))}
         if impossible:
-            raise MissingTopicsError(impossible, "no topic can have such a name")
+            raise MissingTopicsError(impossible, ", ".join(sorted({*impossible.values()})))
         deadline = Deadline(self._max_block, "max_block_ms")
         found: dict[str, TopicInfo] = {}
         missing = set(names)
@@ -213,9 +220,19 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names))
 
 
-def _is_valid(name: str) -> bool:
+def why_impossible(name: str, operation: Operation = Operation.DESCRIBE) -> str | None:
+    """Why there is no such topic for an operation, whatever a cluster says; None if there may be.
+
+    Example:
+        >>> why_impossible("no name")
+        'no topic can have such a name'
+        >>> why_impossible("__consumer_offsets", Operation.WRITE)
+        'it is an internal topic of Kafka'
+    """
+    if operation is Operation.WRITE and name in _INTERNAL:
+        return "it is an internal topic of Kafka"
     try:
         ensure_valid_topic_name(name)
     except ValueError:
-        return False
-    return True
+        return "no topic can have such a name"
+    return None

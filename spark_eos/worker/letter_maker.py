@@ -20,11 +20,10 @@ from spark_eos.worker.dead_letters import (
     written_record,
 )
 from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.record_sender import Letters
-from spark_eos.worker.records import SourceRows, message_contents
-from spark_eos.worker.refusals import Refusals
+from spark_eos.worker.records import SourceRows
 from spark_eos.worker.source_records import SourceRecords
 from spark_eos.worker.target_topics import TargetTopics
+from spark_eos.worker.topic_rules import TopicRules
 
 
 def _names_without(topics: Sequence[str | None], rows: Collection[int]) -> set[str | None]:
@@ -46,7 +45,7 @@ class LetterMaker:
         settings: The writer's settings.
         letters: Its settings of dead letters.
         targets: The topics of the open transaction.
-        refusals: What brokers have refused in this task.
+        rules: What target topics take.
 
     Attributes:
         tally: The dead letters of the open transaction.
@@ -58,12 +57,12 @@ class LetterMaker:
         settings: WriterSettings,
         letters: DeadLetterSettings,
         targets: TargetTopics,
-        refusals: Refusals,
+        rules: TopicRules,
     ) -> None:
         self._settings = settings
         self._letters = letters
         self._targets = targets
-        self._refusals = refusals
+        self._rules = rules
         self._sources = SourceRecords(settings)
         # Of the dead-letter topic, looked up once in each transaction.
         self._partitions: int | None = None
@@ -75,21 +74,20 @@ class LetterMaker:
         self.tally, self.by_partition = DeadLetterTally(), {}
         self._partitions = None
 
-    def check_without_waiting(self, found: SourceRows, topics: list[str | None]) -> None:
-        """Checks that `judge` does not have to wait for topics or partitions.
+    def ready(self, found: SourceRows, topics: list[str | None]) -> bool:
+        """Whether `judge` does not wait for partitions.
 
         Args:
             found: The rows.
             topics: Each row's target topic.
 
         Raises:
-            WaitAheadError: It has to.
-            TransactionError: The cluster does not answer, or does not allow to write.
+            TransactionError: The cluster does not answer.
         """
-        self._targets.check_known(set(topics))
-        partitions = self._targets.partitions(self._targets.looked_up(set(topics)))
-        if unknown := rows_for_unknown_partition(found, topics, partitions):
-            self._targets.check_awaited(greatest_partitions(found, topics, unknown))
+        partitions = self._targets.partitions(self._targets.known(set(topics)))
+        unknown = rows_for_unknown_partition(found, topics, partitions)
+        wanted = greatest_partitions(found, topics, unknown) if unknown else {}
+        return self._targets.ready_for_partitions(wanted)
 
     def judge(self, found: SourceRows, topics: list[str | None]) -> dict[int, Fault]:
         """The rows that must not be written as they are, by row.
@@ -115,21 +113,17 @@ class LetterMaker:
             now = partitions(wanted.keys(), wanted)
             unknown = rows_for_unknown_partition(found, topics, now)
             faults = unknown | faults
-        if self._refusals.concern(topics):
-            for row, content in enumerate(message_contents(found)):
-                topic = topics[row]
-                if row not in faults and topic is not None:
-                    fault = self._refusals.fault(topic, *content)
-                    if fault is not None:
-                        faults[row] = fault
         for row in faults:
             topics[row] = self._letters.topic
-        return faults
+        refused = self._rules.faults(found, topics, without=faults)
+        for row in refused:
+            topics[row] = self._letters.topic
+        return faults | refused
 
     def letters(
         self, found: SourceRows, faults: dict[int, Fault], on_delivery: Callable[..., None]
-    ) -> Letters:
-        """How the rows are replaced by dead letters.
+    ) -> dict[int, tuple[Any, ...]]:
+        """Arguments of ``Producer.produce`` for the dead letters that replace rows, by row.
 
         Args:
             found: The rows.
@@ -139,77 +133,36 @@ class LetterMaker:
         Raises:
             TransactionError: A source record can't be read, or a letter can't be written.
         """
-        made = {row: self._letter(found, row, fault, on_delivery) for row, fault in faults.items()}
-        letters = set(made)
-        without_value: set[int] = set()
-
-        def too_large(row: int) -> tuple[Any, ...]:
-            if row in without_value:
-                raise self._too_large(found.position(row))
-            if row in letters:
-                without_value.add(row)
-                fault = faults[row]
-            else:
-                fault = faults[row] = Fault(
-                    reasons.TOO_LARGE,
-                    "the record is larger than this client sends (kafka['message.max.bytes'])",
-                )
-            arguments = self._letter(
-                found, row, fault, on_delivery, counts=row not in letters, omit=row in without_value
-            )
-            letters.add(row)
-            return arguments
-
-        return Letters(made, too_large)
+        return {row: self._letter(found, row, fault, on_delivery) for row, fault in faults.items()}
 
     def _letter(
-        self,
-        found: SourceRows,
-        row: int,
-        fault: Fault,
-        on_delivery: Callable[..., None],
-        *,
-        counts: bool = True,
-        omit: bool = False,
+        self, found: SourceRows, row: int, fault: Fault, on_delivery: Callable[..., None]
     ) -> tuple[Any, ...]:
         letters = self._letters
         if self._partitions is None:
             self._partitions = self._targets.letter_partitions(letters.topic)
         record = self._record(found, row)
-        if fault.reason == reasons.INVALID_RECORD and not self._letters.positions:
-            # Perhaps its timestamp is at fault, which the dead-letter topic would refuse as well.
+        if self._rules.is_out_of_bounds(letters.topic, record.timestamp):
+            # The time of writing, which the topic takes.
             record = replace(record, timestamp=0)
-        headers = letter_headers(
-            letters, self._settings.group_id, found, row, fault, record, omitted=omit
-        )
-        refused = self._refused(record, record.value, headers)
-        if refused is not None and refused.reason == reasons.TOO_LARGE and not omit:
-            omit = True
+        for omitted in (False, True):
             headers = letter_headers(
-                letters, self._settings.group_id, found, row, fault, record, omitted=True
+                letters, self._settings.group_id, found, row, fault, record, omitted=omitted
             )
-            refused = self._refused(record, None, headers)
+            value = None if omitted else record.value
+            refused = self._rules.fault(letters.topic, record.key, value, headers, record.timestamp)
+            if refused is None or refused.reason != reasons.TOO_LARGE:
+                break
         if refused is not None:
-            raise TransactionError(
-                f"{found.position(row)} can't be written to dead_letter_topic "
-                f"{letters.topic!r}: {refused.message}",
-                again=False,
-            )
-        if counts:
-            # Only the first position of each reason is kept, and making its text takes a while.
-            first = fault.reason not in self.tally.first
-            self.tally.add(fault.reason, found.position(row) if first else "", fault.message)
-            place = (found.topic, found.partition)
-            self.by_partition[place] = self.by_partition.get(place, 0) + 1
+            raise self._refusal(found.position(row), refused)
+        # Only the first position of each reason is kept, and making its text takes a while.
+        first = fault.reason not in self.tally.first
+        self.tally.add(fault.reason, found.position(row) if first else "", fault.message)
+        place = (found.topic, found.partition)
+        self.by_partition[place] = self.by_partition.get(place, 0) + 1
         return letter_arguments(
-            letters, self._partitions, found, record, headers, on_delivery, omitted=omit
+            letters, self._partitions, found, record, headers, on_delivery, omitted=omitted
         )
-
-    def _refused(
-        self, record: RawRecord, value: bytes | None, headers: list[tuple[str, bytes | None]]
-    ) -> Fault | None:
-        topic = self._letters.topic
-        return self._refusals.fault(topic, record.key, value, headers, record.timestamp)
 
     def _record(self, found: SourceRows, row: int) -> RawRecord:
         record = carried_record(found, row)
@@ -218,11 +171,15 @@ class LetterMaker:
             record = self._sources.fetch(found.topic, found.partition, offset)
         return record or written_record(found, row)
 
-    def _too_large(self, position: str) -> TransactionError:
+    def _refusal(self, position: str, fault: Fault) -> TransactionError:
+        what = fault.message
+        if fault.reason == reasons.TOO_LARGE:
+            what = (
+                "key and headers alone are too large. Raise kafka['message.max.bytes'] and the "
+                "topic's max.message.bytes"
+            )
         return TransactionError(
-            f"{position} can't be written to dead_letter_topic {self._letters.topic!r}: key and "
-            "headers alone are too large. Raise kafka['message.max.bytes'] and the topic's "
-            "max.message.bytes",
+            f"{position} can't be written to dead_letter_topic {self._letters.topic!r}: {what}",
             again=False,
         )
 

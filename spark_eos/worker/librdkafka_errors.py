@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -11,6 +11,7 @@ from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import DENIED, remedy
 from spark_eos.errors import PrintableError
+from spark_eos.worker.records import SourceRows
 
 logger = logging.getLogger(__name__)
 # Users see failures as errors that name a cause. Without a handler, Python would also print each of
@@ -25,14 +26,19 @@ REFUSALS: Final = {
     KafkaError.ILLEGAL_SASL_STATE,
 }
 
+# The data's own fault.
+REFUSALS_OF_DATA: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+}
+
 # An abort, a new producer and another round may cure all other errors.
 _PERMANENT: Final = {
     *REFUSALS,
-    KafkaError.MSG_SIZE_TOO_LARGE,
+    *REFUSALS_OF_DATA,
     KafkaError.INVALID_MSG,
     KafkaError.INVALID_MSG_SIZE,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
     KafkaError.POLICY_VIOLATION,
     KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     KafkaError.TOPIC_EXCEPTION,
@@ -73,6 +79,24 @@ class TransactionError(PrintableError):
         super().__init__(reason)
         self.again = again
         self.too_slow = too_slow
+
+
+class RefusedRecordError(TransactionError):
+    """A broker has refused a record for what it is.
+
+    Attributes:
+        topic: The topic it was for.
+        found: The rows that it is one of.
+        replaced: Those of them that are dead letters.
+    """
+
+    def __init__(
+        self, reason: str, topic: str, found: SourceRows, replaced: Collection[int]
+    ) -> None:
+        super().__init__(reason, again=False)
+        self.topic = topic
+        self.found = found
+        self.replaced = replaced
 
 
 class ConnectionLog:

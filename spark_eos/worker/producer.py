@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Any, Final
 
+from cachetools import LRUCache
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos.batch.writer_settings import WriterSettings
@@ -33,6 +34,8 @@ from spark_eos.worker.librdkafka_errors import (
 )
 from spark_eos.worker.record_sender import RecordSender
 from spark_eos.worker.slot import Slot
+from spark_eos.worker.target_topics import MOST_NAMES
+from spark_eos.worker.topic_rules import TopicRules
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +56,10 @@ class TransactionalProducer:
         settings: The writer's settings.
         wire: The producer's own connections.
         topics: Cached target topics, kept from one clean commit to the next.
-        absent_topics: Topics that did not exist after max_block_ms, so that dead letters do not
-            wait for them again.
-        refused_sizes: The size from which on a topic last refused records, by topic.
+        rules: What target topics take, kept as long as the process.
+        absent_topics: The latest topics that did not exist after max_block_ms, so that dead letters
+            do not wait for them again.
+        batch_size: No batch of the open producer is larger, in bytes.
     """
 
     def __init__(self, settings: WriterSettings) -> None:
@@ -66,8 +70,9 @@ class TransactionalProducer:
             max_block_ms=settings.max_block_ms,
             max_idle_ms=settings.metadata_max_idle_ms,
         )
-        self.absent_topics: set[str] = set()
-        self.refused_sizes: dict[str, int] = {}
+        self.rules = TopicRules(self.wire, settings)
+        self.absent_topics: LRUCache[str, bool] = LRUCache(MOST_NAMES)
+        self.batch_size = 0
         self._slot: Slot | None = None
         self._producer: Any = None
         self._identity: ProducerIdAndEpoch | None = None
@@ -106,6 +111,9 @@ class TransactionalProducer:
         if self._producer is not None and self._is_forgotten():
             logger.info("replacing %s: idle for too long", self.identity.transactional_id)
             self.drop()
+        if self._producer is not None and self.rules.batch_size < self.batch_size:
+            logger.info("replacing %s: smaller batches", self.identity.transactional_id)
+            self._end()
         if self._producer is None:
             self._open()
         self._records = RecordSender(self._producer, self.settings)
@@ -186,11 +194,13 @@ class TransactionalProducer:
             transactional_id = self._slot.transactional_id
             self._lost_connection = None
             self._refusal = None
+            self.batch_size = self.rules.batch_size
             self._producer = Producer(
                 {
                     **settings.client.for_producer(
                         transactional_id, settings.transaction_timeout_ms
                     ),
+                    "batch.size": self.batch_size,
                     "error_cb": self._on_error,
                     # Override the user's settings: lost connections must be reported.
                     "log_level": 7,
@@ -246,8 +256,12 @@ class TransactionalProducer:
 
     def drop(self) -> None:
         """Fences and closes the producer, which aborts its open transaction."""
-        # A deleted or recreated topic may be the reason.
+        # A deleted or recreated topic may be the reason, or one whose config has changed.
         self.topics.clear()
+        self.rules.forget()
+        self._end()
+
+    def _end(self) -> None:
         producer, self._producer = self._producer, None
         identity, self._identity = self._identity, None
         self._records = None

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,13 +12,14 @@ from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.flushing import flush_records
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.worker.librdkafka_errors import (
+    REFUSALS_OF_DATA,
     TOPIC_AT_FAULT,
+    RefusedRecordError,
     TransactionError,
     as_transaction_error,
     raised_as_transaction_error,
 )
 from spark_eos.worker.records import SourceRows, find_record, produce_arguments
-from spark_eos.worker.refusals import REFUSALS_OF_DATA, RefusedRecordsError
 
 # Seconds between two checks of the target topics during a wait: librdkafka retries records for a
 # deleted topic until the transaction times out.
@@ -35,20 +36,8 @@ class _FailedRecord:
     rank: tuple[bool, int]
     position: str
     topic: str
-
-
-@dataclass(frozen=True)
-class Letters:
-    """How rows are replaced by dead letters.
-
-    Attributes:
-        arguments: Arguments of ``Producer.produce`` for the rows that are dead letters already.
-        too_large: Returns the arguments that replace those of a row that librdkafka refuses as
-            too large; the argument is the row. Raises TransactionError if there are none.
-    """
-
-    arguments: Mapping[int, tuple[Any, ...]]
-    too_large: Callable[[int], tuple[Any, ...]]
+    found: SourceRows
+    replaced: Collection[int]
 
 
 class RecordSender:
@@ -63,7 +52,6 @@ class RecordSender:
         self._producer = producer
         self._settings = settings
         self._failed: _FailedRecord | None = None
-        self._refused: list[tuple[int, Any]] = []
 
     @property
     def unacknowledged(self) -> int:
@@ -75,7 +63,8 @@ class RecordSender:
         found: SourceRows,
         topics: list[str | None],
         check: Callable[[], None] = _no_check,
-        letters: Letters | None = None,
+        letters: Mapping[int, tuple[Any, ...]] | None = None,
+        after_each: Callable[[], None] | None = None,
     ) -> None:
         """Hands rows to librdkafka; blocks while its queue is full.
 
@@ -84,78 +73,59 @@ class RecordSender:
             topics: Each row's target topic.
             check: Raises if a target topic has changed. Called about once a second while blocked,
                 and when a topic or partition is unknown.
-            letters: How to replace rows by dead letters; None if there is no topic for these.
+            letters: Arguments of ``Producer.produce`` that replace those of rows, by row.
+            after_each: Called after each row, if given.
 
         Raises:
             TransactionError: A row can't be written; the error names its source position.
         """
-        on_delivery = self.on_delivery(found)
-        made = {} if letters is None else letters.arguments
-        arguments = produce_arguments(found, topics, on_delivery, made.keys())
-        if made:
+        letters = letters or {}
+        on_delivery = self.on_delivery(found, letters.keys())
+        arguments = produce_arguments(found, topics, on_delivery, letters.keys())
+        if letters:
             replaced = list(arguments)
-            for row, letter in made.items():
+            for row, letter in letters.items():
                 replaced[row] = letter
             arguments = iter(replaced)
-        while True:
-            try:
-                self._produce_all(arguments, check)
-                break
-            except Exception as error:
-                if isinstance(error, TransactionError):
-                    raise
-                rest = list(arguments)
-                index = found.rows.num_rows - 1 - len(rest)
-                if letters is not None and _is_too_large(error):
-                    arguments = iter([letters.too_large(index), *rest])
-                    continue
-                if isinstance(error, KafkaException) and error.args[0].code() in TOPIC_AT_FAULT:
-                    check()
-                self._raise_cause(error, check)
-                what = f"{found.position(index)}, for topic {topics[index]!r}"
-                raise as_transaction_error(what, error, self._settings, topics[index]) from error
+        try:
+            self._produce_all(arguments, check, after_each)
+        except Exception as error:
+            if isinstance(error, TransactionError):
+                raise
+            index = found.rows.num_rows - 1 - len(list(arguments))
+            if isinstance(error, KafkaException) and error.args[0].code() in TOPIC_AT_FAULT:
+                check()
+            self._raise_cause(error, check)
+            what = f"{found.position(index)}, for topic {topics[index]!r}"
+            raise as_transaction_error(what, error, self._settings, topics[index]) from error
         self._poll(0)
         self._raise_failed(check)
 
-    def _produce_all(self, arguments: Iterator[tuple[Any, ...]], check: Callable[[], None]) -> None:
+    def _produce_all(
+        self,
+        arguments: Iterator[tuple[Any, ...]],
+        check: Callable[[], None],
+        after_each: Callable[[], None] | None,
+    ) -> None:
         produce = self._producer.produce
         for row in arguments:
             try:
                 produce(*row)
             except BufferError:
                 self._produce_when_queue_has_room(row, check)
+            if after_each is not None:
+                after_each()
 
-    def produce_one(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        timestamp: int,
-    ) -> None:
-        """Hands a single record to librdkafka, as a probe: it is not made of a row.
+    def on_delivery(
+        self, found: SourceRows, replaced: Collection[int]
+    ) -> Callable[[KafkaError | None, Any], None]:
+        """Makes the function that notes what became of a record made of one of the rows.
 
-        Raises:
-            RefusedRecordsError: It is too large for this client.
+        Args:
+            found: The rows.
+            replaced: Those that are dead letters.
         """
-
-        def on_delivery(error: KafkaError | None, message: Any) -> None:
-            if error is not None:
-                self._note_failure(error, message, None, f"a record for topic {topic!r}")
-
-        try:
-            self._producer.produce(
-                topic, value, key, partition, on_delivery, on_delivery, timestamp, list(headers)
-            )
-        except KafkaException as error:
-            if not _is_too_large(error):
-                raise as_transaction_error("a probe", error, self._settings, topic) from error
-            raise RefusedRecordsError(str(error), []) from error
-
-    def on_delivery(self, found: SourceRows) -> Callable[[KafkaError | None, Any], None]:
-        """The function that is told what became of a record made of one of the rows."""
-        return functools.partial(self._on_delivery, found)
+        return functools.partial(self._on_delivery, found, replaced)
 
     def wait_while(
         self, condition: Callable[[], bool], check: Callable[[], None] = _no_check
@@ -217,26 +187,24 @@ class RecordSender:
 
         self.wait_while(queue_is_full, check)
 
-    def _on_delivery(self, found: SourceRows, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self._note_failure(error, message, found, f"source {found.topic}")
-
-    def _note_failure(
-        self, error: KafkaError, message: Any, found: SourceRows | None, position: str
+    def _on_delivery(
+        self,
+        found: SourceRows,
+        replaced: Collection[int],
+        error: KafkaError | None,
+        message: Any,
     ) -> None:
-        is_refusal = error.code() in REFUSALS_OF_DATA
-        if is_refusal and self._settings.dead_letters is not None:
-            self._refused.append((error.code(), message))
+        if error is None:
+            return
         key, value = message.key(), message.value()
         # When a broker refuses a record batch, name its largest record: the one to blame. Records
         # that wait behind it are purged.
-        rank = (is_refusal, len(key or b"") + len(value or b""))
+        rank = (error.code() in REFUSALS_OF_DATA, len(key or b"") + len(value or b""))
         if self._failed is not None and self._failed.rank >= rank:
             return
-        row = None if found is None else find_record(found, key, value)
-        if found is not None and row is not None:
-            position = found.position(row)
-        self._failed = _FailedRecord(error, rank, position, message.topic())
+        row = find_record(found, key, value)
+        position = f"source {found.topic}" if row is None else found.position(row)
+        self._failed = _FailedRecord(error, rank, position, message.topic(), found, replaced)
 
     def _raise_cause(self, error: BaseException, check: Callable[[], None]) -> None:
         """Raises why the transaction has failed, if that is why a row is not taken any more."""
@@ -250,14 +218,10 @@ class RecordSender:
     def _raise_failed(self, check: Callable[[], None]) -> None:
         failed = self._failed
         if failed is not None:
-            if failed.error.code() in TOPIC_AT_FAULT and not self._refused:
+            if failed.error.code() in TOPIC_AT_FAULT:
                 check()
             what = f"{failed.position}, for topic {failed.topic!r}"
             error = as_transaction_error(what, failed.error, self._settings, failed.topic)
-            raise RefusedRecordsError(str(error), self._refused) if self._refused else error
-
-
-def _is_too_large(error: BaseException) -> bool:
-    return (
-        isinstance(error, KafkaException) and error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
-    )
+            if failed.error.code() in REFUSALS_OF_DATA:
+                raise RefusedRecordError(str(error), failed.topic, failed.found, failed.replaced)
+            raise error

@@ -1,17 +1,22 @@
 """The topics that a transaction writes to: they must exist, and must not change meanwhile."""
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from cachetools import LRUCache
 
 from spark_eos.acls import Operation
-from spark_eos.errors import PrintableError, SparkEosError
+from spark_eos.errors import SparkEosError
 from spark_eos.kafka.cluster import TopicInfo
-from spark_eos.kafka.topic_cache import MissingTopicsError, TopicCache
+from spark_eos.kafka.topic_cache import MissingTopicsError, TopicCache, why_impossible
 from spark_eos.worker.librdkafka_errors import TransactionError, is_transient
 from spark_eos.worker.records import SourceRows
 
-
-class WaitAheadError(PrintableError):
-    """Topics have to be waited for: an open transaction should be ended before."""
+# A record can name any topic: so many names of topics that do not exist are remembered.
+MOST_NAMES: Final = 10_000
+# More characters than a topic's name may have.
+_MOST_LETTERS: Final = 250
+_NO_TOPIC: Final = "the row names no topic and the sink has no default (topic=)"
 
 
 class TargetTopics:
@@ -20,21 +25,18 @@ class TargetTopics:
     Args:
         cache: The producer's cached topics.
         refuses: Why rows may not be for a topic; "" if they may.
-        absent: Topics that did not exist in earlier tasks; updated in place.
+        absent: Topics that did not exist when a task waited for them; updated in place.
     """
 
     def __init__(
-        self,
-        cache: TopicCache,
-        refuses: Callable[[str], str],
-        absent: set[str] | None = None,
+        self, cache: TopicCache, refuses: Callable[[str], str], absent: LRUCache[str, bool]
     ) -> None:
         self._cache = cache
         self._refuses = refuses
-        self._absent: set[str] = set() if absent is None else absent
-        self._missing: dict[str | None, str] = {
-            None: "the row names no topic and the sink has no default (topic=)"
-        }
+        self._absent = absent
+        # Whether this task has waited for topics or partitions in vain.
+        self._waited = False
+        self._missing: LRUCache[str | None, str] = LRUCache(MOST_NAMES)
         self._seen: dict[str, TopicInfo] = {}
 
     def look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
@@ -53,7 +55,7 @@ class TargetTopics:
         if len(wanted) < len(names):
             row = next(row for row, name in enumerate(topics) if name not in wanted)
             name = topics[row]
-            reason = "the row names no topic and the sink has no default (topic=)"
+            reason = _NO_TOPIC
             if name is not None:
                 reason = (
                     f"the row is for {name!r}, {self._refuses(name)}. A row's `topic` column is "
@@ -64,80 +66,89 @@ class TargetTopics:
             # Looked up here: librdkafka would wait for a missing topic, or create it.
             return self._cache.get(wanted, Operation.WRITE)
         except MissingTopicsError as error:
-            row = next(row for row, wanted in enumerate(topics) if wanted in error.names)
+            row = topics.index(error.names[0])
+            name = error.names[0]
+            what = f"does not exist; create it first ({error.reason})"
+            if (why := why_impossible(name, Operation.WRITE)) is not None:
+                what = f"can't be written to: {why}"
             raise TransactionError(
-                f"{found.position(row)}: the row's topic {topics[row]!r} does not exist; create it "
-                f"first ({error.reason})",
+                f"{found.position(row)}: the row's topic {name[:_MOST_LETTERS]!r} {what}",
                 again=False,
             ) from error
         except SparkEosError as error:
             raise cluster_failure("looking up target topics", error) from error
+
+    def ready(self, names: Collection[str | None]) -> bool:
+        """Whether topics are known to exist, or not to be worth another wait.
+
+        Raises:
+            TransactionError: The cluster does not answer, or does not allow to write.
+        """
+        new = self._to_ask_for(names) - self._absent.keys()
+        if not new or self._waited:
+            return True
+        try:
+            return not new - self._cache.look(new, Operation.WRITE).keys()
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+
+    def known(self, names: Collection[str | None]) -> set[str]:
+        """Those of the topics that are known to exist, without asking again."""
+        return {name for name in names if name is not None and name in self._cache}
+
+    def _to_ask_for(self, names: Collection[str | None]) -> set[str]:
+        return {
+            name
+            for name in self._allowed(names)
+            if name not in self._cache and why_impossible(name, Operation.WRITE) is None
+        }
 
     # For dead letters -------------------------------------------------------------------------
 
     def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
         """Why topics can't be written to that do not exist, by topic; for None too.
 
-        Waits for a topic that does not exist only once in this process; each later task looks
-        whether it exists now.
+        A task waits for topics that do not exist once, and for each only once in this process;
+        otherwise it looks whether they exist now.
 
         Raises:
             TransactionError: The cluster does not answer, or does not allow to write.
         """
-        new = self._allowed(names) - self._missing.keys()
+        allowed = self._allowed(names)
+        impossible = {
+            name: f"topic {name[:_MOST_LETTERS]!r}: {why}"
+            for name in allowed
+            if (why := why_impossible(name, Operation.WRITE)) is not None
+        }
+        new = self._to_ask_for(allowed) - self._missing.keys()
         try:
-            before = new & self._absent
-            if before:
-                self._note_missing(before - self._cache.look(before, Operation.WRITE).keys(), "")
-                self._absent -= before - self._missing.keys()
-                new -= self._missing.keys()
-            while new:
-                try:
-                    self._cache.get(new, Operation.WRITE)
-                    break
-                except MissingTopicsError as error:
-                    self._absent.update(error.names)
-                    self._note_missing(error.names, f" ({error.reason})")
-                    new -= set(error.names)
+            if new:
+                new -= self._cache.look(new, Operation.WRITE).keys()
+            if waited_for := set() if self._waited else new - self._absent.keys():
+                self._wait_for(waited_for)
         except SparkEosError as error:
             raise cluster_failure("looking up target topics", error) from error
-        return {name: why for name, why in self._missing.items() if name in names}
+        for name in new:
+            if name not in self._cache:
+                self._missing.setdefault(name, f"topic {name!r} does not exist")
+        known = {name: why for name in allowed if (why := self._missing.get(name)) is not None}
+        return {**impossible, **known, None: _NO_TOPIC}
 
-    def check_known(self, names: Collection[str | None]) -> None:
-        """Checks that `missing` does not have to wait.
-
-        Raises:
-            WaitAheadError: It has to.
-            TransactionError: The cluster does not answer, or does not allow to write.
-        """
-        new = self._allowed(names) - self._missing.keys()
-        new = self._cache.to_ask_for(new - self._absent)
+    def _wait_for(self, names: Collection[str]) -> None:
         try:
-            if new and new - self._cache.look(new, Operation.WRITE).keys():
-                raise WaitAheadError
-        except SparkEosError as error:
-            raise cluster_failure("looking up target topics", error) from error
-
-    def looked_up(self, names: Collection[str | None]) -> set[str]:
-        """Those of the topics that are known to exist, without asking again."""
-        found = {name for name in names if name is not None and name in self._cache}
-        return found - self._missing.keys()
-
-    def check_awaited(self, wanted: Mapping[str, int]) -> None:
-        """Checks that `partitions` does not have to wait.
-
-        Raises:
-            WaitAheadError: It has to.
-        """
-        if any(_of_partitions(name) not in self._absent for name in wanted):
-            raise WaitAheadError
+            self._cache.get(names, Operation.WRITE)
+        except MissingTopicsError as error:
+            self._waited = True
+            for name in error.names:
+                self._absent[name] = True
+                self._missing[name] = f"topic {name!r} does not exist ({error.reason})"
 
     def _allowed(self, names: Collection[str | None]) -> set[str]:
         return {name for name in names if name is not None and not self._refuses(name)}
 
-    def _note_missing(self, names: Collection[str], why: str) -> None:
-        for name in names:
-            self._missing[name] = f"topic {name!r} does not exist{why}"
+    def ready_for_partitions(self, wanted: Mapping[str, int]) -> bool:
+        """Whether `partitions` does not wait for more partitions."""
+        return self._waited or all(_of_partitions(name) in self._absent for name in wanted)
 
     def partitions(
         self, names: Collection[str | None], wanted: Mapping[str, int] | None = None
@@ -146,19 +157,18 @@ class TargetTopics:
 
         Args:
             names: The topics' names.
-            wanted: Numbers of partitions to wait for, by topic: once for each topic in this
-                process, and at most max_block_ms. Others are asked for without waiting.
+            wanted: Numbers of partitions to wait for, by topic: once in a task, once for each topic
+                in this process, and at most max_block_ms. Others are asked for without waiting.
 
         Raises:
             TransactionError: The cluster does not answer.
         """
         known = self._allowed(names) - self._missing.keys()
         wanted = wanted or {}
-        new = {n: number for n, number in wanted.items() if _of_partitions(n) not in self._absent}
         try:
-            if new:
-                self._cache.wait_for_partitions(new, Operation.WRITE)
-                self._absent.update(map(_of_partitions, new))
+            if not self.ready_for_partitions(wanted):
+                self._waited = not self._cache.wait_for_partitions(wanted, Operation.WRITE)
+                self._absent.update(dict.fromkeys(map(_of_partitions, wanted), True))
             look = self._cache.refresh if wanted else self._cache.get
             return {n: t.partitions for n, t in look(known, Operation.WRITE).items()}
         except SparkEosError as error:

@@ -22,7 +22,6 @@ from spark_eos.worker.dead_letters import rows_with_error
 from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import RowError, SourceRows, source_rows
-from spark_eos.worker.target_topics import WaitAheadError
 from spark_eos.worker.transaction import Transactions
 from spark_eos.worker.worker_tuning import reduce_task_overhead
 
@@ -223,21 +222,17 @@ class _TaskWriter:
 
     def _add(self, partition: tuple[str, int], part: SourceRows) -> None:
         transactions = self._transactions
-        if transactions.full and not self._goes_on(part):
-            self._commit()
-            if self._status != task_report.WRITTEN:
-                self._judge_left_out(part)
-                return
         try:
-            try:
-                transactions.add(part, wait=not transactions.open or self._goes_on(part))
-            except WaitAheadError:
-                # It must not grow old meanwhile.
+            if (
+                transactions.open
+                and not self._goes_on(part)
+                and (transactions.full or not transactions.ready(part))
+            ):
                 self._commit()
                 if self._status != task_report.WRITTEN:
                     self._judge_left_out(part)
                     return
-                transactions.add(part)
+            transactions.add(part)
         except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
             self._fail(error, part.position(0))
         else:

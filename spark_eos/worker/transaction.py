@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from spark_eos.acls import query_acls
+from spark_eos.acls import describe_configs, query_acls
+from spark_eos.batch import dead_letters as reasons
 from spark_eos.batch.plan import BatchPlan
 from spark_eos.batch.task_report import Counters
 from spark_eos.batch.writer_settings import WriterSettings
@@ -27,11 +28,9 @@ from spark_eos.kafka.transactions import (
     txn_offset_commit,
 )
 from spark_eos.worker.letter_maker import LetterMaker
-from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos.worker.librdkafka_errors import RefusedRecordError, TransactionError
 from spark_eos.worker.producer import TransactionalProducer
 from spark_eos.worker.records import SourceRows, target_topics
-from spark_eos.worker.refusals import Refusals
-from spark_eos.worker.refused_rows import RefusedRows
 from spark_eos.worker.target_topics import TargetTopics, cluster_failure
 
 Offsets = dict[tuple[str, int], int]
@@ -43,6 +42,10 @@ _LONG: Final = 0.5
 _LEAST_SECONDS: Final = 1.0
 # Bytes that may wait for acknowledgement while the brokers' pace is unknown.
 _BACKLOG_BYTES: Final = 4 << 20
+_REMEDIES: Final = {
+    reasons.TOO_LARGE: "Raise the topic's max.message.bytes and kafka['message.max.bytes']",
+    reasons.INVALID_RECORD: "Correct the row",
+}
 
 
 class State(enum.Enum):
@@ -88,12 +91,11 @@ class Transactions:
         self._targets = TargetTopics(
             producer.topics, settings.refuses_target, producer.absent_topics
         )
-        refusals = Refusals(_compression(settings), producer.refused_sizes)
-        self._refused_rows = RefusedRows(producer, settings, refusals)
+        self._rules = producer.rules
         self.letters = (
             None
             if settings.dead_letters is None
-            else LetterMaker(settings, settings.dead_letters, self._targets, refusals)
+            else LetterMaker(settings, settings.dead_letters, self._targets, self._rules)
         )
         self.counters = Counters()
 
@@ -125,36 +127,48 @@ class Transactions:
     def _age(self) -> float:
         return time.monotonic() - self._began
 
-    def add(self, found: SourceRows, *, wait: bool = True) -> None:
+    def ready(self, found: SourceRows) -> bool:
+        """Whether rows fit into the open transaction; if not, it should be ended before.
+
+        They don't if topics or partitions have to be waited for, since it would grow old meanwhile,
+        or if a topic does not take batches as large as those of its producer.
+
+        Raises:
+            TransactionError: The cluster does not answer, or does not allow to write.
+        """
+        topics = target_topics(found, self._settings.topic)
+        if not self._targets.ready(set(topics)):
+            return False
+        if self.letters is not None and not self.letters.ready(found, topics):
+            return False
+        self._rules.learn(self._written_to(topics))
+        return self._has_small_batches
+
+    @property
+    def _has_small_batches(self) -> bool:
+        """Whether all topics take batches as large as those of the open producer."""
+        return self._producer.batch_size <= self._rules.batch_size
+
+    def _written_to(self, topics: Collection[str | None]) -> set[str]:
+        # Those that every transaction may write to too, lest the producer be replaced for them.
+        return self._targets.known(topics) | {*self._settings.target_topics}
+
+    def add(self, found: SourceRows) -> None:
         """Adds rows to the open transaction, or begins one.
 
         Args:
             found: The rows.
-            wait: Whether to wait for missing topics that may become dead letters' reason.
 
         Raises:
             TransactionError: They can't be written; the caller aborts.
-            WaitAheadError: Topics are missing, and ``wait`` is False; nothing was added.
         """
         started = time.monotonic()
-        if self.letters is None:
-            self._add(found)
-        else:
-            if not wait:
-                self.letters.check_without_waiting(
-                    found, target_topics(found, self._settings.topic)
-                )
-            if not self.open:
-                self._refused_rows.parts = []
-            self._refused_rows.parts.append(found)
-            self._without_refused(lambda: self._add(found), self._add_parts)
-        self.counters.bytes += found.rows.nbytes
-        self.counters.produce_ms += (time.monotonic() - started) * 1000
-
-    def _add(self, found: SourceRows) -> None:
         topics = target_topics(found, self._settings.topic)
         faults = {} if self.letters is None else self.letters.judge(found, topics)
         targets = self._targets.look_up(found, topics)
+        self._rules.learn(self._written_to(topics))
+        if self.letters is None:
+            self._check_rows(found, topics)
         if not self.open:
             self._begin()
         self._targets.add(targets)
@@ -162,13 +176,44 @@ class Transactions:
         self._offsets[found.topic, found.partition] = found.last_offset + 1
         self._rows += found.rows.num_rows
         self._bytes += found.rows.nbytes
-        with self._in_time():
+        with self._in_time(), self._judged_again():
             records = self._producer.records
             letters = None
             if self.letters is not None:
-                letters = self.letters.letters(found, faults, records.on_delivery(found))
-            records.produce(found, topics, self._targets.check, letters)
+                on_delivery = records.on_delivery(found, faults.keys())
+                letters = self.letters.letters(found, faults, on_delivery)
+            # Too large only if rows of the same record are in the transaction already.
+            alone = None if self._has_small_batches else self._wait_for_acknowledgements
+            records.produce(found, topics, self._targets.check, letters, alone)
             records.wait_while(self._has_backlog, self._targets.check)
+        self.counters.bytes += found.rows.nbytes
+        self.counters.produce_ms += (time.monotonic() - started) * 1000
+
+    def _check_rows(self, found: SourceRows, topics: list[str | None]) -> None:
+        for row, fault in self._rules.faults(found, topics).items():
+            raise TransactionError(
+                f"{found.position(row)}, for topic {topics[row]!r}: {fault.message}. "
+                f"{_REMEDIES[fault.reason]}, or name a dead_letter_topic for such rows",
+                again=False,
+            )
+
+    @contextlib.contextmanager
+    def _judged_again(self) -> Iterator[None]:
+        """Judges rows again that a broker has refused: configs and the time may have changed."""
+        try:
+            yield
+        except RefusedRecordError as error:
+            found, topic = error.found, error.topic
+            changed = self._rules.changed(topic) or not self._has_small_batches
+            topics = target_topics(found, self._settings.topic)
+            again = changed or bool(self._rules.faults(found, topics, error.replaced))
+            why = ""
+            if again:
+                why = ". The topic's config has changed meanwhile, or the record has grown too old"
+            elif not self._rules.is_known(topic):
+                needed = self._settings.client.grantee.lacks([describe_configs(topic)])
+                why = f". Rows that it refuses are not known before: {needed}"
+            raise TransactionError(f"{error}{why}", again=again) from error
 
     def _begin(self) -> None:
         self._producer.begin()
@@ -178,13 +223,6 @@ class Transactions:
         if self.letters is not None:
             self.letters.begin()
         self._began = time.monotonic()
-
-    def _without_refused(self, action: Callable[[], None], again: Callable[[], None]) -> None:
-        self._refused_rows.without(action, again, self._give_up)
-
-    def _add_parts(self) -> None:
-        for part in self._refused_rows.parts:
-            self._add(part)
 
     def _give_up(self) -> None:
         if self._state is not State.NONE:
@@ -224,10 +262,8 @@ class Transactions:
         try:
             # 1. Every record is acknowledged, none has failed.
             started = clock()
-            if self.letters is None:
+            with self._judged_again():
                 self._flush()
-            else:
-                self._without_refused(self._flush, self._flush_again)
             if check is not None:
                 check()
             flushed = clock()
@@ -248,20 +284,17 @@ class Transactions:
             self._give_up()
             raise
         self._become(State.NONE)
-        self._refused_rows.parts = []
         counters.transactions += 1
         if not self._producer.clean():
             self._producer.drop()
 
     def _flush(self) -> None:
         with self._in_time():
-            before_abort = self._before_the_broker_aborts(self._deadline())
-            self._producer.records.flush(before_abort, self._targets.check)
+            self._wait_for_acknowledgements()
 
-    def _flush_again(self) -> None:
-        self._add_parts()
-        self._become(State.COMMITTING)
-        self._flush()
+    def _wait_for_acknowledgements(self) -> None:
+        before_abort = self._before_the_broker_aborts(self._deadline())
+        self._producer.records.flush(before_abort, self._targets.check)
 
     def _deadline(self) -> Deadline:
         return Deadline(self._settings.transaction_timeout_ms / 1000, "transaction_timeout_ms")
@@ -384,7 +417,6 @@ class Transactions:
 
     def abort(self) -> None:
         """Aborts the open transaction, if there is one; nothing of it becomes visible."""
-        self._refused_rows.parts = []
         if self.open:
             self._give_up()
 
@@ -392,9 +424,3 @@ class Transactions:
         """Closes what the dead letters have opened; the producer stays open."""
         if self.letters is not None:
             self.letters.close()
-
-
-def _compression(settings: WriterSettings) -> str | None:
-    client = settings.client.for_producer("", settings.transaction_timeout_ms)
-    found = client.get("compression.type", client.get("compression.codec"))
-    return None if found is None else str(found)

@@ -33,6 +33,8 @@ _RESOURCES: Final = {
     "group": ResourceType.GROUP,
     "transactional_id": ResourceType.TRANSACTIONAL_ID,
 }
+# Names of the client, such as DESCRIBE_CONFIGS, by those of kafka-acls.sh, DescribeConfigs.
+_OPERATIONS: Final = {name.title().replace("_", ""): name for name in AclOperation.__members__}
 # A principal for each test; users of PLAIN are told to the broker before it starts.
 _USERS: Final = [f"user-{number}" for number in range(60)]
 _unused = itertools.cycle(_USERS)
@@ -171,6 +173,6 @@ def _binding(line: str) -> AclBinding:
         ResourcePatternType[found["resource_pattern_type"].upper()],
         found["allow_principal"],
         "*",
-        AclOperation[found["operation"].upper()],
+        AclOperation[_OPERATIONS[found["operation"]]],
         AclPermissionType.ALLOW,
     )

@@ -70,6 +70,7 @@ def test_lines_are_quoted_for_a_shell() -> None:
         "Write --topic out",
         "Read --group 'a b'",
         "Write --resource-pattern-type prefixed --transactional-id eu/a%20b/",
+        "DescribeConfigs --topic out",
     ]
 
 

@@ -20,7 +20,9 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import committed_offsets
 from spark_eos.errors import AuthorizationError
 from spark_eos.testing import EmbeddedKafka
+from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.transaction import Transactions
+from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.granting import Guarded, guarded_kafka
 from support.members import deadline, started
@@ -143,7 +145,9 @@ def test_all_that_is_missing_is_named_at_once(
 ) -> None:
     with pytest.raises(AuthorizationError) as refusal:
         _start(spark_eos_session, flow)
-    assert str(refusal.value).endswith("; ".join(flow.commands()))
+    *needed, configs = flow.commands()
+    assert "DescribeConfigs" in configs
+    assert str(refusal.value).endswith("; ".join(needed))
     assert len(refusal.value.missing) == 4
 
 
@@ -216,6 +220,42 @@ def test_the_groups_of_sparks_deprecated_offset_fetching(
     finally:
         spark_eos_session.conf.unset(setting)
     assert sorted(map(int, flow.values())) == list(range(4))
+
+
+@pytest.mark.parametrize("letters", [False, True])
+def test_without_describe_configs_a_query_goes_on_with_one_warning(
+    flow: Guarded,
+    spark_eos_session: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    letters: bool,
+) -> None:
+    names = ["--dead-letter-topic", letter_topic(flow)] if letters else []
+    missing = [line for line in flow.commands(*names) if "DescribeConfigs" in line]
+    flow.grant(*(line for line in flow.commands(*names) if line not in missing))
+    flow.produce(range(10))
+    options: dict[str, Any] = {"dead_letter_topic": names[1]} if letters else {}
+    (report,) = run_available(spark_eos_session, flow, **options)
+    assert (report.rows_written, report.rounds) == (10, 1)
+    (warning,) = [m for r in caplog.records if "DescribeConfigs" in (m := r.getMessage())]
+    assert warning.count(f"{flow.principal} lacks DescribeConfigs on topic ") == 1
+    assert all(line in warning for line in missing)
+
+
+def test_without_describe_configs_what_a_broker_refuses_ends_the_query(flow: Guarded) -> None:
+    *needed, configs = flow.commands()
+    flow.grant(*needed)
+    compacted = f"compacted-{flow.name}"
+    flow.broker.create_topic(compacted, 1, {"cleanup.policy": "compact"})
+    flow.grant(*(line.replace(flow.target, compacted) for line in needed))
+    blamed = rf"source {flow.source}-0 offset 0, for topic '{compacted}'"
+    with started(flow) as membership, transactions(flow, membership, topic=compacted) as writing:
+        writing.add(rows(flow, 0, 0))
+        with pytest.raises(TransactionError, match=blamed) as refusal:
+            writing.commit()
+    assert not refusal.value.again
+    assert configs.replace(flow.target, compacted) in str(refusal.value)
+    assert flow.values(compacted) == []
 
 
 # What can't be found or ended ---------------------------------------------------------------------

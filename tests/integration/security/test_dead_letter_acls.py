@@ -60,7 +60,8 @@ def test_the_missing_one_is_named_before_the_query_starts(
 ) -> None:
     letters = letter_topic(flow)
     flow.grant(*flow.commands())
-    (needed,) = {*flow.commands("--dead-letter-topic", letters)} - {*flow.commands()}
+    more = {*flow.commands("--dead-letter-topic", letters)} - {*flow.commands()}
+    (needed,) = [line for line in more if "DescribeConfigs" not in line]
     sink = ExactlyOnceSink(**flow.options(), dead_letter_topic=letters)
     with pytest.raises(AuthorizationError) as refusal:
         sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))

@@ -1,6 +1,5 @@
-"""What a worker does when brokers refuse records of its open transaction; without Spark."""
+"""Dead letters of rows whose source records are gone; without Spark."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +11,7 @@ from spark_eos.admin.dead_letter_replay import DeadLetterReplay
 from spark_eos.admin.dead_letter_topic import DeadLetterTopic
 from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.client.settings import ClientSettings
-from spark_eos.worker import refused_rows
 from spark_eos.worker.arrow_columns import writable_batches
-from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.records import SourceRows, source_rows
 from spark_eos.worker.transaction import Transactions
 from support.dead_letters import headers_of, letter_topic
@@ -50,54 +47,6 @@ def rows(flow: Flow, first: int, *sizes: int) -> SourceRows:
     (found,) = writable_batches(iter([batch]))
     (result,) = source_rows(found)
     return result
-
-
-def test_a_refusal_that_is_told_while_more_is_added(flow: Flow) -> None:
-    flow.produce(range(4), partition=0)
-    with writing(flow) as (found, letters):
-        found.add(rows(flow, 0, 10, 2 * LIMIT))
-        # librdkafka has sent them meanwhile, and its transaction has failed.
-        time.sleep(1)
-        found.add(rows(flow, 2, 20, 30))
-        found.commit()
-        assert found.letters is not None
-        assert found.letters.tally.reasons == {"too_large": 1}
-    assert [len(v) for v in flow.values(f"small-{flow.name}")] == [10, 20, 30]
-    (letter,) = flow.written(letters)
-    assert (letter.value(), headers_of(letter)["__dlq.errors.offset"]) == (b"1", "1")
-    assert flow.committed() == {0: 4}
-    assert flow.open_transactions() == []
-
-
-def test_later_transactions_need_no_refusal(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    flow.produce(range(6), partition=0)
-    given_up: list[str] = []
-    give_up = Transactions._give_up
-
-    def noted(self: Transactions) -> None:
-        given_up.append("refused")
-        give_up(self)
-
-    monkeypatch.setattr(Transactions, "_give_up", noted)
-    with writing(flow) as (found, letters):
-        for first in (0, 2, 4):
-            found.add(rows(flow, first, 10, 2 * LIMIT + first))
-            found.commit()
-    assert given_up == ["refused"]
-    assert len(flow.written(letters)) == 3
-    assert flow.committed() == {0: 6}
-
-
-def test_refusals_come_to_an_end(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    flow.produce(range(2), partition=0)
-    monkeypatch.setattr(refused_rows, "_MAX_REFUSALS", 1)
-    with writing(flow) as (found, letters):
-        found.add(rows(flow, 0, 10, 2 * LIMIT))
-        with pytest.raises(TransactionError, match="1 times"):
-            found.commit()
-    assert flow.written(letters) == []
-    assert flow.committed() == {}
-    assert flow.open_transactions() == []
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])

@@ -1,0 +1,85 @@
+"""What topics take: their configs about records, asked for with DescribeConfigs."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka.protocol.admin import DescribeConfigsRequest
+
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+
+_TOPIC: Final = 2
+_NAMES: Final = (
+    "max.message.bytes",
+    "cleanup.policy",
+    "compression.type",
+    "message.timestamp.type",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+)
+BROKERS_DEFAULT: Final = 1_048_588
+"""The ``max.message.bytes`` of a topic on brokers that were not configured otherwise."""
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """What brokers check of a record before they append it to a topic.
+
+    Attributes:
+        max_message_bytes: Largest record batch in bytes, as it is sent and as it is stored.
+        compacted: Whether every record needs a key.
+        compression: The compression type in which batches are stored; ``producer`` is the sender's.
+        before_max_ms: How far a record's timestamp may lie before the broker's clock; None if
+            brokers do not look at it.
+        after_max_ms: The same after the clock.
+    """
+
+    max_message_bytes: int
+    compacted: bool = False
+    compression: str = "producer"
+    before_max_ms: int | None = None
+    after_max_ms: int | None = None
+
+
+def topic_configs(
+    wire: Wire, names: Collection[str], deadline: Deadline
+) -> dict[str, TopicConfig | None]:
+    """Asks for the configs of topics; None for a topic whose configs the broker does not tell.
+
+    Args:
+        wire: The connections.
+        names: Topic names.
+        deadline: Limits all attempts together.
+
+    Raises:
+        DeadlineExceededError: No answer in time.
+    """
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=_TOPIC, resource_name=name, configuration_keys=list(_NAMES)
+            )
+            for name in sorted(names)
+        ],
+        include_synonyms=False,
+    )
+
+    def interpret(response: Any) -> dict[str, TopicConfig | None]:
+        return {r.resource_name: None if r.error_code else _config(r) for r in response.results}
+
+    return wire.ask(request, deadline, interpret=interpret)
+
+
+def _config(result: Any) -> TopicConfig | None:
+    values = {config.name: config.value for config in result.configs}
+    if any(values.get(name) is None for name in _NAMES):
+        return None
+    judged = values["message.timestamp.type"] == "CreateTime"
+    return TopicConfig(
+        max_message_bytes=int(values["max.message.bytes"]),
+        compacted="compact" in values["cleanup.policy"],
+        compression=values["compression.type"],
+        before_max_ms=int(values["message.timestamp.before.max.ms"]) if judged else None,
+        after_max_ms=int(values["message.timestamp.after.max.ms"]) if judged else None,
+    )

@@ -1,0 +1,404 @@
+"""What topics take is known before rows are sent; on the real broker, without Spark.
+
+A task writes in the same way for classic Spark, Connect and the data source.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka.protocol.admin import DescribeConfigsRequest
+
+from spark_eos.batch.dead_letters import DeadLetterSettings
+from spark_eos.client.settings import ClientSettings
+from spark_eos.worker.arrow_columns import writable_batches
+from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos.worker.records import SourceRows, source_rows
+from spark_eos.worker.transaction import Transactions
+from support.dead_letters import headers_of, letter_topic
+from support.flow import Flow
+from support.members import started
+from support.topic_limits import set_limit, small_topic
+from support.writing import sent_requests, transactions
+
+LIMIT = 20_000
+DAY = 86_400_000
+
+
+def rows(
+    flow: Flow,
+    first: int,
+    values: list[bytes | None],
+    *,
+    offsets: list[int] | None = None,
+    topics: list[str | None] | None = None,
+    keys: list[bytes | None] | None = None,
+    timestamps: list[int | None] | None = None,
+) -> SourceRows:
+    """Rows of partition 0, of consecutive records unless offsets are given."""
+    offsets = offsets or [*range(first, first + len(values))]
+    columns: dict[str, Any] = {
+        "source": pa.StructArray.from_arrays(
+            [
+                pa.array([flow.source] * len(offsets)),
+                pa.array([0] * len(offsets), pa.int32()),
+                pa.array(offsets, pa.int64()),
+            ],
+            ["topic", "partition", "offset"],
+        ),
+        "value": pa.array(values, pa.binary()),
+    }
+    if topics is not None:
+        columns["topic"] = pa.array(topics, pa.string())
+    if keys is not None:
+        columns["key"] = pa.array(keys, pa.binary())
+    if timestamps is not None:
+        columns["timestamp"] = pa.array(timestamps, pa.timestamp("ms", "UTC"))
+    (arranged,) = writable_batches(iter([pa.RecordBatch.from_pydict(columns)]))
+    (found,) = source_rows(arranged)
+    return found
+
+
+@contextmanager
+def writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
+    with started(flow) as membership, transactions(flow, membership, **options) as found:
+        yield found
+        found.close()
+
+
+@contextmanager
+def writing_letters(
+    flow: Flow, letters: dict[str, str] | None = None, **options: Any
+) -> Iterator[tuple[Transactions, str]]:
+    topic = letter_topic(flow, letters or {})
+    settings = DeadLetterSettings(topic=topic)
+    with writing(flow, dead_letters=settings, **options) as found:
+        yield found, topic
+
+
+# Batches -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_no_batch_is_larger_than_its_topic_takes(flow: Flow, codec: str) -> None:
+    small = small_topic(flow)
+    values: list[bytes | None] = [random.Random(n).randbytes(100) for n in range(1_000)]
+    client = ClientSettings({**flow.kafka, "compression.type": codec})
+    options = {"max_transaction_records": 100_000, "client": client}
+    with writing(flow, topic=small, **options) as found:
+        for first in range(0, 20_000, 1_000):
+            found.add(rows(flow, first, values))
+        found.commit()
+    assert len(flow.written(small)) == 20_000
+    assert flow.committed() == {0: 20_000}
+
+
+def test_a_topic_that_takes_smaller_batches_is_written_in_a_transaction_of_its_own(
+    flow: Flow,
+) -> None:
+    small = small_topic(flow)
+    many: list[bytes | None] = [b"x" * 100] * 1_000
+    with writing(flow, max_transaction_records=100_000) as found:
+        found.add(rows(flow, 0, many))
+        first = found._producer.identity
+        assert found.ready(rows(flow, 1_000, many))
+        next_ = rows(flow, 1_000, many, topics=[small] * 1_000)
+        assert not found.ready(next_)
+        found.commit()
+        found.add(next_)
+        assert found._producer.identity.epoch > first.epoch
+        found.commit()
+        # From now on batches are small enough for both.
+        found.add(rows(flow, 2_000, many))
+        assert found.ready(rows(flow, 3_000, many, topics=[small] * 1_000))
+        found.commit()
+    assert (len(flow.written()), len(flow.written(small))) == (2_000, 1_000)
+    assert flow.committed() == {0: 3_000}
+
+
+def test_rows_of_one_record_stay_together_although_a_topic_takes_smaller_batches(
+    flow: Flow,
+) -> None:
+    small = small_topic(flow)
+    many: list[bytes | None] = [b"x" * 100] * 500
+    with writing(flow) as found:
+        found.add(rows(flow, 0, many, offsets=[0] * 500))
+        # The task may not end the transaction between rows of one record.
+        found.add(rows(flow, 0, many, offsets=[0] * 500, topics=[small] * 500))
+        found.commit()
+    assert (len(flow.written()), len(flow.written(small))) == (500, 500)
+
+
+def test_configs_are_asked_for_once(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    with writing(flow) as found:
+        found.add(rows(flow, 0, [b"a"]))
+        found.commit()
+        requests = sent_requests(monkeypatch)
+        for offset in (1, 2):
+            found.add(rows(flow, offset, [b"b"]))
+            found.commit()
+    assert DescribeConfigsRequest.API_KEY not in {r.api_key for r in requests}
+    assert flow.committed() == {0: 3}
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+
+def test_rows_that_topics_do_not_take_are_named_before_they_are_sent(flow: Flow) -> None:
+    small = small_topic(flow)
+    compacted, bounded = f"compacted-{flow.name}", f"bounded-{flow.name}"
+    flow.broker.create_topic(compacted, 1, {"cleanup.policy": "compact,delete"})
+    flow.broker.create_topic(bounded, 1, {"message.timestamp.before.max.ms": str(DAY)})
+    now = int(time.time() * 1000)
+    cases: list[tuple[SourceRows, str]] = [
+        (
+            rows(flow, 0, [b"a", b"x" * LIMIT], topics=[small] * 2),
+            rf"offset 1, for topic '{small}': \d+ bytes are more than topic .* max\.message\.bytes",
+        ),
+        (
+            rows(flow, 0, [b"a", b"x" * 1_000_001]),
+            r"offset 1, for topic .*: the record is larger .*kafka\['message\.max\.bytes'\]",
+        ),
+        (
+            rows(flow, 0, [b"a", b"b"], topics=[compacted] * 2, keys=[b"k", None]),
+            rf"offset 1, for topic '{compacted}': .* is compacted, and the record has no key",
+        ),
+        (
+            rows(flow, 0, [b"a"], topics=[compacted]),
+            rf"offset 0, for topic '{compacted}': .* is compacted, and the record has no key",
+        ),
+        (
+            rows(flow, 0, [b"a", b"b"], topics=[bounded] * 2, timestamps=[now, now - DAY - 10_000]),
+            rf"offset 1, for topic '{bounded}': its timestamp \d+ is out of .*bounds",
+        ),
+        (
+            rows(flow, 0, [b"a", b"b"], timestamps=[None, now + DAY]),
+            r"offset 1, for topic .*: its timestamp \d+ is out of .*bounds",
+        ),
+    ]
+    with writing(flow) as found:
+        for bad, reason in cases:
+            with pytest.raises(TransactionError, match=f"^source {flow.source}-0 {reason}") as e:
+                found.add(bad)
+            assert not e.value.again
+            assert not found.open
+
+
+def test_what_just_fits_is_written(flow: Flow) -> None:
+    small = small_topic(flow)
+    overhead = 61 + 3 + 3 + 1 + 3 + 1
+    value = b"x" * (LIMIT - overhead)
+    with writing(flow, topic=small) as found:
+        found.add(rows(flow, 0, [value]))
+        found.commit()
+        with pytest.raises(TransactionError, match="20001 bytes"):
+            found.add(rows(flow, 1, [value + b"x"]))
+    assert flow.values(small) == [value.decode()]
+    client = ClientSettings({**flow.kafka, "message.max.bytes": 2_000})
+    with writing(flow, client=client) as found:
+        found.add(rows(flow, 1, [b"x" * (2_000 - 36)]))
+        found.commit()
+        with pytest.raises(TransactionError, match=r"message\.max\.bytes"):
+            found.add(rows(flow, 2, [b"x" * (2_001 - 36)]))
+    assert [len(v) for v in flow.values()] == [2_000 - 36]
+
+
+def test_a_log_append_time_topic_takes_any_timestamp(flow: Flow) -> None:
+    topic = small_topic(flow, LIMIT, {"message.timestamp.type": "LogAppendTime"})
+    with writing(flow, topic=topic) as found:
+        found.add(rows(flow, 0, [b"a", b"b"], timestamps=[1_000, 4_102_444_800_000]))
+        found.commit()
+    assert flow.values(topic) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored", "fits"),
+    [
+        ("gzip", "producer", True),
+        ("zstd", "producer", True),
+        ("lz4", "producer", True),
+        ("snappy", "producer", True),
+        ("gzip", "zstd", True),
+        ("gzip", "uncompressed", False),
+        ("none", "gzip", False),
+    ],
+)
+def test_compression_counts_where_the_topic_keeps_it(
+    flow: Flow, sent: str, stored: str, *, fits: bool
+) -> None:
+    topic = small_topic(flow, LIMIT, {"compression.type": stored})
+    client = ClientSettings({**flow.kafka, "compression.type": sent})
+    incompressible = random.Random(1).randbytes(2 * LIMIT)
+    with writing_letters(flow, topic=topic, client=client) as (found, letters):
+        flow.produce([b"0", b"1", b"2"], partition=0)
+        found.add(rows(flow, 0, [b"x" * 2 * LIMIT, incompressible, b"x"]))
+        found.commit()
+    taken = [len(m.value() or b"") for m in flow.written(topic)]
+    assert taken == ([2 * LIMIT, 1] if fits else [1])
+    assert flow.values(letters) == (["1"] if fits else ["0", "1"])
+
+
+# Dead letters ------------------------------------------------------------------------------------
+
+
+def test_bad_rows_among_many_are_dead_letters_in_the_same_transaction(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up: list[str] = []
+    genuine = Transactions._give_up
+
+    def noted(self: Transactions) -> None:
+        given_up.append("refused")
+        genuine(self)
+
+    monkeypatch.setattr(Transactions, "_give_up", noted)
+    small = small_topic(flow)
+    flow.produce(range(3_000), partition=0)
+    values: list[bytes | None] = [b"x" * (LIMIT + n if n % 100 == 7 else 100) for n in range(1_000)]
+    with writing_letters(flow, topic=small, max_transaction_records=10_000) as (found, letters):
+        for first in (0, 1_000, 2_000):
+            found.add(rows(flow, first, values))
+        found.commit()
+        assert found.letters is not None
+        assert found.letters.tally.reasons == {"too_large": 30}
+    assert len(flow.written(small)) == 2_970
+    assert sorted(map(int, flow.values(letters))) == [n for n in range(3_000) if n % 100 == 7]
+    assert given_up == []
+
+
+def test_letters_are_never_larger_than_their_topic_takes(flow: Flow) -> None:
+    flow.produce(["x" * 9_000, *["y" * 1_000] * 99], partition=0)
+    values: list[bytes | None] = [b"z"] * 100
+    old: list[int | None] = [1_000] * 100
+    bounded = {"max.message.bytes": "5000", "message.timestamp.before.max.ms": str(DAY)}
+    compacted = f"compacted-{flow.name}"
+    flow.broker.create_topic(compacted, 1, {"cleanup.policy": "compact"})
+    with writing_letters(flow, bounded, topic=compacted) as (found, letters):
+        found.add(rows(flow, 0, values, timestamps=old))
+        found.commit()
+    first, *others = flow.written(letters)
+    assert (first.value(), headers_of(first)["__dlq.errors.omitted"]) == (
+        None,
+        "value of 9000 bytes",
+    )
+    assert [len(m.value() or b"") for m in others] == [1_000] * 99
+    assert flow.committed() == {0: 100}
+
+
+def test_a_letter_that_its_topic_can_not_take_ends_the_query(flow: Flow) -> None:
+    flow.produce(["a"], partition=0, key=b"k" * 6_000)
+    small = small_topic(flow)
+    with writing_letters(flow, {"max.message.bytes": "5000"}, topic=small) as (found, letters):
+        with pytest.raises(TransactionError, match="key and headers alone are too large") as error:
+            found.add(rows(flow, 0, [b"x" * LIMIT]))
+        assert not error.value.again
+        found.abort()
+    assert flow.values(letters) == []
+
+
+# Configs that change -----------------------------------------------------------------------------
+
+
+def test_a_limit_that_is_lowered_repeats_the_round(flow: Flow) -> None:
+    topic = small_topic(flow)
+    values: list[bytes | None] = [b"x" * 100] * 500
+    with writing(flow, topic=topic) as found:
+        found.add(rows(flow, 0, values))
+        found.commit()
+        set_limit(flow, topic, 5_000)
+        found.add(rows(flow, 500, values))
+        with pytest.raises(TransactionError, match="config has changed meanwhile") as error:
+            found.commit()
+        assert error.value.again
+        # What the next round does, with the limit that is known now.
+        found.add(rows(flow, 500, values))
+        found.commit()
+    assert len(flow.written(topic)) == 1_000
+    assert flow.committed() == {0: 1_000}
+
+
+def test_the_row_is_named_if_the_refusal_is_noticed_while_more_is_added(flow: Flow) -> None:
+    topic = small_topic(flow)
+    with writing(flow, topic=topic) as found:
+        found.add(rows(flow, 0, [b"a"]))
+        found.commit()
+        set_limit(flow, topic, 5_000)
+        found.add(rows(flow, 1, [b"b", b"x" * 10_000]))
+        # librdkafka has sent them meanwhile, and takes no more records.
+        time.sleep(1)
+        blamed = f"source {flow.source}-0 offset 2, for topic '{topic}'.*Message size too large"
+        with pytest.raises(TransactionError, match=blamed) as error:
+            found.add(rows(flow, 3, [b"c"]))
+        assert error.value.again
+        found.abort()
+        with pytest.raises(TransactionError, match=r"offset 2.*max\.message\.bytes") as error:
+            found.add(rows(flow, 1, [b"b", b"x" * 10_000]))
+        assert not error.value.again
+    assert flow.values(topic) == ["a"]
+    assert flow.committed() == {0: 1}
+
+
+def test_a_limit_that_is_raised_counts_before_a_row_is_refused(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_eos.worker.topic_rules._FRESH", 0.2)
+    topic = small_topic(flow)
+    with writing(flow, topic=topic) as found:
+        found.add(rows(flow, 0, [b"a"]))
+        found.commit()
+        set_limit(flow, topic, 3 * LIMIT)
+        time.sleep(0.5)
+        found.add(rows(flow, 1, [b"x" * 2 * LIMIT]))
+        found.commit()
+    assert [len(v) for v in flow.values(topic)] == [1, 2 * LIMIT]
+
+
+# Names -------------------------------------------------------------------------------------------
+
+
+def test_names_that_nobody_can_write_to_are_dead_letters_at_once(flow: Flow) -> None:
+    impossible = ["__consumer_offsets", "__transaction_state", "no name", "x" * 250, "..", "", "é"]
+    flow.produce(impossible, partition=0)
+    values: list[bytes | None] = [b"v"] * len(impossible)
+    began = time.monotonic()
+    with writing_letters(flow) as (found, letters):
+        found.add(rows(flow, 0, values, topics=[*impossible]))
+        found.commit()
+        assert found.letters is not None
+        assert found.letters.tally.reasons == {"unknown_topic": len(impossible)}
+    assert time.monotonic() - began < 10
+    assert flow.values(letters) == impossible
+    told = [headers_of(m)["__dlq.errors.message"] for m in flow.written(letters)]
+    assert told[:3] == [
+        "topic '__consumer_offsets': it is an internal topic of Kafka",
+        "topic '__transaction_state': it is an internal topic of Kafka",
+        "topic 'no name': no topic can have such a name",
+    ]
+
+
+def test_without_a_dead_letter_topic_such_a_name_is_the_querys_error(flow: Flow) -> None:
+    reason = r"offset 0: the row's topic '__consumer_offsets' can't be written to: .*internal"
+    with writing(flow) as found, pytest.raises(TransactionError, match=reason) as error:
+        found.add(rows(flow, 0, [b"v"], topics=["__consumer_offsets"]))
+    assert not error.value.again
+
+
+def test_a_task_waits_for_unknown_topics_once(flow: Flow) -> None:
+    flow.produce(range(5), partition=0)
+    began = time.monotonic()
+    with writing_letters(flow, max_block_ms=1_000) as (found, letters):
+        for offset in range(4):
+            found.add(rows(flow, offset, [b"v"], topics=[f"nowhere-{offset}"]))
+        # It exists by now.
+        flow.broker.create_topic(f"late-{flow.name}", 1)
+        found.add(rows(flow, 4, [b"v"], topics=[f"late-{flow.name}"]))
+        found.commit()
+        took = time.monotonic() - began
+        assert len(found._targets._absent) == 1
+    assert 1 < took < 3
+    assert flow.values(letters) == ["0", "1", "2", "3"]
+    assert flow.values(f"late-{flow.name}") == ["v"]

@@ -1,0 +1,28 @@
+"""Topics that take small records only."""
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from spark_eos.testing.broker_admin import admin_client
+from support.flow import Flow
+
+
+def small_topic(flow: Flow, limit: int = 20_000, configs: dict[str, str] | None = None) -> str:
+    """A topic of the flow with one partition and this max.message.bytes."""
+    name = f"small-{limit}-{flow.name}"
+    flow.broker.create_topic(name, 1, {"max.message.bytes": str(limit), **(configs or {})})
+    return name
+
+
+def set_limit(flow: Flow, topic: str, limit: int) -> None:
+    """Changes the max.message.bytes of a topic."""
+    entry = ConfigEntry(
+        "max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = admin_client(flow.broker.bootstrap_servers)
+    admin.incremental_alter_configs([resource])[resource].result(10)
