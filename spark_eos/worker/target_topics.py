@@ -36,7 +36,7 @@ class TargetTopics:
         self._absent = absent
         # Whether this task has waited for topics or partitions in vain.
         self._waited = False
-        self._missing: LRUCache[str | None, str] = LRUCache(MOST_NAMES)
+        self._missing: LRUCache[str, str] = LRUCache(MOST_NAMES)
         self._seen: dict[str, TopicInfo] = {}
 
     def look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
@@ -115,7 +115,7 @@ class TargetTopics:
             TransactionError: The cluster does not answer, or does not allow to write.
         """
         allowed = self._allowed(names)
-        impossible = {
+        found: dict[str | None, str] = {
             name: f"topic {name[:_MOST_LETTERS]!r}: {why}"
             for name in allowed
             if (why := why_impossible(name, Operation.WRITE)) is not None
@@ -131,8 +131,9 @@ class TargetTopics:
         for name in new:
             if name not in self._cache:
                 self._missing.setdefault(name, f"topic {name!r} does not exist")
-        known = {name: why for name in allowed if (why := self._missing.get(name)) is not None}
-        return {**impossible, **known, None: _NO_TOPIC}
+        found |= {name: why for name in allowed if (why := self._missing.get(name)) is not None}
+        found[None] = _NO_TOPIC
+        return found
 
     def _wait_for(self, names: Collection[str]) -> None:
         try:
