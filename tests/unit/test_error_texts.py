@@ -54,5 +54,7 @@ def test_an_error_without_a_text() -> None:
 
 
 def test_a_rows_text_is_one_line() -> None:
-    tally = DeadLetterTally(errors={"bad\nError: all is well \x1b[2J": 2})
+    tally = DeadLetterTally()
+    for position in ("source orders-0 offset 3", "source orders-0 offset 4"):
+        tally.add("error", position, "bad\nError: all is well \x1b[2J")
     assert tally.most_frequent() == r"2 times: bad\nError: all is well \x1b[2J"
