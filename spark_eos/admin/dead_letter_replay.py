@@ -24,6 +24,7 @@ from spark_eos.acls import Operation, replay_group
 from spark_eos.admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
 from spark_eos.admin.replay_progress import PartitionProgress, PartitionScan
 from spark_eos.client.flushing import flush_records
+from spark_eos.client.timestamps import producer_timestamp
 from spark_eos.errors import OffsetsLostError, SparkEosError, TopicNotFoundError, WriteError
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import Wire
@@ -52,6 +53,7 @@ class Replay:
             not chosen, by that topic.
         left: Number of further letters that were left, by what kept them from their source.
         omitted: Number of letters that were passed over because their value was not kept.
+        timestamps_moved: Number of letters written whose timestamp of 0 has become 1 ms.
     """
 
     written: Counter[str] = field(default_factory=Counter)
@@ -59,6 +61,7 @@ class Replay:
     others: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     omitted: int = 0
+    timestamps_moved: int = 0
 
     @property
     def total(self) -> int:
@@ -232,6 +235,7 @@ class DeadLetterReplay:
         for letter, (topic, _partition) in batch:
             self.done.written[topic] += 1
             self.done.reasons[letter.reason] += 1
+            self.done.timestamps_moved += letter.record_timestamp == 0
 
     def _write_transaction(self, consumer: Any, chosen: list[_Planned]) -> None:
         producer, timeout = self._producer, self._letters.timeout
@@ -250,7 +254,7 @@ class DeadLetterReplay:
                 partition,
                 on_delivery,
                 on_delivery,
-                letter.timestamp,
+                producer_timestamp(letter.record_timestamp),
                 list(letter.own_headers),
             )
         if flush_records(producer, timeout) or failed:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from spark_eos.client.error_codes import DENIED
-from spark_eos.client.header_values import MAX_PARTITION, header_number, topic_name
+from spark_eos.client.header_values import MAX_OFFSET, MAX_PARTITION, header_number, topic_name
 from spark_eos.client.letter_headers import Header, read_letter_headers
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import (
@@ -21,6 +21,8 @@ from spark_eos.errors import (
 from spark_eos.kafka.deadline import Deadline
 
 _WAIT: Final = 0.2
+# message.timestamp.after.max.ms, unless set.
+_AHEAD_MS: Final = 3_600_000
 # librdkafka looks the consumer's group up, also where it is not used.
 _OF_GROUP: Final = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -44,8 +46,9 @@ class DeadLetter:
         headers: All headers.
         own_headers: Those of the record itself, without those that explain the letter.
         told: What the others tell, by name: ``topic``, ``partition``, ``offset``, ``group``,
-            ``message``, ``reason``, ``exception``, ``stacktrace``, ``omitted``, ``cluster`` if the
-            source is in another one, and ``record`` if it is not the source's but a row.
+            ``message``, ``reason``, ``exception``, ``stacktrace``, ``timestamp``, ``omitted``,
+            ``cluster`` if the source is in another one, and ``record`` if it is not the source's
+            but a row.
     """
 
     topic: str
@@ -69,6 +72,17 @@ class DeadLetter:
         topic = topic_name(self.told.get("topic"))
         partition = header_number(self.told.get("partition"), MAX_PARTITION)
         return None if topic is None or partition is None else (topic, partition)
+
+    @property
+    def record_timestamp(self) -> int:
+        """Milliseconds since 1970 of the record itself; the letter's, if the headers don't tell.
+
+        The two differ where the topic has LogAppendTime. A later one than brokers take by default
+        is not believed: it would end each replay.
+        """
+        most = min(MAX_OFFSET, self.timestamp + _AHEAD_MS)
+        told = header_number(self.told.get("timestamp"), most, -MAX_OFFSET)
+        return self.timestamp if told is None else told
 
     @property
     def reason(self) -> str:

@@ -24,6 +24,7 @@ _IN_TEXT: Final = (
     "rows_written",
     "rows_skipped",
     "dead_letters",
+    "timestamps_moved",
     "transactions",
     "source_partitions",
     "rounds",
@@ -91,6 +92,8 @@ class BatchReport:
         dead_letters: Number of rows committed as dead letters, by reason: ``error``,
             ``exception``, ``too_large``, ``unknown_topic``, ``unknown_partition``,
             ``invalid_header`` or ``invalid_record``. They are not among ``rows_written``.
+        timestamps_moved: Number of records, dead letters among them, that were written with a
+            timestamp of 1970-01-01T00:00:00.001Z in place of 1970-01-01T00:00:00Z.
 
     Example:
         >>> report = BatchReport(
@@ -128,11 +131,14 @@ class BatchReport:
     lost: tuple[LostRecords, ...] = ()
     delivery: str = "direct"
     dead_letters: Mapping[str, int] = field(default_factory=dict)
+    timestamps_moved: int = 0
 
     def __str__(self) -> str:
         fields = self.fields()
         if not self.dead_letters:
             del fields["dead_letters"]
+        if not self.timestamps_moved:
+            del fields["timestamps_moved"]
         return key_values({name: fields[name] for name in _IN_TEXT if name in fields})
 
     def _repr_html_(self) -> str:
@@ -153,6 +159,7 @@ class BatchReport:
             "rows_written": self.rows_written,
             "rows_skipped": self.rows_skipped,
             "dead_letters": sum(self.dead_letters.values()),
+            "timestamps_moved": self.timestamps_moved,
             "bytes_written": self.bytes_written,
             "transactions": self.transactions,
             "source_partitions": len(self.partitions),
@@ -229,6 +236,7 @@ def batch_report(
         lost=lost,
         delivery=delivery,
         dead_letters=dead_letters_of(outcomes).reasons,
+        timestamps_moved=sum(o.counters.timestamps_moved for o in outcomes),
     )
 
 

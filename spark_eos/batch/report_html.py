@@ -49,6 +49,9 @@ def _parts(report: "BatchReport") -> Iterator[str]:
     )
     if report.dead_letters:
         yield html_table(["dead letters", "rows>"], sorted(report.dead_letters.items()))
+    if report.timestamps_moved:
+        moved = f"{report.timestamps_moved:,} written"
+        yield html_line(f"Records of 1970-01-01T00:00:00Z, by 1 ms later: {moved}")
     yield html_line("Milliseconds; produce, flush, offsets and commit are summed over tasks:")
     yield html_table(
         [f"{step}>" for step in report.milliseconds],

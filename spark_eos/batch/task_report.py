@@ -32,6 +32,7 @@ class Counters:
     Attributes:
         transactions: Committed transactions.
         bytes: Bytes of the rows handed to the producer.
+        timestamps_moved: Committed records whose timestamp of 0 was written as 1 ms.
         offset_commits_by_id: Answers to TxnOffsetCommit version 6.
         offset_commits_by_name: Answers to TxnOffsetCommit version 5.
         produce_ms: Milliseconds spent handing rows to the producer.
@@ -42,6 +43,7 @@ class Counters:
 
     transactions: int = 0
     bytes: int = 0
+    timestamps_moved: int = 0
     offset_commits_by_id: int = 0
     offset_commits_by_name: int = 0
     produce_ms: float = 0.0

@@ -205,6 +205,9 @@ def _outcome(done: Replay, *, dry_run: bool) -> str:
     texts = [f"{verb} {counted(done.total, 'dead letter')}{f': {where}' if where else ''}."]
     if done.omitted:
         texts.append(f"Passed over {done.omitted} without a value.")
+    if done.timestamps_moved:
+        moved = counted(done.timestamps_moved, "record")
+        texts.append(f"{moved} of 1970-01-01T00:00:00Z, with a timestamp 1 ms later.")
     left = done.others.total() + done.left.total()
     lines = []
     if left:

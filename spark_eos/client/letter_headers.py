@@ -20,6 +20,7 @@ _NAMES: Final = (
     "reason",
     "exception",
     "stacktrace",
+    "timestamp",
     "omitted",
     "record",
 )

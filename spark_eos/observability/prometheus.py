@@ -66,6 +66,12 @@ class _Families:
             ["group_id", "reason"],
             registry=registry,
         )
+        self.timestamps_moved = Counter(
+            "spark_eos_timestamps_moved",
+            "Records of 1970-01-01T00:00:00Z, which are written with a timestamp 1 ms later.",
+            group,
+            registry=registry,
+        )
         self.offsets = Counter(
             "spark_eos_source_offsets",
             "Source offsets covered by batches, transaction markers included.",
@@ -131,6 +137,7 @@ class _Families:
         self.rounds.labels(group).inc(report.rounds - 1)
         self.transactions.labels(group).inc(report.transactions)
         self.bytes.labels(group).inc(report.bytes_written)
+        self.timestamps_moved.labels(group).inc(report.timestamps_moved)
         self.last.labels(group).set_to_current_time()
         self.seen.labels(group).set_to_current_time()
         partitions = Sums(p.topic for p in report.partitions)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from spark_eos.batch import dead_letters as reasons
 from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.client.letter_headers import Header, write_letter_headers
+from spark_eos.client.timestamps import producer_timestamp
 from spark_eos.worker.records import SourceRows
 
 ERROR: Final = "error"
@@ -48,14 +49,14 @@ class RawRecord:
         key: The key.
         value: The value.
         headers: The headers.
-        timestamp: Milliseconds since 1970; 0 for the time of writing.
+        timestamp: Milliseconds since 1970; None for the time of writing.
         is_row: Whether it stands for a source record, and is what the row would have written.
     """
 
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
-    timestamp: int
+    timestamp: int | None
     is_row: bool = False
 
 
@@ -154,7 +155,7 @@ def carried_record(found: SourceRows, row: int) -> RawRecord | None:
         return None
     told = json.loads(record)
     headers = tuple((header["key"], _bytes(header)) for header in told.get("headers") or ())
-    return RawRecord(_bytes(told, "key"), _bytes(told), headers, told.get("timestamp") or 0)
+    return RawRecord(_bytes(told, "key"), _bytes(told), headers, told.get("timestamp"))
 
 
 def _bytes(told: Mapping[str, str | None], name: str = "value") -> bytes | None:
@@ -175,7 +176,7 @@ def written_record(found: SourceRows, row: int) -> RawRecord:
         for header in value("headers") or ()
         if header is not None and header["key"] is not None
     )
-    return RawRecord(value("key"), value("value"), headers, value("timestamp") or 0, is_row=True)
+    return RawRecord(value("key"), value("value"), headers, value("timestamp"), is_row=True)
 
 
 def letter_headers(
@@ -213,6 +214,8 @@ def letter_headers(
         "reason": fault.reason,
         "exception": fault.exception,
         "stacktrace": fault.stacktrace if settings.stacktrace else None,
+        # Of a topic with LogAppendTime the record itself has another one.
+        "timestamp": None if record.timestamp is None else str(record.timestamp),
         "omitted": f"value of {len(record.value or b'')} bytes" if omitted else None,
     }
     texts = {
@@ -251,6 +254,6 @@ def letter_arguments(
         found.partition % partitions if settings.positions else -1,
         on_delivery,
         on_delivery,
-        max(0, record.timestamp),
+        producer_timestamp(record.timestamp),
         list(headers),
     )

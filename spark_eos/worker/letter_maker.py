@@ -7,6 +7,7 @@ from typing import Any
 from spark_eos.batch import dead_letters as reasons
 from spark_eos.batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.timestamps import producer_timestamp
 from spark_eos.worker.dead_letters import (
     Fault,
     RawRecord,
@@ -50,6 +51,7 @@ class LetterMaker:
     Attributes:
         tally: The dead letters of the open transaction.
         by_partition: Their number by source partition.
+        timestamps_moved: Number of those whose record's timestamp is 0, which is written as 1 ms.
     """
 
     def __init__(
@@ -68,10 +70,12 @@ class LetterMaker:
         self._partitions: int | None = None
         self.tally = DeadLetterTally()
         self.by_partition: dict[tuple[str, int], int] = {}
+        self.timestamps_moved = 0
 
     def begin(self) -> None:
         """Forgets the dead letters of the last transaction."""
         self.tally, self.by_partition = DeadLetterTally(), {}
+        self.timestamps_moved = 0
         self._partitions = None
 
     def ready(self, found: SourceRows, topics: list[str | None]) -> bool:
@@ -142,15 +146,17 @@ class LetterMaker:
         if self._partitions is None:
             self._partitions = self._targets.letter_partitions(letters.topic)
         record = self._record(found, row)
-        if self._rules.is_out_of_bounds(letters.topic, record.timestamp):
-            # The time of writing, which the topic takes.
-            record = replace(record, timestamp=0)
+        sent = record
+        if self._rules.is_out_of_bounds(letters.topic, producer_timestamp(record.timestamp)):
+            # The time of writing, which the topic takes; a header has the record's own.
+            sent = replace(record, timestamp=None)
         for omitted in (False, True):
             headers = letter_headers(
                 letters, self._settings.group_id, found, row, fault, record, omitted=omitted
             )
             value = None if omitted else record.value
-            refused = self._rules.fault(letters.topic, record.key, value, headers, record.timestamp)
+            timestamp = producer_timestamp(sent.timestamp)
+            refused = self._rules.fault(letters.topic, record.key, value, headers, timestamp)
             if refused is None or refused.reason != reasons.TOO_LARGE:
                 break
         if refused is not None:
@@ -160,8 +166,9 @@ class LetterMaker:
         self.tally.add(fault.reason, found.position(row) if first else "", fault.message)
         place = (found.topic, found.partition)
         self.by_partition[place] = self.by_partition.get(place, 0) + 1
+        self.timestamps_moved += sent.timestamp == 0
         return letter_arguments(
-            letters, self._partitions, found, record, headers, on_delivery, omitted=omitted
+            letters, self._partitions, found, sent, headers, on_delivery, omitted=omitted
         )
 
     def _record(self, found: SourceRows, row: int) -> RawRecord:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eos.client.timestamps import NOW, producer_timestamp
 from spark_eos.errors import PrintableError
 
 SOURCE_TOPIC = "source_topic"
@@ -60,6 +61,14 @@ class SourceRows:
     def position(self, row: int) -> str:
         """Where a row came from, for error messages."""
         return f"source {self.topic}-{self.partition} offset {self.offsets[row].as_py()}"
+
+    def at_epoch(self, without: Collection[int] = ()) -> int:
+        """Number of rows whose timestamp is 0, which is written as 1 ms; without some rows."""
+        index = self.rows.schema.get_field_index("timestamp")
+        if index < 0:
+            return 0
+        found = pc.indices_nonzero(pc.equal(self.rows.column(index), 0))
+        return len(found) - len(set(without).intersection(found.to_pylist()))
 
     def at_or_above(self, offset: int) -> "SourceRows":
         """The rows whose source offset is ``offset`` or greater."""
@@ -157,7 +166,7 @@ def produce_arguments(
     """Positional arguments of ``Producer.produce`` for each row.
 
     A null value is a tombstone; for a null partition, the partitioner chooses; a null timestamp
-    means the time of writing.
+    means the time of writing; one of 0 becomes 1 ms.
 
     Args:
         found: The rows.
@@ -182,7 +191,7 @@ def produce_arguments(
     if timestamps is not None or headers is not None:
         columns.append(repeat(on_delivery))
         columns.append(
-            repeat(0) if timestamps is None else [0 if t is None else t for t in timestamps]
+            repeat(NOW) if timestamps is None else [*map(producer_timestamp, timestamps)]
         )
     if headers is not None:
         columns.append(
@@ -210,7 +219,7 @@ def _header_pairs(
 def message_contents(
     found: SourceRows,
 ) -> Iterator[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]]:
-    """Key, value, headers and timestamp (ms; 0 if null) of the record that each row makes.
+    """Key, value, headers and timestamp, as produced, of the record that each row makes.
 
     Headers that are null or have no key are left out.
     """
@@ -221,7 +230,7 @@ def message_contents(
     )
     for key, value, own, timestamp in zip(keys, values, headers, timestamps, strict=True):
         pairs = [(h["key"], h["value"]) for h in own or () if h and h["key"] is not None]
-        yield key, value, pairs, timestamp or 0
+        yield key, value, pairs, producer_timestamp(timestamp)
 
 
 def find_record(found: SourceRows, key: bytes | None, value: bytes | None) -> int | None:

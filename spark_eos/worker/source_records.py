@@ -5,7 +5,13 @@ import time
 from collections import deque
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import DENIED
@@ -120,9 +126,10 @@ class SourceRecords:
         if message.offset() > offset:
             self._read.appendleft(message)
             return None
-        _kind, timestamp = message.timestamp()
+        kind, timestamp = message.timestamp()
         headers = tuple(message.headers() or ())
-        return RawRecord(message.key(), message.value(), headers, max(0, timestamp))
+        told = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
+        return RawRecord(message.key(), message.value(), headers, told)
 
     def _is_gone(self, topic: str, partition: int, offset: int) -> bool:
         """Whether the partition is known not to have the offset any more."""

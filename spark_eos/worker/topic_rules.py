@@ -17,6 +17,7 @@ from cachetools import TTLCache
 
 from spark_eos.batch import dead_letters as reasons
 from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.timestamps import NOW
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
@@ -217,7 +218,7 @@ class TopicRules:
             key: The key.
             value: The value.
             headers: The headers.
-            timestamp: Milliseconds since 1970; 0 for the time of writing.
+            timestamp: Milliseconds since 1970; `NOW` for the time of writing.
 
         Raises:
             TransactionError: The cluster does not answer.
@@ -247,7 +248,7 @@ class TopicRules:
         return None
 
     def is_out_of_bounds(self, topic: str, timestamp: int) -> bool:
-        """Whether a topic refuses a timestamp; 0 stands for the time of writing.
+        """Whether a topic refuses a timestamp; `NOW` stands for the time of writing.
 
         Raises:
             TransactionError: The cluster does not answer.
@@ -265,7 +266,7 @@ class TopicRules:
 
     @staticmethod
     def _is_out_of_bounds(config: TopicConfig | None, timestamp: int) -> bool:
-        if config is None or timestamp <= 0:
+        if config is None or timestamp == NOW:
             return False
         age = time.time() * 1000 - timestamp
         before, after = config.before_max_ms, config.after_max_ms

@@ -87,6 +87,7 @@ class Transactions:
         self._firsts: Offsets = {}
         self._rows = 0
         self._bytes = 0
+        self._timestamps_moved = 0
         self._began = 0.0
         self._targets = TargetTopics(
             producer.topics, settings.refuses_target, producer.absent_topics
@@ -185,6 +186,7 @@ class Transactions:
             # Too large only if rows of the same record are in the transaction already.
             alone = None if self._has_small_batches else self._wait_for_acknowledgements
             records.produce(found, topics, self._targets.check, letters, alone)
+            self._timestamps_moved += found.at_epoch(faults)
             records.wait_while(self._has_backlog, self._targets.check)
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
@@ -219,6 +221,7 @@ class Transactions:
         self._producer.begin()
         self._become(State.OPEN)
         self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
+        self._timestamps_moved = 0
         self._targets.clear()
         if self.letters is not None:
             self.letters.begin()
@@ -285,6 +288,9 @@ class Transactions:
             raise
         self._become(State.NONE)
         counters.transactions += 1
+        counters.timestamps_moved += self._timestamps_moved
+        if self.letters is not None:
+            counters.timestamps_moved += self.letters.timestamps_moved
         if not self._producer.clean():
             self._producer.drop()
 

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,11 @@ def write_letters(
     *,
     style: str = "dlq",
     commit: bool = True,
+    name: str | None = None,
     **more: Any,
 ) -> str:
     """Dead letters of the flow's source, as a query writes them; letter n is in partition n % 2."""
-    topic = f"dlq-{flow.name}"
+    topic = name or f"dlq-{flow.name}"
     prefix = f"__{style}.errors."
     producer = Producer({**flow.kafka, "transactional.id": f"t-{flow.name}"})
     producer.init_transactions(20)
@@ -121,6 +123,27 @@ def test_a_replay_writes_each_letter_once(flow: Flow) -> None:
     write_letters(flow, [10, 11])
     assert "Replayed 2 dead letters" in run(flow, "replay", "--to", flow.target).stdout
     assert sorted(flow.values()) == ["value 10", "value 11"]
+
+
+@pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
+def test_a_replay_keeps_the_records_own_timestamps(flow: Flow, style: str) -> None:
+    config = {"message.timestamp.type": "LogAppendTime"}
+    topic = f"appended-{flow.name}"
+    flow.broker.create_topic(topic, 2, config)
+    # The last three are not believed: no number, none of a record, one that brokers refuse.
+    told = ["1000", "0", "-5", "9" * 5_000, "soon", str(1 << 62)]
+    before = int(time.time() * 1000)
+    for text in told:
+        write_letters(flow, [0], style=style, name=topic, timestamp=text)
+    cluster = ("--bootstrap-servers", flow.bootstrap_servers, "--topic", topic)
+    more = ("--source", flow.source, "--from-beginning")
+    done = CliRunner().invoke(main, ["dead-letters", "replay", *cluster, *more])
+    assert done.exit_code == 0, done.output
+    assert "1 record of 1970-01-01T00:00:00Z, with a timestamp 1 ms later." in done.stdout
+    found = [message.timestamp()[1] for message in flow.written(flow.source)]
+    assert found[:3] == [1_000, 1, -5]
+    assert min(found[3:]) >= before
+    assert [headers_of(m) for m in flow.written(flow.source)] == [{"own": "h"}] * 6
 
 
 def test_a_replay_that_ends_in_the_middle_is_continued(

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -61,9 +62,31 @@ def test_rows_with_an_error_become_dead_letters(
         "__dlq.errors.group": flow.group_id,
         "__dlq.errors.message": "it is bad d",
         "__dlq.errors.reason": "error",
+        "__dlq.errors.timestamp": str(AT),
     }
     assert (report.rows_written, report.dead_letters) == (2, {"error": 2})
     assert flow.committed()[1] == 4
+
+
+def test_records_of_1970_and_before_keep_their_timestamps_as_rows_and_as_letters(
+    flow: Flow, letters: str, spark_eos_session: SparkSession
+) -> None:
+    # confluent-kafka can't write a timestamp of 0 either.
+    producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
+    for milliseconds in (0, -1_500):
+        for value in (b"a", b"bad b"):
+            producer.send(flow.source, value, partition=0, timestamp_ms=milliseconds).get(20)
+    producer.close()
+
+    def timed(frame: DataFrame) -> DataFrame:
+        return with_error(frame).withColumn("timestamp", F.col("source.timestamp"))
+
+    (report,) = run_available(spark_eos_session, flow, timed, dead_letter_topic=letters)
+    assert [m.timestamp()[1] for m in flow.written()] == [1, -1_500]
+    found = flow.written(letters)
+    assert [m.timestamp()[1] for m in found] == [1, -1_500]
+    assert [headers_of(m)["__dlq.errors.timestamp"] for m in found] == ["0", "-1500"]
+    assert report.timestamps_moved == 2
 
 
 def test_without_the_topic_an_error_column_is_ignored(

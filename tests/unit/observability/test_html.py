@@ -73,6 +73,7 @@ def test_a_report_has_its_numbers() -> None:
     }
     assert letters == [["dead letters", "rows"], ["error", "3"]]
     assert _columns(times) == {"total": "80.0", "job": "60.0", "produce": "20.0"}
+    assert "Records of 1970-01-01T00:00:00Z, by 1 ms later: 4 written" in shown.lines
     assert lost[1:] == [["a", "0", "10", "2"]]
     assert partitions[1:] == [
         ["a", "0", "10", "14", "3", "1", "0"],

@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,11 @@ from support.reports import REPORT, progress
 
 def test_values_that_would_break_a_line_are_quoted() -> None:
     assert 'group_id="orders and more" batch_id=7 ' in str(REPORT)
+
+
+def test_the_text_names_moved_timestamps_where_there_are_any() -> None:
+    assert " timestamps_moved=4 " in str(REPORT)
+    assert "timestamps_moved" not in str(replace(REPORT, timestamps_moved=0))
 
 
 def test_a_log_shipper_gets_one_document_per_record() -> None:

@@ -33,6 +33,7 @@ def test_metrics_count_what_was_skipped_and_written_again(registry: CollectorReg
     group = {"group_id": REPORT.group_id}
     assert _value(registry, "retry_rounds_total", **group) == 1
     assert _value(registry, "rows_skipped_total", **group, source_topic="a") == 1
+    assert _value(registry, "timestamps_moved_total", **group) == 4
     # How much of a new partition is in its first batch, nobody knows.
     assert _value(registry, "source_offsets_total", **group, source_topic="a") == 4
 
@@ -48,7 +49,7 @@ def _exposed(registry: CollectorRegistry) -> list[Metric]:
 
 def test_names_follow_the_conventions(registry: CollectorRegistry) -> None:
     families = _exposed(registry)
-    assert len(families) == 16
+    assert len(families) == 17
     for family in families:
         assert family.samples, family.name
         assert re.fullmatch(r"spark_eos_[a-z]+(_[a-z]+)*", family.name)
@@ -140,7 +141,11 @@ def test_the_dashboard_shows_metrics_that_exist(registry: CollectorRegistry) -> 
     # All of them, but what has a panel in another form.
     families = {family.name for family in registry.collect()}
     unseen = {f for f in families if not any(name.startswith(f) for name in shown)}
-    assert unseen == {"spark_eos_source_partitions", "spark_eos_source_offsets_lost"}
+    assert unseen == {
+        "spark_eos_source_partitions",
+        "spark_eos_source_offsets_lost",
+        "spark_eos_timestamps_moved",
+    }
 
 
 def test_only_this_host_reaches_them_unless_told(registry: CollectorRegistry) -> None:

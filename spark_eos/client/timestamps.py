@@ -1,0 +1,21 @@
+"""Timestamps of records as librdkafka's producer takes them."""
+
+from typing import Final
+
+NOW: Final = 0
+"""What the producer takes for the time of writing: so no record of that very time can be made."""
+# A record of 1970-01-01T00:00:00Z moves by the least.
+_EPOCH: Final = 1
+
+
+def producer_timestamp(milliseconds: int | None) -> int:
+    """What ``Producer.produce`` takes for a record's timestamp.
+
+    Args:
+        milliseconds: Since 1970; None for the time of writing.
+
+    Example:
+        >>> [producer_timestamp(t) for t in (1_000, 0, None, -5)]
+        [1000, 1, 0, -5]
+    """
+    return NOW if milliseconds is None else milliseconds or _EPOCH

@@ -1,0 +1,71 @@
+"""Records of 1970 and before: librdkafka takes the timestamp 0 for the time of writing."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka import KafkaProducer
+
+from spark_eos.batch.dead_letters import DeadLetterSettings
+from spark_eos.worker.arrow_columns import writable_batches
+from spark_eos.worker.records import SourceRows, source_rows
+from support.dead_letters import headers_of, letter_topic
+from support.flow import Flow
+from support.members import started
+from support.writing import row_batch, transactions
+
+
+def _rows(
+    flow: Flow, milliseconds: Sequence[int | None], errors: Sequence[str | None] | None = None
+) -> SourceRows:
+    batch = row_batch(flow, 0, *range(len(milliseconds)))
+    batch = batch.append_column("timestamp", pa.array(milliseconds, pa.timestamp("ms", "UTC")))
+    if errors is not None:
+        batch = batch.append_column("error", pa.array(errors, pa.string()))
+    (found,) = writable_batches(iter([batch]))
+    (result,) = source_rows(found)
+    return result
+
+
+def _written(flow: Flow, topic: str | None = None) -> list[int]:
+    return [message.timestamp()[1] for message in flow.written(topic)]
+
+
+def test_the_first_millisecond_of_1970_is_written_as_the_second_and_counted(flow: Flow) -> None:
+    before = int(time.time() * 1000)
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        # Of a transaction that is not committed nothing is counted.
+        writing.add(_rows(flow, [0, 0]))
+        writing.abort()
+        writing.add(_rows(flow, [0, 1, 0, -1_000, -(10**15), 1_700_000_000_000, None]))
+        writing.commit()
+        assert writing.counters.timestamps_moved == 2
+    *told, now = _written(flow)
+    assert told == [1, 1, 1, -1_000, -(10**15), 1_700_000_000_000]
+    assert now >= before
+
+
+@pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
+def test_a_dead_letter_keeps_its_records_timestamp_and_tells_it(flow: Flow, style: str) -> None:
+    letters = letter_topic(flow)
+    records = [0, -5, 1_000]
+    # confluent-kafka can't write a timestamp of 0 either.
+    producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
+    for milliseconds in records:
+        producer.send(flow.source, b"v", partition=0, timestamp_ms=milliseconds).get(20)
+    producer.close()
+    settings: Any = DeadLetterSettings(topic=letters, headers=style)
+    with (
+        started(flow) as membership,
+        transactions(flow, membership, dead_letters=settings) as writing,
+    ):
+        writing.add(_rows(flow, [0, 0, 0], ["bad"] * 3))
+        writing.commit()
+        # The rows' own timestamps are not written.
+        assert writing.counters.timestamps_moved == 1
+        writing.close()
+    assert _written(flow, letters) == [1, -5, 1_000]
+    told = [headers_of(m)[f"__{style}.errors.timestamp"] for m in flow.written(letters)]
+    assert told == ["0", "-5", "1000"]
