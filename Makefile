@@ -41,15 +41,13 @@ jars: $(VENV)/.stamp ## Download the jars of embedded brokers and of Spark's Kaf
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
 
-# Tests wait more than they work, so there are more processes than processors. They run in a random
-# order that is the same each time; ORDER=default for another, whose seed is printed at the end.
+# Tests wait more than they work, so there are more processes than processors. Their order is
+# random; its seed is printed at the end, and ORDER=seed gives the same again.
 PROCESSES ?= 3
-test: ORDER ?= 4170876878
-test-slow: ORDER ?= 1954142097
 PYTEST = $(BIN)/python -m pytest $(if $(ORDER),--randomly-seed=$(ORDER))
 PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
 
-test: jars ## Run the tests with real brokers and a real Spark; ORDER=default for a new random order
+test: jars ## Run the tests with real brokers and a real Spark; ORDER=seed for an order as before
 	@$(PYTEST) -m "not slow" $(PARALLEL) $(ARGS)
 
 test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: seconds

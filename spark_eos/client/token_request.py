@@ -3,6 +3,7 @@
 import concurrent.futures
 import ssl
 import threading
+import urllib.error
 import urllib.request
 from typing import Any, Final
 
@@ -50,8 +51,12 @@ def _body(request: urllib.request.Request, context: ssl.SSLContext, seconds: flo
         # A proxy would read the client secret; through one, https is a tunnel.
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
-    with opener.open(request, timeout=seconds) as answer:
-        body: bytes = answer.read(_MAX_BYTES + 1)
+    try:
+        with opener.open(request, timeout=seconds) as answer:
+            body: bytes = answer.read(_MAX_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        error.close()  # It holds the connection.
+        raise
     if len(body) > _MAX_BYTES:
         raise ValueError(f"the answer is longer than {_MAX_BYTES} bytes")
     return body
