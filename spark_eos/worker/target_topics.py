@@ -1,6 +1,6 @@
 """The topics that a transaction writes to: they must exist, and must not change meanwhile."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from cachetools import LRUCache
@@ -39,6 +39,29 @@ class TargetTopics:
         self._missing: LRUCache[str, str] = LRUCache(MOST_NAMES)
         self._seen: dict[str, TopicInfo] = {}
 
+    def refuse(
+        self, found: SourceRows, topics: Sequence[str | None], without: Collection[int] = ()
+    ) -> None:
+        """Refuses rows for topics that no row of the query may be for.
+
+        Args:
+            found: The rows.
+            topics: Each row's target topic.
+            without: Rows that are dead letters.
+
+        Raises:
+            TransactionError: There is such a row.
+        """
+        refused = {name: why for name in _named(topics) if (why := self._refuses(name))}
+        for row, name in enumerate(topics if refused else ()):
+            if name in refused and row not in without:
+                raise TransactionError(
+                    f"{found.position(row)}: the row is for {name!r}, {refused[name]}. A row's "
+                    "`topic` column is its target, before topic= of the sink: drop it, or compute "
+                    "it",
+                    again=False,
+                )
+
     def look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
         """The rows' target topics as they are now.
 
@@ -47,21 +70,14 @@ class TargetTopics:
             topics: Each row's target topic.
 
         Raises:
-            TransactionError: A row names no topic, one that the query reads, or a missing one; or
-                the cluster does not answer.
+            TransactionError: A row names no topic, or a missing one; or the cluster does not
+                answer.
         """
-        names = set(topics)
-        wanted = self._allowed(names)
-        if len(wanted) < len(names):
-            row = next(row for row, name in enumerate(topics) if name not in wanted)
-            name = topics[row]
-            reason = _NO_TOPIC
-            if name is not None:
-                reason = (
-                    f"the row is for {name!r}, {self._refuses(name)}. A row's `topic` column is "
-                    "its target, before topic= of the sink: drop it, or compute it"
-                )
-            raise TransactionError(f"{found.position(row)}: {reason}", again=False)
+        if None in topics:
+            raise TransactionError(
+                f"{found.position(topics.index(None))}: {_NO_TOPIC}", again=False
+            )
+        wanted = _named(topics)
         try:
             # Looked up here: librdkafka would wait for a missing topic, or create it.
             return self._cache.get(wanted, Operation.WRITE)
@@ -97,11 +113,7 @@ class TargetTopics:
         return {name for name in names if name is not None and name in self._cache}
 
     def _to_ask_for(self, names: Collection[str | None]) -> set[str]:
-        return {
-            name
-            for name in self._allowed(names)
-            if name not in self._cache and why_impossible(name, Operation.WRITE) is None
-        }
+        return {name for name in _possible(names) if name not in self._cache}
 
     # For dead letters -------------------------------------------------------------------------
 
@@ -114,13 +126,13 @@ class TargetTopics:
         Raises:
             TransactionError: The cluster does not answer, or does not allow to write.
         """
-        allowed = self._allowed(names)
+        wanted = _named(names)
         found: dict[str | None, str] = {
             name: f"topic {name[:_MOST_LETTERS]!r}: {why}"
-            for name in allowed
+            for name in wanted
             if (why := why_impossible(name, Operation.WRITE)) is not None
         }
-        new = self._to_ask_for(allowed) - self._missing.keys()
+        new = self._to_ask_for(wanted) - self._missing.keys()
         try:
             if new:
                 new -= self._cache.look(new, Operation.WRITE).keys()
@@ -131,7 +143,7 @@ class TargetTopics:
         for name in new:
             if name not in self._cache:
                 self._missing.setdefault(name, f"topic {name!r} does not exist")
-        found |= {name: why for name in allowed if (why := self._missing.get(name)) is not None}
+        found |= {name: why for name in wanted if (why := self._missing.get(name)) is not None}
         found[None] = _NO_TOPIC
         return found
 
@@ -143,9 +155,6 @@ class TargetTopics:
             for name in error.names:
                 self._absent[name] = True
                 self._missing[name] = f"topic {name!r} does not exist ({error.reason})"
-
-    def _allowed(self, names: Collection[str | None]) -> set[str]:
-        return {name for name in names if name is not None and not self._refuses(name)}
 
     def ready_for_partitions(self, wanted: Mapping[str, int]) -> bool:
         """Whether `partitions` does not wait for more partitions."""
@@ -164,7 +173,7 @@ class TargetTopics:
         Raises:
             TransactionError: The cluster does not answer.
         """
-        known = self._allowed(names) - self._missing.keys()
+        known = _possible(names) - self._missing.keys()
         wanted = wanted or {}
         try:
             if not self.ready_for_partitions(wanted):
@@ -219,6 +228,14 @@ class TargetTopics:
                 raise TransactionError(
                     f"target topic {name!r} {what}: it was {before} and is {now[name]}", again=True
                 )
+
+
+def _named(names: Collection[str | None]) -> set[str]:
+    return {name for name in names if name is not None}
+
+
+def _possible(names: Collection[str | None]) -> set[str]:
+    return {name for name in _named(names) if why_impossible(name, Operation.WRITE) is None}
 
 
 def _of_partitions(topic: str) -> str:

@@ -166,6 +166,7 @@ class Transactions:
         started = time.monotonic()
         topics = target_topics(found, self._settings.topic)
         faults = {} if self.letters is None else self.letters.judge(found, topics)
+        self._targets.refuse(found, topics, faults)
         targets = self._targets.look_up(found, topics)
         self._rules.learn(self._written_to(topics))
         if self.letters is None:
