@@ -2,17 +2,28 @@
 
 import importlib
 import logging
+import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
 
+from spark_eos.errors import DeadlineExceededError
 from spark_eos.spark.failed_job import as_configuration_error, missing_module
 
 logger = logging.getLogger(__name__)
 
 # More than this many tasks would tell little more of a cluster whose hosts are alike.
 _MAX_TASKS: Final = 16
+_SAY_SECONDS: Final = 30.0
+# Clusters that add machines when they are asked for executors take minutes.
+_LIMIT_SECONDS: Final = 900.0
+_ASK: Final = (
+    "see in Spark's UI and its cluster manager's what is free, and ask for no more "
+    "(spark.executor.instances, spark.executor.cores, spark.executor.memory, spark.cores.max)"
+)
 _checked: set[str] = set()
 
 
@@ -27,6 +38,7 @@ def check_executors(context: Any, modules: tuple[str, ...]) -> None:
 
     Raises:
         ConfigurationError: A module is missing, or the Python is of another version.
+        DeadlineExceededError: No executor has run these tasks in 15 minutes.
 
     Example:
         ::
@@ -39,7 +51,9 @@ def check_executors(context: Any, modules: tuple[str, ...]) -> None:
             return
         tasks = max(1, min(context.defaultParallelism, _MAX_TASKS))
         logger.info("looking what the Python of Spark's executors has, in %d tasks", tasks)
-        found = context.parallelize(range(tasks), tasks).mapPartitions(_probe(modules)).collect()
+        with _bounded(context):
+            numbers = context.parallelize(range(tasks), tasks)
+            found = numbers.mapPartitions(_probe(modules)).collect()
     except Py4JError as error:
         if wrong := as_configuration_error(error):
             raise wrong from error
@@ -49,6 +63,47 @@ def check_executors(context: Any, modules: tuple[str, ...]) -> None:
     if found:
         raise missing_module(found[0])
     _checked.add(application)
+
+
+@contextmanager
+def _bounded(context: Any) -> Iterator[None]:
+    """Cancels the jobs of the block, which Spark would let wait for executors for ever."""
+    tag = f"spark-eos-{uuid.uuid4()}"
+    ended, given_up = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        waited = 0.0
+        while not ended.wait(_SAY_SECONDS):
+            waited += _SAY_SECONDS
+            if waited >= _LIMIT_SECONDS:
+                given_up.set()
+                context.cancelJobsWithTag(tag)
+                return
+            logger.warning(
+                "waiting for an executor to run a task, for %g s so far; Spark has %d executors: "
+                "%s, or wait, up to %g s",
+                *(waited, _executors(context), _ASK, _LIMIT_SECONDS),
+            )
+
+    context.addJobTag(tag)
+    threading.Thread(target=watch, name="executors-awaited", daemon=True).start()
+    try:
+        yield
+    except Exception:
+        if given_up.is_set():
+            raise DeadlineExceededError(
+                f"no executor has run a task of the query's start in {_LIMIT_SECONDS:g} s; Spark "
+                f"has {_executors(context)} executors: {_ASK}"
+            ) from None
+        raise
+    finally:
+        ended.set()
+        context.removeJobTag(tag)
+
+
+def _executors(context: Any) -> int:
+    # The driver is one of them. pyspark's own tracker does not tell.
+    return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # noqa: SLF001
 
 
 def _probe(modules: tuple[str, ...]) -> Callable[[Iterable[int]], Iterator[str]]:

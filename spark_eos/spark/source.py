@@ -278,6 +278,8 @@ def read_from_offsets(
     read = source_client or client
     check_source_options(starting_offsets, options, read)
     check_session(spark)
+    # Executors may have taken minutes to start; that time was not the brokers'.
+    deadline = Deadline(deadline.seconds, deadline.setting)
     with contextlib.ExitStack() as stack:
         wire = stack.enter_context(contextlib.closing(Wire(client)))
         if check is not None:
