@@ -98,6 +98,7 @@ def check_session(spark: SparkSession) -> None:
     Raises:
         ConfigurationError: Spark has no Kafka source; or the Python that tasks run lacks a package,
             or is of another version.
+        DeadlineExceededError: No executor has run a task in 15 minutes.
     """
     _check_kafka_source(spark)
     if not type(spark).__module__.startswith("pyspark.sql.connect."):
