@@ -12,12 +12,9 @@ import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from spark_eos import ExactlyOnceSink
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.spark import executor_packages
 from spark_eos.spark.executor_packages import check_executors
-from spark_eos.spark.session import check_session
-from support.flow import Flow
 from support.queries import until
 
 
@@ -79,18 +76,6 @@ def test_a_start_that_gets_no_executor_ends(
     assert context.statusTracker().getActiveJobsIds() == []
     assert list(context.getJobTags()) == []
     check_executors(context, ("pyarrow",))
-
-
-def test_the_time_that_executors_take_is_not_the_brokers(
-    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slowly(spark: SparkSession) -> None:
-        check_session(spark)
-        time.sleep(2.5)
-
-    monkeypatch.setattr("spark_eos.spark.source.check_session", slowly)
-    sink = ExactlyOnceSink(**{**flow.options(), "connect_timeout_ms": 2_000})
-    assert "value" in sink.read(spark_eos_session, subscribe=flow.source).columns
 
 
 def test_one_that_gets_it_late_goes_on(
