@@ -163,8 +163,9 @@ class DeadLetterReplay:
 
     def _planned(self, letter: DeadLetter) -> list[_Planned]:
         """The letter with its place, if it is to be replayed now."""
-        scan = self._scans[letter.partition]
-        if not scan.due(letter.offset):
+        # None of a partition that was added meanwhile: the next replay begins there.
+        scan = self._scans.get(letter.partition)
+        if scan is None or not scan.due(letter.offset):
             return []
         kept_back = self._kept_back(letter)
         if kept_back is not None:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from kafka import KafkaProducer
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import (
@@ -99,6 +100,26 @@ def test_list_count_and_show(flow: Flow) -> None:
     assert "__dlq.errors.message: no order" in shown.stdout
     missing = run(flow, "show", "--partition", "1", "--offset", "99")
     assert (missing.exit_code, "no committed record at 1:99" in missing.output) == (1, True)
+
+
+def test_what_letters_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
+    evil = "x\x1b[2J\r\x9b31m\u202e"
+    names = ("topic", "offset", "group", "message", "reason", "exception")
+    hostile: dict[str, Any] = dict.fromkeys(names, evil)
+    topic = write_letters(flow, [0], **hostile)
+    producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
+    told = [(evil, evil.encode()), *((f"__dlq.errors.{k}", v.encode()) for k, v in hostile.items())]
+    producer.send(topic, evil.encode(), evil.encode(), headers=told, partition=0).get(20)
+    producer.send(topic, b"\xff\x1b", b"\xff\x1b", partition=1).get(20)
+    producer.close()
+    commands = [("list",), ("count",), ("show", "--partition", "0", "--offset", "2")]
+    commands += [("show", "--partition", "1", "--offset", "0")]
+    commands += [("replay", "--from-beginning", "--to", flow.target)]
+    for command in commands:
+        shown = run(flow, *command)
+        assert shown.exit_code == 0, (shown.output, shown.exception)
+        assert [line for line in shown.output.split("\n") if not line.isprintable()] == []
+    assert len(flow.written(flow.target)) == 3
 
 
 def test_a_replay_writes_each_letter_once(flow: Flow) -> None:
