@@ -34,9 +34,13 @@ _CONSUMER_ONLY: Final = ("isolation.level",)
 
 # After each poll Spark asks for the partition's first and last offset, on the same connection on
 # which the next fetch waits at the end of the topic. With Kafka's defaults this takes a second in
-# each task that reads up to the end, and otherwise two requests per 500 records. Spark keeps the
-# records of each poll, per partition.
-QUICK_SOURCE: Final = {"kafka.fetch.max.wait.ms": "1", "kafka.max.poll.records": "5000"}
+# each task that reads up to the end, and otherwise two requests per 500 records.
+QUICK_SOURCE: Final = ("kafka.fetch.max.wait.ms", "kafka.max.poll.records")
+# Spark keeps the records of each partition's last poll for minutes: about 230 bytes more than its
+# key and value for each record. With as many partitions as this limit divided by Kafka's default,
+# a poll has Kafka's default of records.
+_KEPT_RECORDS: Final = 250_000
+_FEWEST_POLLED, _MOST_POLLED = 500, 5_000
 
 _PRODUCER_DEFAULTS: Final = {
     "linger.ms": 20,
@@ -176,12 +180,22 @@ class ClientSettings:
             **self.security.for_wire(),
         }
 
-    def for_spark_source(self) -> dict[str, str]:
-        """Options for Spark's Kafka source; it reads only committed records by default."""
+    def for_spark_source(self, partitions: int = 1) -> dict[str, str]:
+        """Options for Spark's Kafka source; it reads only committed records by default.
+
+        Args:
+            partitions: How many partitions it will read; of more, it takes fewer records at once.
+
+        Example:
+            >>> settings = ClientSettings({"bootstrap.servers": "localhost:9092"})
+            >>> settings.for_spark_source(300)["kafka.max.poll.records"]
+            '833'
+        """
+        polled = min(_MOST_POLLED, max(_FEWEST_POLLED, _KEPT_RECORDS // max(1, partitions)))
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "kafka.isolation.level": str(self._settings.get("isolation.level", "read_committed")),
-            **QUICK_SOURCE,
+            **dict(zip(QUICK_SOURCE, ("1", str(polled)), strict=True)),
             **{_SPARKS_PREFIX + k: text for k, text in self.security.for_java().items()},
         }
         if "client.id" in self._settings:

@@ -180,7 +180,7 @@ def starting_positions(
     starting_offsets: str,
     deadline: Deadline,
     target: Wire | None = None,
-) -> str:
+) -> dict[str, dict[str, int]]:
     """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of a new group.
 
     Once a query of the group has begun, what it has no offset for was added while it was stopped:
@@ -214,7 +214,7 @@ def starting_positions(
     positions: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(partitions):
         positions.setdefault(topic, {})[str(partition)] = committed.get((topic, partition), start)
-    return json.dumps(positions)
+    return positions
 
 
 def _warn_of_skipped(group_id: str, partitions: set[tuple[str, int]]) -> None:
@@ -296,10 +296,10 @@ def read_from_offsets(
     with unlogged():
         reader = spark.readStream.format("kafka").options(
             **{
-                **read.for_spark_source(),
+                **read.for_spark_source(sum(map(len, starting.values()))),
                 **options,
                 **selection,
-                "startingOffsets": starting,
+                "startingOffsets": json.dumps(starting),
                 "failOnDataLoss": str(fail_on_data_loss).lower(),
                 READ_BY_US: "true",
             }
