@@ -37,7 +37,8 @@ settings.load_profile("any machine")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps what there is, before marks leave some of it out."""
     whole = [str(Path(__file__).parent.relative_to(config.rootpath))]
-    config.stash[COLLECTED] = {item.nodeid for item in items} if config.args == whole else None
+    found = {item.nodeid: item.get_closest_marker("slow") is not None for item in items}
+    config.stash[COLLECTED] = found if config.args == whole else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,24 +9,30 @@ import pytest
 
 from support.jobs import ROOT
 
-COLLECTED = pytest.StashKey[set[str] | None]()
-"""Ids of all tests, those that marks leave out among them; None in a run of chosen files."""
+COLLECTED = pytest.StashKey[dict[str, bool] | None]()
+"""Ids of all tests, and whether each is slow; None in a run of chosen files."""
 
 
-def all_tests(config: pytest.Config) -> set[str]:
-    """Ids of all tests, with their files' names for paths, and with their parameters.
+def all_tests(config: pytest.Config) -> dict[str, bool]:
+    """Ids of all tests, and whether each is slow: files' names for paths, and parameters.
 
     A file's name is enough for a page to name it: no two files may have the same.
     """
     ids = config.stash[COLLECTED] or _collect()
     paths = {one.partition("::")[0] for one in ids}
     assert len({Path(path).name for path in paths}) == len(paths), "two files of one name"
-    return {re.sub(r"^[^:\[]*/", "", one) for one in ids}
+    return {re.sub(r"^[^:\[]*/", "", one): slow for one, slow in ids.items()}
 
 
-def _collect() -> set[str]:
+def _collect() -> dict[str, bool]:
+    slow = _collected("slow")
+    return {one: one in slow for one in slow | _collected("not slow")}
+
+
+def _collected(marks: str) -> set[str]:
+    options = ("--collect-only", "-p", "no:cacheprovider", "-m", marks)
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"],
+        [sys.executable, "-m", "pytest", *options, "tests"],
         cwd=ROOT,
         capture_output=True,
         text=True,

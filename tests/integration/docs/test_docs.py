@@ -17,31 +17,52 @@ _REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
 
 
 @pytest.fixture(scope="module")
-def collected(request: pytest.FixtureRequest) -> set[str]:
-    """All tests there are, by the names of their files, with the ids of their parameters."""
+def collected(request: pytest.FixtureRequest) -> dict[str, bool]:
+    """All tests, by the names of their files, with their parameters' ids; is each slow?"""
     return all_tests(request.config)
+
+
+def _covered(page: str) -> list[dict[str, str]]:
+    """The rows of a page that tell which tests cover them."""
+    found = [table for table in tables(page) if "covered by" in table.columns]
+    return [row for table in found for row in table.rows]
+
+
+def _named(reference: tuple[str, str, str], collected: dict[str, bool]) -> list[str]:
+    """The tests that a page means."""
+    file, name, parameter = reference
+    stem = f"{file}::{name}"
+    return [
+        test
+        for test in collected
+        if test == stem or (test.startswith(f"{stem}[") and parameter in test[len(stem) :])
+    ]
 
 
 @pytest.mark.parametrize(
     ("page", "least"), [("protocol.md", 80), ("acls.md", 12), ("guarantees.md", 45)]
 )
-def test_every_row_has_a_test(page: str, least: int, collected: set[str]) -> None:
-    rows = [
-        (table.section, row)
-        for table in tables(page)
-        for row in table.rows
-        if "covered by" in table.columns
-    ]
+def test_every_row_has_a_test(page: str, least: int, collected: dict[str, bool]) -> None:
+    rows = _covered(page)
     assert len(rows) > least
-    for section, row in rows:
+    for row in rows:
         references = _REFERENCE.findall(row["covered by"])
-        assert references, f"{section}: no test for {row}"
-        for file, name, parameter in references:
-            stem = f"{file}::{name}"
-            assert any(
-                test == stem or (test.startswith(f"{stem}[") and parameter in test[len(stem) :])
-                for test in collected
-            ), f"{section}: there is no test {stem} [{parameter}"
+        assert references, f"no test for {row}"
+        for reference in references:
+            assert _named(reference, collected), f"there is no test {reference}"
+
+
+def test_rows_that_rest_on_slow_tests_alone_say_so(collected: dict[str, bool]) -> None:
+    for row in _covered("guarantees.md"):
+        references = _REFERENCE.findall(row["covered by"])
+        named = [test for one in references for test in _named(one, collected)]
+        target = ""
+        if all(collected[test] for test in named):
+            # Which `make test-slow` skips.
+            kills = all(file == "test_staged_kills.py" for file, _, _ in references)
+            target = "test-kills" if kills else "test-slow"
+        said = re.findall(r"in `make (test-\w+)` only", row["covered by"])
+        assert said == ([target] if target else []), row
 
 
 def test_the_error_table_says_what_the_code_does() -> None:
@@ -82,7 +103,7 @@ def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[st
 
 
 @needs_data_sources
-def test_the_table_of_fronts_has_every_case_and_every_front(collected: set[str]) -> None:
+def test_the_table_of_fronts_has_every_case_and_every_front(collected: dict[str, bool]) -> None:
     table = table_of("guarantees.md", "Fronts")
     fronts = {"foreachBatch": "foreachBatch", "connect": "Spark Connect"}
     run: dict[str, set[str]] = {}

@@ -23,6 +23,8 @@ FRONTS = [
     pytest.param("connect", marks=pytest.mark.slow),
     pytest.param("data source", marks=[pytest.mark.slow, needs_data_sources]),
 ]
+# One case runs with each of them in `make test`, and so on all versions.
+_ALWAYS = ["foreachBatch", "connect", pytest.param("data source", marks=needs_data_sources)]
 
 
 @pytest.fixture(scope="module", params=FRONTS)
@@ -95,6 +97,7 @@ def test_a_union_of_two_topics(front: Front, new_flow: Callable[..., Flow]) -> N
     _settled(flow, 1, 1)
 
 
+@pytest.mark.parametrize("front", _ALWAYS, indirect=True, scope="module")
 def test_without_its_checkpoint_it_goes_on_and_with_a_lost_commit_it_repeats_nothing(
     front: Front, flow: Flow
 ) -> None:
