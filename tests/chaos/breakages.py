@@ -1,4 +1,4 @@
-"""Deliberate breakages of spark-eos, each a patch in ``mutations/``: the faults must show them.
+"""Deliberate breakages of spark-eos, each a patch in ``mutations/``: faults or tests must show it.
 
 `chaos.proving` runs each of them, and what must be seen for one to count.
 
@@ -57,15 +57,12 @@ MUTATIONS = {
     "lingering-transactions-left": Mutation(
         (Kind.QUERY_KILL,), steps=4, transaction_timeout_ms=120_000
     ),
-    "ledger-as-nobody": _staged(Kind.BEFORE_LEDGER_FREEZE),
     # While staging, a restart that runs the frame for its state alone may be met instead.
     "ledger-before-the-files": _staged(Kind.BEFORE_LEDGER_KILL),
     "sweep-leaves-only-its-own": _staged(Kind.BEFORE_SWEEP_FREEZE, steps=2),
     "staged-anew-when-repeated": _staged(Kind.RELAY_KILL),
     "positions-not-in-the-transaction": _staged(Kind.RELAY_KILL),
     "rows-read-not-counted": _staged(Kind.COPY_REMOVED),
-    "pair-taken-twice": Mutation((Kind.PARTITIONS_ADDED,), steps=2, front="mirrored"),
-    "state-not-run-when-repeated": _staged(Kind.AFTER_LEDGER_KILL, load="totals"),
     "dead-letters-outside-the-transaction": Mutation(
         (Kind.WORKER_KILL, Kind.QUERY_KILL), steps=3, load="poison"
     ),
@@ -73,6 +70,25 @@ MUTATIONS = {
     "dead-letters-of-aborted-transactions-counted": Mutation((Kind.SESSION_EXPIRY,), load="poison"),
     "dead-letters-swallowed": Mutation((Kind.WORKER_KILL,), steps=1, load="poison"),
 }
+
+FOUND_BY_TESTS = {
+    # The trial gets stuck: no further start is accepted.
+    "ledger-as-nobody": (
+        "tests/integration/driver/test_staging.py"
+        "::test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy"
+    ),
+    # The trial gets stuck: nothing is committed any more.
+    "pair-taken-twice": (
+        "tests/integration/driver/test_mirroring.py"
+        "::test_partitions_are_added_and_so_are_progress_partitions"
+    ),
+    # The attempt that a trial kills has kept its state already.
+    "state-not-run-when-repeated": (
+        "tests/integration/driver/test_staging.py"
+        "::test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state"
+    ),
+}
+"""Breakages that no trial finds out, and for each a test that does."""
 
 
 def mutated(name: str, directory: Path) -> Path:

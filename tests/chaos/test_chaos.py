@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_eos
-from chaos.breakages import MUTATIONS, mutated
+from chaos.breakages import FOUND_BY_TESTS, MUTATIONS, mutated
 from chaos.schedule import (
     ALONE,
     BROKER,
@@ -78,7 +78,7 @@ def test_every_kind_has_its_turn_before_any_comes_twice() -> None:
     assert not CLUSTER_ONLY & {fault.kind for fault in local.faults}
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", [*MUTATIONS, *FOUND_BY_TESTS])
 def test_every_mutation_has_its_place_in_the_code(name: str, tmp_path: Path) -> None:
     project = mutated(name, tmp_path)
     original = Path(spark_eos.__file__).parents[1]
@@ -88,11 +88,40 @@ def test_every_mutation_has_its_place_in_the_code(name: str, tmp_path: Path) -> 
     assert changed == set(re.findall(r"^\+\+\+ b/(\S+)$", patch, re.MULTILINE)) != set()
 
 
+def test_every_mutation_is_to_be_found_out() -> None:
+    patches = {path.stem for path in (_TESTS / "chaos" / "mutations").glob("*.patch")}
+    assert {*MUTATIONS, *FOUND_BY_TESTS} == patches
+    assert not MUTATIONS.keys() & FOUND_BY_TESTS.keys()
+    for test in FOUND_BY_TESTS.values():
+        file, _, function = test.partition("::")
+        assert f"\ndef {function}(" in (ROOT / file).read_text(), test
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOUND_BY_TESTS)
+def test_what_no_trial_finds_out_a_test_does(name: str, tmp_path: Path) -> None:
+    project = mutated(name, tmp_path)
+    # Not python -m pytest, which would take the package of the current directory.
+    pytest_itself = str(Path(sys.executable).with_name("pytest"))
+    options = ("-p", "no:randomly", "-p", "no:cacheprovider", "--color", "no")
+    ran = subprocess.run(
+        [pytest_itself, FOUND_BY_TESTS[name], *options],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{_TESTS}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 1, ran.stdout[-4_000:]
+    assert re.search(r"^1 failed in ", ran.stdout, re.MULTILINE), ran.stdout[-4_000:]
+
+
 def test_the_documentation_names_every_kind_and_every_mutation() -> None:
     text = (ROOT / "docs" / "reliability.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     named = {name.strip() for row in rows for name in row.split("|")[1].split(",")}
-    assert {kind.value for kind in Kind} | set(MUTATIONS) <= named
+    assert {kind.value for kind in Kind} | {*MUTATIONS, *FOUND_BY_TESTS} <= named
 
 
 @pytest.mark.timeout(900)
