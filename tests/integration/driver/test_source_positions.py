@@ -4,16 +4,19 @@ import json
 import logging
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from spark_eos.admin.status import Status, query_status
 from spark_eos.batch.plan import BatchRange
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import RecordsLostError
 from spark_eos.kafka.offset_metadata import KnownPartitions
 from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.spark.source import starting_positions
 from spark_eos.testing.broker_admin import admin_client
 from support.flow import Flow
 from support.members import deadline
+from support.mirroring import MirroredFlow
 from support.staged_runs import Copies, StagedRuns, progress_topic, staged_run
 
 _BUCKETS = 2
@@ -116,3 +119,21 @@ def test_positions_that_can_not_be_published_are_told_once_and_end_nothing(
         assert caplog.text.count("positions can't be published") == 1
         assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
         runs.written(*runs.copies.rows)
+
+
+def test_a_source_in_another_cluster_is_looked_after_there(mirrored_flow: MirroredFlow) -> None:
+    """And has no positions here, where it has no topic."""
+    flow = mirrored_flow
+    flow.broker.create_topic(progress_topic(flow), _BUCKETS + 1)
+    flow.produce(range(20))
+    with staged_run(flow, source_client=ClientSettings(flow.source_kafka)) as runs:
+        _batches(runs, 2)
+        place = TopicPartition(flow.source, 0, 5)
+        # Without a name it would be gone before it answers.
+        admin = admin_client(flow.source_servers)
+        admin.delete_records([place])[place].result(20)
+        with pytest.raises(RecordsLostError, match=f"{flow.source}-0 offsets 1 to 1"):
+            runs.batch()
+        with flow.wire() as wire:
+            found = all_group_offsets(wire, flow.group_id, deadline(), positions=True)
+        assert {topic for topic, _ in found} == {progress_topic(flow)}
