@@ -278,7 +278,9 @@ class DeadLetterReplay:
 
     def _new_producer(self) -> Any:
         settings = self._letters.settings.for_producer(self._group_id, _TRANSACTION_TIMEOUT_MS)
-        producer = Producer({**settings, "log_level": 0})
+        # Each record in a batch of its own: which topics there are, and what they take, the letters
+        # tell only as they are read.
+        producer = Producer({**settings, "batch.num.messages": 1, "log_level": 0})
         self._retried("starting the replay's producer", producer.init_transactions)
         return producer
 

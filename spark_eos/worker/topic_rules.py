@@ -102,7 +102,8 @@ class TopicRules:
     @property
     def batch_size(self) -> int:
         """The size of batches, in bytes, that all known topics take."""
-        return min([self._own_batch_size, *(_limit(t.config) for t in self._topics.values())])
+        limits = (_limit(known.config) for known in self._known())
+        return max(1, min([self._own_batch_size, *limits]))
 
     def learn(self, topics: Collection[str]) -> None:
         """Asks for the configs of topics that exist, unless they are known.
@@ -152,8 +153,13 @@ class TopicRules:
     def forget(self) -> None:
         """Has all configs asked for again when they are needed next."""
         # Their limits count until then, so that the next producer need not be replaced at once.
-        for known in self._topics.values():
+        for known in self._known():
             known.asked = -1.0
+
+    def _known(self) -> list[_Known]:
+        # An entry may expire between two calls.
+        found = (self._topics.get(topic) for topic in list(self._topics))
+        return [known for known in found if known is not None]
 
     # Rows -------------------------------------------------------------------------------------
 
@@ -188,7 +194,9 @@ class TopicRules:
         suspects: set[int] = set()
         limit = min([self._own_limit, *(config.max_message_bytes for config in configs)])
         more = _BATCH_HEADER + _RECORD_HEADER
-        if rows.nbytes + more + _most_header_bytes(rows) > limit:
+        # In most slices all rows together are smaller. What Kafka adds to a header is less than
+        # twice what Arrow does.
+        if more + 2 * rows.nbytes > limit:
             sizes = pc.add(_lengths(rows, "key"), _lengths(rows, "value"))
             sizes = pc.add(sizes, more + _most_header_bytes(rows))
             suspects.update(_where(pc.greater(sizes, limit)))
@@ -200,10 +208,12 @@ class TopicRules:
             now = int(time.time() * 1000)
             before = [c.before_max_ms for c in configs if c.before_max_ms is not None]
             after = [c.after_max_ms for c in configs if c.after_max_ms is not None]
-            if before:
-                suspects.update(_where(pc.less(timestamps, now - min(before))))
-            if after:
-                suspects.update(_where(pc.greater(timestamps, min(now + min(after), _MOST))))
+            first = now - min(before, default=_MOST)
+            last = min(now + min(after, default=_MOST), _MOST)
+            bounds = pc.min_max(timestamps).as_py()
+            if bounds["min"] < first or bounds["max"] > last:
+                late = pc.greater(timestamps, last)
+                suspects.update(_where(pc.or_(pc.less(timestamps, first), late)))
         return suspects
 
     # One record -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Dead letters of rows whose source records are gone; without Spark."""
+"""Dead letters of rows whose source records are gone, and their replay; without Spark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +47,17 @@ def rows(flow: Flow, first: int, *sizes: int) -> SourceRows:
     (found,) = writable_batches(iter([batch]))
     (result,) = source_rows(found)
     return result
+
+
+def test_a_replay_sends_no_batch_larger_than_a_topic_takes(flow: Flow) -> None:
+    flow.produce(["x" * 100] * 500, partition=0)
+    with writing(flow, topic="no name") as (found, letters):
+        found.add(rows(flow, 0, *[1] * 500))
+        found.commit()
+    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
+    small = f"small-{flow.name}"
+    assert DeadLetterReplay(topic, small, from_beginning=True).run().total == 500
+    assert flow.values(small) == ["x" * 100] * 500
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
