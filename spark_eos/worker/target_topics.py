@@ -100,8 +100,11 @@ class TargetTopics:
         Raises:
             TransactionError: The cluster does not answer, or does not allow to write.
         """
-        new = self._to_ask_for(names) - self._absent.keys()
-        if not new or self._waited:
+        if self._waited:
+            return True
+        unknown = self._unknown(names) - self._absent.keys()
+        new = {name for name in unknown if why_impossible(name, Operation.WRITE) is None}
+        if not new:
             return True
         try:
             return not new - self._cache.look(new, Operation.WRITE).keys()
@@ -110,10 +113,10 @@ class TargetTopics:
 
     def known(self, names: Collection[str | None]) -> set[str]:
         """Those of the topics that are known to exist, without asking again."""
-        return {name for name in names if name is not None and name in self._cache}
+        return {name for name in _named(names) if name in self._cache}
 
-    def _to_ask_for(self, names: Collection[str | None]) -> set[str]:
-        return {name for name in _possible(names) if name not in self._cache}
+    def _unknown(self, names: Collection[str | None]) -> set[str]:
+        return {name for name in _named(names) if name not in self._cache}
 
     # For dead letters -------------------------------------------------------------------------
 
@@ -126,13 +129,11 @@ class TargetTopics:
         Raises:
             TransactionError: The cluster does not answer, or does not allow to write.
         """
-        wanted = _named(names)
-        found: dict[str | None, str] = {
-            name: f"topic {name[:_MOST_LETTERS]!r}: {why}"
-            for name in wanted
-            if (why := why_impossible(name, Operation.WRITE)) is not None
-        }
-        new = self._to_ask_for(wanted) - self._missing.keys()
+        unknown = self._unknown(names) - self._missing.keys()
+        for name in unknown:
+            if (why := why_impossible(name, Operation.WRITE)) is not None:
+                self._missing[name] = f"topic {name[:_MOST_LETTERS]!r}: {why}"
+        new = unknown - self._missing.keys()
         try:
             if new:
                 new -= self._cache.look(new, Operation.WRITE).keys()
@@ -143,8 +144,8 @@ class TargetTopics:
         for name in new:
             if name not in self._cache:
                 self._missing.setdefault(name, f"topic {name!r} does not exist")
-        found |= {name: why for name in wanted if (why := self._missing.get(name)) is not None}
-        found[None] = _NO_TOPIC
+        found: dict[str | None, str] = {None: _NO_TOPIC}
+        found.update((name, self._missing[name]) for name in _named(names) & self._missing.keys())
         return found
 
     def _wait_for(self, names: Collection[str]) -> None:
@@ -173,7 +174,7 @@ class TargetTopics:
         Raises:
             TransactionError: The cluster does not answer.
         """
-        known = _possible(names) - self._missing.keys()
+        known = _named(names) - self._missing.keys()
         wanted = wanted or {}
         try:
             if not self.ready_for_partitions(wanted):
@@ -232,10 +233,6 @@ class TargetTopics:
 
 def _named(names: Collection[str | None]) -> set[str]:
     return {name for name in names if name is not None}
-
-
-def _possible(names: Collection[str | None]) -> set[str]:
-    return {name for name in _named(names) if why_impossible(name, Operation.WRITE) is None}
 
 
 def _of_partitions(topic: str) -> str:
