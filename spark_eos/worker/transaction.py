@@ -152,7 +152,7 @@ class Transactions:
 
     def _written_to(self, topics: Collection[str | None]) -> set[str]:
         # Those that every transaction may write to too, lest the producer be replaced for them.
-        return self._targets.known(topics) | {*self._settings.target_topics}
+        return self._targets.known(set(topics)) | {*self._settings.target_topics}
 
     def add(self, found: SourceRows) -> None:
         """Adds rows to the open transaction, or begins one.
