@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -69,6 +70,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seed = terminalreporter.config.getoption("randomly_seed", None)
     if seed is not None:
         terminalreporter.write_line(f"The order of the tests is that of --randomly-seed={seed}")
+
+
+def pytest_sessionfinish() -> None:
+    """Reaps the keepers that tests have ended: they outlive whoever starts them, on purpose."""
+    client = sys.modules.get("spark_eos.datasource.keeper_client")
+    for process in client._started if client else ():
+        process.poll()
 
 
 @pytest.fixture
