@@ -14,9 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import LostRecords
 from spark_eos.driver.rounds import BatchRounds
+from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.testing import EmbeddedKafka
 from support import staging
 from support.flow import Flow
+from support.members import deadline
 from support.planting import remove
 from support.staging import Written, record, run_staged, totals_of
 
@@ -60,6 +62,18 @@ def _staged_only() -> Iterator[None]:
 
 def _totals(*counts: int) -> Counter[tuple[str, int]]:
     return Counter((f"c{customer}", count) for customer in range(5) for count in counts)
+
+
+def test_a_transactional_source_leaves_no_lag(flow: Flow, spark: SparkSession) -> None:
+    """Behind its last rows are markers, and rows of an aborted transaction."""
+    flow.produce_in_transaction([record(n) for n in range(4)])
+    for _ in range(2):
+        flow.produce_in_transaction([record(9)], commit=False)
+        _run(spark, flow, staging.repartitioned, "append")
+        with flow.wire() as wire:
+            shown = all_group_offsets(wire, flow.group_id, deadline(), positions=True)
+        ends = {index: shown[flow.source, index].offset for index in range(flow.partitions)}
+        assert ends == dict(enumerate(flow.ends()))
 
 
 def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
