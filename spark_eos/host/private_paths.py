@@ -5,7 +5,9 @@ directory. So the object that was checked is the one that is used, even if names
 """
 
 import contextlib
+import grp
 import os
+import pwd
 import shlex
 import stat
 import tempfile
@@ -107,7 +109,7 @@ def write_private_text(name: str, text: str, inside: int) -> None:
 def check_owner(
     name: str, found: os.stat_result, *, or_root: bool = False, or_open: bool = False
 ) -> None:
-    """Refuses what others than this user may write.
+    """Refuses what others than this user may write; a group of this user alone may.
 
     Args:
         name: Its name, for the error.
@@ -123,11 +125,23 @@ def check_owner(
             f"{name} belongs to user id {found.st_uid}; it must belong to this user, {os.geteuid()}"
             f"{' or to root' if or_root else ''}"
         )
-    if not or_open and found.st_mode & _WRITABLE_BY_OTHERS:
+    others = stat.S_IWOTH if _is_private_group(found.st_gid) else _WRITABLE_BY_OTHERS
+    if not or_open and found.st_mode & others:
         raise OSError(
             f"{name} has mode {stat.S_IMODE(found.st_mode):04o}, so others may write there: if you "
             f"trust its contents run chmod go-w {shlex.quote(name)}, otherwise remove it"
         )
+
+
+def _is_private_group(group_id: int) -> bool:
+    """Whether a group is this user's alone, as where each user has one and the umask is 002."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
+    except KeyError:
+        return False
+    # Containers put users of any id in root's group.
+    own = group_id == user.pw_gid != 0 and group.gr_name == user.pw_name
+    return own and set(group.gr_mem) <= {user.pw_name}
 
 
 def check_way(path: Path) -> None:

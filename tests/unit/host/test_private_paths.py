@@ -1,6 +1,8 @@
 """Directories that a keeper's socket may lie in: nobody's but this user's."""
 
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from spark_eos import errors
 from spark_eos.datasource import keeper_client
 from spark_eos.datasource.keeper_client import KeeperClient
+from spark_eos.host.private_paths import check_owner
 from support.intruding import (
     ANSWERS,
     NOBODY,
@@ -72,3 +75,32 @@ def test_what_an_earlier_version_left_open_to_readers_is_closed(short_directory:
     found = keeper_client._directory()
     for directory in (made, found):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+@needs_root
+def test_a_group_of_this_user_alone_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As directories are made under the umask 002 of systems that give each user a group."""
+    user = pwd.getpwuid(1)
+    mine = tmp_path / "cache"
+    mine.mkdir()
+    mine.chmod(0o775)
+    os.chown(mine, user.pw_uid, user.pw_gid)
+    monkeypatch.setattr(os, "geteuid", lambda: user.pw_uid)
+    check_owner("cache", mine.stat(), or_root=True)
+
+    mine.chmod(0o777)
+    with pytest.raises(OSError, match="others may write"):
+        check_owner("cache", mine.stat())
+    mine.chmod(0o775)
+    for group in (0, 2):
+        os.chown(mine, user.pw_uid, group)
+        with pytest.raises(OSError, match="others may write"):
+            check_owner("cache", mine.stat())
+    os.chown(mine, user.pw_uid, user.pw_gid)
+    own = grp.getgrgid(user.pw_gid)
+    shared = grp.struct_group((own.gr_name, "x", own.gr_gid, [own.gr_name, "nobody"]))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: shared)
+    with pytest.raises(OSError, match="others may write"):
+        check_owner("cache", mine.stat())
