@@ -34,6 +34,11 @@ _LIBRDKAFKAS: Final = 36
 _RECORD_HEADER: Final = 40
 # Compressed here, a record's size differs by up to 5 % from what librdkafka or the broker makes.
 _INEXACT: Final = 1.05
+# More than a batch grows by that a broker compresses although that makes it larger: bytes, and one
+# in so many. librdkafka sends such a batch as it is.
+_GROWTH: Final = 64
+_GROWTH_SHARE: Final = 1_000
+_UNCOMPRESSED: Final = frozenset({"none", "uncompressed"})
 # The default levels of librdkafka and of brokers; pyarrow has others.
 _LEVELS: Final = {"gzip": 6, "zstd": 3}
 # Seconds after which a topic is asked for again before a row is refused by its config.
@@ -192,7 +197,7 @@ class TopicRules:
     def _suspects(self, rows: pa.RecordBatch, configs: Collection[TopicConfig]) -> set[int]:
         """Rows that one of the topics may not take, found by whole columns."""
         suspects: set[int] = set()
-        limit = min([self._own_limit, *(config.max_message_bytes for config in configs)])
+        limit = min([self._own_limit, *map(_most_sent, configs)])
         more = _BATCH_HEADER + _RECORD_HEADER
         # In most slices all rows together are smaller. What Kafka adds to a header is less than
         # twice what Arrow does.
@@ -250,8 +255,8 @@ class TopicRules:
             text = "the record is larger than this client sends (kafka['message.max.bytes'])"
             return Fault(reasons.TOO_LARGE, text)
         size = batch_size(key, value, headers)
-        if config is not None and size > config.max_message_bytes:
-            size = self._compressed(config, size, key, value, headers)
+        if config is not None and size > _most_sent(config):
+            size = self._largest(config, size, key, value, headers)
             if size > config.max_message_bytes:
                 text = f"{size} bytes are more than topic {topic!r} takes (its max.message.bytes)"
                 return Fault(reasons.TOO_LARGE, text)
@@ -282,7 +287,7 @@ class TopicRules:
         before, after = config.before_max_ms, config.after_max_ms
         return (before is not None and age > before) or (after is not None and -age > after)
 
-    def _compressed(
+    def _largest(
         self,
         config: TopicConfig,
         size: int,
@@ -290,22 +295,39 @@ class TopicRules:
         value: bytes | None,
         headers: Headers,
     ) -> int:
-        # Brokers check what they are sent, and what they store.
-        stored = self._codec if config.compression == "producer" else config.compression
-        codecs = {self._codec, stored}
-        if codecs & {"none", "uncompressed"}:
-            return size
+        """Bytes of a record's batch as it is sent or stored: brokers check both."""
         texts = [part for name, content in headers for part in (name.encode(), content or b"")]
         whole = b"".join([key or b"", value or b"", *texts])
-        compressed = max(
-            len(pa.Codec(codec, _LEVELS.get(codec)).compress(whole, asbytes=True))
-            for codec in codecs
-        )
-        return min(size, int((_BATCH_HEADER + compressed) * _INEXACT))
+
+        def compressed(codec: str, most: int) -> int:
+            if codec in _UNCOMPRESSED:
+                return size
+            found = len(pa.Codec(codec, _LEVELS.get(codec)).compress(whole, asbytes=True))
+            return min(most, int((_BATCH_HEADER + found) * _INEXACT))
+
+        sent = compressed(self._codec, size)
+        if not _compresses(config):
+            return sent if config.compression == "producer" else size
+        return max(sent, compressed(config.compression, _grown(size)))
+
+
+def _compresses(config: TopicConfig) -> bool:
+    """Whether the broker compresses batches itself."""
+    return config.compression not in {"producer", *_UNCOMPRESSED}
+
+
+def _grown(size: int) -> int:
+    return size + size // _GROWTH_SHARE + _GROWTH
+
+
+def _most_sent(config: TopicConfig) -> int:
+    """The largest batch that fits whatever it holds."""
+    limit = config.max_message_bytes
+    return limit - limit // _GROWTH_SHARE - _GROWTH if _compresses(config) else limit
 
 
 def _limit(config: TopicConfig | None) -> int:
-    return BROKERS_DEFAULT if config is None else config.max_message_bytes
+    return BROKERS_DEFAULT if config is None else _most_sent(config)
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:

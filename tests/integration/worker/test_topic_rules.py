@@ -18,6 +18,7 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.worker.arrow_columns import writable_batches
 from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.records import SourceRows, source_rows
+from spark_eos.worker.topic_rules import batch_size
 from spark_eos.worker.transaction import Transactions
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
@@ -243,6 +244,27 @@ def test_compression_counts_where_the_topic_keeps_it(
 
 
 # Dead letters ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", ["gzip", "lz4", "snappy", "zstd"])
+def test_what_grows_when_the_broker_compresses_it_is_counted(flow: Flow, stored: str) -> None:
+    """What can't be compressed is larger afterwards, and the broker refuses that."""
+    client = ClientSettings({**flow.kafka, "compression.type": "none"})
+    configs = {"compression.type": stored}
+    # Two of them fill a batch to the last byte.
+    half: list[bytes | None] = [random.Random(n).randbytes(LIMIT // 2 - 42) for n in range(20)]
+    whole = random.Random(1).randbytes(LIMIT - 72)
+    assert batch_size(None, whole, []) == LIMIT
+    flow.produce(range(22), partition=0)
+    with writing_letters(flow, client=client) as (found, letters):
+        topic = small_topic(flow, configs=configs)
+        topics: list[str | None] = [topic] * len(half)
+        found.add(rows(flow, 0, half, topics=topics))
+        zeros = bytes(len(whole))
+        found.add(rows(flow, len(half), [whole, zeros], topics=[topic, topic]))
+        found.commit()
+    assert [record.value() for record in flow.written(topic)] == [*half, zeros]
+    assert flow.values(letters) == [str(len(half))]
 
 
 def test_bad_rows_among_many_are_dead_letters_in_the_same_transaction(
