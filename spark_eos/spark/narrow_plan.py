@@ -26,6 +26,7 @@ _NARROW: Final = {
     "BatchEvalPythonUDTF",
     "BroadcastHashJoin",
     "BroadcastNestedLoopJoin",
+    "BroadcastQueryStage",
     "Coalesce",
     "CollectMetrics",
     "ColumnarToRow",
@@ -194,7 +195,12 @@ def reads_by_name(frame: Any) -> bool:
 def _operators(plan: str) -> Iterator[_Operator]:
     """A plan's operators from the root down, each with its depth in the tree."""
     root = True
+    # What is persisted and has run shows the plan that ran, and then the one it was made from.
+    initial: int | None = None
     for line in plan.strip().splitlines():
+        if initial is not None and not line[: initial + 1].strip(" :"):
+            continue
+        initial = line.find("+-") if line.endswith("+- == Initial Plan ==") else None
         found = _LINE.match(line)
         if found is not None and (found["tree"] or root):
             yield _Operator(len(found["tree"] or ""), found["name"], line)

@@ -35,6 +35,12 @@ def _persisted(frame: DataFrame) -> DataFrame:
     return frame.persist()
 
 
+def _counted(frame: DataFrame) -> DataFrame:
+    """A persisted frame that has run, so that its plan shows how Spark has adapted it."""
+    frame.persist().count()
+    return frame
+
+
 def _foreign(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame([((_topic(frame), 0, 9**9), b"x")], frame.schema)
 
@@ -103,6 +109,7 @@ NARROW: list[Callable[[DataFrame], DataFrame]] = [
     lambda f: f.mapInArrow(lambda batches: batches, f.schema),
     lambda f: f.withColumn("value", F.udf(lambda value: value, "binary")("value")),
     lambda f: f.select("source", F.explode(F.array("value")).alias("value")),
+    lambda f: _counted(_joined(f, _names(f))),
     lambda f: f.where("1 = 0"),
 ]
 

@@ -1,0 +1,53 @@
+"""Plans as Spark prints them, of batches that ran before they are written."""
+
+import pytest
+
+from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.spark.narrow_plan import check_batch_plan
+
+# Of a batch that was joined, persisted and counted.
+PERSISTED = """\
+AdaptiveSparkPlan isFinalPlan=false
++- MapInArrow <lambda>(id#2L, n#1)#198, [id#199L, n#201], false
+   +- InMemoryTableScan [id#2L, n#1]
+         +- InMemoryRelation [id#2L, n#1], StorageLevel(disk, memory, deserialized, 1 replicas)
+               +- AdaptiveSparkPlan isFinalPlan=true
+                  +- == Final Plan ==
+                     ResultQueryStage 1
+                     +- *(2) BroadcastHashJoin [id#2L], [id#0L], Inner, BuildRight, false, false
+                        :- *(2) Filter isnotnull(id#2L)
+                        :  +- *(2) Scan ExistingRDD[id#2L]
+                        +- BroadcastQueryStage 0
+                           +- BroadcastExchange HashedRelationBroadcastMode(List(input[0])), [id=1]
+                              +- *(1) Filter isnotnull(id#0L)
+                                 +- *(1) Scan ExistingRDD[id#0L,n#1]
+                  +- == Initial Plan ==
+                     BroadcastHashJoin [id#2L], [id#0L], Inner, BuildRight, false, false
+                     :- Filter isnotnull(id#2L)
+                     :  +- Scan ExistingRDD[id#2L]
+                     +- BroadcastExchange HashedRelationBroadcastMode(List(input[0])), [id=1]
+                        +- Filter isnotnull(id#0L)
+                           +- Scan ExistingRDD[id#0L,n#1]
+"""
+
+
+def test_a_persisted_batch_that_has_run_is_read_once() -> None:
+    assert check_batch_plan(PERSISTED) == 1
+    first = "".join(f":  {line}\n" for line in PERSISTED.splitlines())
+    union = f"Union\n:- {first[3:]}+- LocalTableScan <empty>, [id#2L]\n"
+    assert check_batch_plan(union) == 1
+    with pytest.raises(UnsupportedPipelineError, match="Sort"):
+        check_batch_plan(union.replace("LocalTableScan <empty>", "Sort"))
+
+
+@pytest.mark.parametrize("operator", ["Sort [id#2L ASC], false, 0", "AQEShuffleRead coalesced"])
+def test_what_moved_rows_in_a_persisted_batch_is_refused(operator: str) -> None:
+    with pytest.raises(UnsupportedPipelineError, match=operator.split(maxsplit=1)[0]):
+        check_batch_plan(PERSISTED.replace("Filter isnotnull(id#2L)", operator, 1))
+
+
+def test_what_follows_an_initial_plan_counts() -> None:
+    beside = "   +- *(3) Scan ExistingRDD[id#9L]\n"
+    assert check_batch_plan(PERSISTED + beside) == 2
+    with pytest.raises(UnsupportedPipelineError, match="Sort"):
+        check_batch_plan(PERSISTED + "   +- *(3) Sort [id#9L ASC], false, 0\n")
