@@ -90,7 +90,7 @@ def check_target(schema: T.StructType) -> None:
             "before topic= of the sink: rows would go back to where they came from. Select the "
             "columns to write, as in select('source', 'key', 'value'), or leave the others out "
             "with drop('topic', 'partition', 'timestamp'). If rows are for topics of the same "
-            "names in another cluster, say so: F.col('topic').alias('topic')"
+            "names in another cluster, say so: F.col('topic').cast('string').alias('topic')"
         )
 
 

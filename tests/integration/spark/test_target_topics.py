@@ -1,5 +1,6 @@
 """Rows never go back to the topics that they were read from, whichever way the query takes."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink
 from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.spark.columns import SOURCES_OWN, check_target
 from spark_eos.testing import process_available
 from support.connect_server import ConnectStage
 from support.flow import Flow
@@ -165,6 +167,19 @@ def test_topics_of_the_same_names_in_another_cluster_are_chosen_by_an_alias(
 
     run_available(spark_eos_session, flow, of_the_same_name, topic=None)
     assert sorted(flow.values(flow.source)) == ["0", "1", "2", "3"]
+
+
+def test_what_the_refusal_advises_works_in_a_function_too(
+    spark_eos_session: SparkSession,
+) -> None:
+    """An alias alone keeps a column's metadata there."""
+    frame = spark_eos_session.createDataFrame([("orders",)], "topic string")
+    frame = frame.withMetadata("topic", dict(SOURCES_OWN))
+    with pytest.raises(UnsupportedPipelineError) as info:
+        check_target(frame.select(F.col("topic").alias("topic")).schema)
+    (advice,) = re.findall(r"say so: (F\.col\(.*\))$", str(info.value))
+    assert advice == "F.col('topic').cast('string').alias('topic')"
+    check_target(frame.select(F.col("topic").cast("string").alias("topic")).schema)
 
 
 def test_rows_for_the_dead_letter_topic_are_refused(
