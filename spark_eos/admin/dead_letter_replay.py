@@ -37,6 +37,8 @@ _BATCH: Final = 500
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 # Errors name at most so many partitions.
 _NAMED: Final = 5
+# Errors show at most so many characters of a header.
+_SHOWN: Final = 100
 
 # A letter, and the topic and partition to replay it to; -1 lets the key choose.
 _Planned = tuple[DeadLetter, tuple[str, int]]
@@ -52,7 +54,9 @@ class Replay:
         others: Number of letters that were left for a later replay since their source topic was
             not chosen, by that topic.
         left: Number of further letters that were left, by what kept them from their source.
-        omitted: Number of letters that were passed over because their value was not kept.
+        unreadable: Number of letters that were left because their headers can't be read.
+        omitted: Number of letters that were passed over because their value or headers are not
+            known.
         timestamps_moved: Number of letters written whose timestamp of 0 has become 1 ms.
     """
 
@@ -60,6 +64,7 @@ class Replay:
     reasons: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
+    unreadable: int = 0
     omitted: int = 0
     timestamps_moved: int = 0
 
@@ -82,8 +87,9 @@ class DeadLetterReplay:
         sources: Source topics whose letters to replay; others are left. None for any, which only
             a dry run does without a target.
         limit: Maximum number of letters.
-        skip_omitted: Whether to pass over letters whose value was too large to keep; if not,
-            such a letter ends the replay before it.
+        skip_omitted: Whether to pass over letters without the value or the headers of their record.
+            If not, one that says so ends the replay before it, and one whose headers can't be read
+            is left.
         from_beginning: Whether to begin at the first letter in partitions of which the group has
             no offset; if not, letters in such a partition are refused.
 
@@ -167,28 +173,33 @@ class DeadLetterReplay:
         scan = self._scans.get(letter.partition)
         if scan is None or not scan.due(letter.offset):
             return []
-        kept_back = self._kept_back(letter)
-        if kept_back is not None:
+        unreadable = letter.headers is None
+        kept_back = None if unreadable else self._kept_back(letter)
+        if kept_back is not None or (unreadable and not self._skip_omitted):
             if not scan.leave(letter.offset):
                 raise WriteError(
                     f"dead letter {letter.place} would have to be left, and its partition's offset "
                     "has no room to note more letters that were left, so the replay ends before "
-                    "it. Replay some of these first: see --source and --to"
+                    "it. Replay some of these first (--source, --to), or pass over those whose "
+                    "headers can't be read (--skip-omitted)"
                 )
-            counter, key = kept_back
-            counter[key] += 1
+            if kept_back is None:
+                self.done.unreadable += 1
+            else:
+                counter, key = kept_back
+                counter[key] += 1
             return []
-        if "omitted" in letter.told:
-            if not self._skip_omitted:
-                raise WriteError(
-                    f"dead letter {letter.place} was too large to keep its value, so it can't be "
-                    "replayed, and the replay ends before it. Read its source record yourself, and "
-                    "give --skip-omitted to pass over it"
-                )
-            self.done.omitted += 1
-            scan.replay(letter.offset)
-            return []
+        if "omitted" in letter.told and not self._skip_omitted:
+            raise WriteError(
+                f"dead letter {letter.place} does not hold its whole record (omitted: "
+                f"{letter.told['omitted'][:_SHOWN]}), so it can't be replayed, and the replay ends "
+                "before it. Read its source record yourself, and give --skip-omitted to pass over "
+                "it"
+            )
         scan.replay(letter.offset)
+        if unreadable or "omitted" in letter.told:
+            self.done.omitted += 1
+            return []
         return [(letter, self._place(letter))]
 
     def _kept_back(self, letter: DeadLetter) -> tuple[Counter[str], str] | None:

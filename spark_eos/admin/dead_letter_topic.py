@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from spark_eos.client.error_codes import DENIED
 from spark_eos.client.header_values import MAX_OFFSET, MAX_PARTITION, header_number, topic_name
 from spark_eos.client.letter_headers import Header, read_letter_headers
+from spark_eos.client.message_headers import headers_of
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import (
     AuthorizationError,
@@ -43,7 +44,8 @@ class DeadLetter:
         timestamp: Milliseconds since 1970.
         key: The key.
         value: The value.
-        headers: All headers.
+        headers: All headers; None if they can't be read, since a name is not UTF-8. Then the letter
+            has no headers of its own, and tells nothing.
         own_headers: Those of the record itself, without those that explain the letter.
         told: What the others tell, by name: ``topic``, ``partition``, ``offset``, ``group``,
             ``message``, ``reason``, ``exception``, ``stacktrace``, ``timestamp``, ``omitted``,
@@ -57,7 +59,7 @@ class DeadLetter:
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[Header, ...]
+    headers: tuple[Header, ...] | None
     own_headers: tuple[Header, ...]
     told: Mapping[str, str]
 
@@ -92,8 +94,8 @@ class DeadLetter:
 
 def dead_letter(message: Any) -> DeadLetter:
     """A dead letter as librdkafka has read it, with headers in any of the known styles."""
-    headers = tuple(message.headers() or ())
-    found = read_letter_headers(headers)
+    headers = headers_of(message)
+    found = read_letter_headers(headers or ())
     return DeadLetter(
         message.topic(),
         message.partition(),

@@ -24,6 +24,7 @@ from spark_eos.jobs.client_options import client_options, decorated
 _EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 # Lists of topics end after so many.
 _SHOWN: Final = 20
+_UNREADABLE: Final = "headers: can't be read, since a name is not UTF-8"
 _OPTIONS: Final = (
     click.option("--topic", required=True, metavar="TOPIC", help="The dead-letter topic."),
     click.option(
@@ -81,7 +82,7 @@ def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, l
             _time(letter.timestamp),
             printable(letter.reason),
             printable(_source(letter)),
-            printable(letter.told.get("message", "")),
+            _UNREADABLE if letter.headers is None else printable(letter.told.get("message", "")),
         )
     terminal().print(table)
 
@@ -112,7 +113,9 @@ def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
     letter = topic.letter(partition, offset)
     if letter is None:
         raise click.ClickException(f"there is no committed record at {partition}:{offset}")
-    for name, content in letter.headers:
+    if letter.headers is None:
+        click.echo(_UNREADABLE)
+    for name, content in letter.headers or ():
         click.echo(f"{printable(name)}: {_text(content)}")
     click.echo(f"key: {_text(letter.key)}")
     click.echo(f"value: {_text(letter.value)}")
@@ -134,7 +137,8 @@ def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
 @click.option(
     "--skip-omitted",
     is_flag=True,
-    help="Pass over letters whose value was too large to keep; by default the replay ends there.",
+    help="Pass over letters without their record's value or headers. By default the replay "
+    "ends before one that says so, and leaves one whose headers can't be read.",
 )
 @click.option(
     "--from-beginning",
@@ -204,17 +208,18 @@ def _outcome(done: Replay, *, dry_run: bool) -> str:
     where = ", ".join(f"{number:,} to {topic}" for topic, number in shown)
     texts = [f"{verb} {counted(done.total, 'dead letter')}{f': {where}' if where else ''}."]
     if done.omitted:
-        texts.append(f"Passed over {done.omitted} without a value.")
+        texts.append(f"Passed over {done.omitted} without a value or headers.")
     if done.timestamps_moved:
         moved = counted(done.timestamps_moved, "record")
         texts.append(f"{moved} of 1970-01-01T00:00:00Z, with a timestamp 1 ms later.")
-    left = done.others.total() + done.left.total()
+    left = done.others.total() + done.left.total() + done.unreadable
     lines = []
     if left:
         texts.append(f"Left {left:,} for a later replay:")
         whys = Counter({f"that {why} (--to TOPIC)": n for why, n in done.left.items()})
         others = Counter({f"of {name} (--source {name})": n for name, n in done.others.items()})
-        lines = _lines(whys) + _lines(others)
+        unreadable = "whose headers can't be read (--skip-omitted to pass over them)"
+        lines = _lines(Counter({unreadable: done.unreadable}) + whys) + _lines(others)
     return "\n".join([" ".join(texts), *lines])
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import Message
 
 from spark_eos.client.header_values import header_number
 from spark_eos.client.letter_headers import read_letter_headers
+from spark_eos.client.message_headers import headers_of
 from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.ledger import AHEAD, DONE, DUE, Id, InputRow, OutputRow
 from spark_eos.verify.places import OFFSETS, SHIFT, Places
@@ -65,13 +66,12 @@ class Matching:
 
 def _header(message: Message, name: str) -> bytes | None:
     """Returns the value of a header; the last one if there are several."""
-    return dict(message.headers() or ()).get(name)  # type: ignore[return-value]
+    return dict(headers_of(message) or ()).get(name)
 
 
 def _letter_position(message: Message) -> bytes | None:
     """The source position of a dead letter, as its headers tell it in one of three styles."""
-    headers: Any = message.headers() or ()
-    told = read_letter_headers(headers).told
+    told = read_letter_headers(headers_of(message) or ()).told
     parts = [told.get(name, b"") for name in ("topic", "partition", "offset")]
     return b":".join(parts) if all(parts) else None
 
@@ -135,6 +135,11 @@ def input_rows(
 
 def _expected(message: Message, header: str, at: int, places: Places) -> int:
     value = _header(message, header)
+    if value is None and headers_of(message) is None:
+        raise VerificationError(
+            f"input {places.position(at)}: how many outputs are expected is not known, since the "
+            "name of a header is not UTF-8"
+        )
     if value is None:
         return 1
     number = header_number(value, _MAX_EXPECTED)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from spark_eos.batch import dead_letters as reasons
 from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.client.letter_headers import Header, write_letter_headers
+from spark_eos.client.message_headers import UNREADABLE
 from spark_eos.client.timestamps import producer_timestamp
 from spark_eos.worker.records import SourceRows
 
@@ -48,14 +49,14 @@ class RawRecord:
     Attributes:
         key: The key.
         value: The value.
-        headers: The headers.
+        headers: The headers; None if they can't be read.
         timestamp: Milliseconds since 1970; None for the time of writing.
         is_row: Whether it stands for a source record, and is what the row would have written.
     """
 
     key: bytes | None
     value: bytes | None
-    headers: tuple[Header, ...]
+    headers: tuple[Header, ...] | None
     timestamp: int | None
     is_row: bool = False
 
@@ -200,6 +201,9 @@ def letter_headers(
         record: The source record, or the row that stands for it.
         omitted: Whether the letter goes without the record's value.
     """
+    left_out = [f"value of {len(record.value or b'')} bytes"] if omitted else []
+    if record.headers is None:
+        left_out.append(UNREADABLE)
     told: dict[str, str | None] = {}
     if settings.positions:
         told["topic"] = found.topic
@@ -216,14 +220,14 @@ def letter_headers(
         "stacktrace": fault.stacktrace if settings.stacktrace else None,
         # Of a topic with LogAppendTime the record itself has another one.
         "timestamp": None if record.timestamp is None else str(record.timestamp),
-        "omitted": f"value of {len(record.value or b'')} bytes" if omitted else None,
+        "omitted": "; ".join(left_out) or None,
     }
     texts = {
         name: text[:_MAX_TEXT].encode("utf-8", "backslashreplace")
         for name, text in told.items()
         if text is not None
     }
-    return write_letter_headers(settings.headers, record.headers, texts)
+    return write_letter_headers(settings.headers, record.headers or (), texts)
 
 
 def letter_arguments(

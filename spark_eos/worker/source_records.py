@@ -15,6 +15,7 @@ from confluent_kafka import (
 
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.client.error_codes import DENIED
+from spark_eos.client.message_headers import headers_of
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.worker.dead_letters import RawRecord
 from spark_eos.worker.librdkafka_errors import TransactionError, as_transaction_error
@@ -127,9 +128,8 @@ class SourceRecords:
             self._read.appendleft(message)
             return None
         kind, timestamp = message.timestamp()
-        headers = tuple(message.headers() or ())
         told = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
-        return RawRecord(message.key(), message.value(), headers, told)
+        return RawRecord(message.key(), message.value(), headers_of(message), told)
 
     def _is_gone(self, topic: str, partition: int, offset: int) -> bool:
         """Whether the partition is known not to have the offset any more."""

@@ -1,11 +1,36 @@
 """Dead-letter topics, and what their records tell."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Message
+from kafka import KafkaProducer
 
 from support.flow import Flow
+
+
+class _NotUtf8(str):
+    """A header's name whose bytes are not UTF-8; clients in Python take names as text only."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object, **__: object) -> bytes:
+        return b"own\xff"
+
+
+def write_not_utf8(
+    flow: Flow,
+    topic: str,
+    partition: int,
+    headers: Sequence[tuple[str, bytes]] = (),
+    number: int = 1,
+) -> None:
+    """Records ``not UTF-8`` with these headers, behind one whose name is not UTF-8."""
+    producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
+    named = [(_NotUtf8("own?"), b"h"), *headers]
+    for _ in range(number):
+        producer.send(topic, b"not UTF-8", b"k", headers=named, partition=partition).get(20)
+    producer.close()
 
 
 def letter_topic(flow: Flow, config: Mapping[str, str] | None = None) -> str:

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from spark_eos.errors import VerificationError
 from spark_eos.verify import Findings, Kind, Verdict, verify
-from support.dead_letters import letter_topic
+from support.dead_letters import letter_topic, write_not_utf8
 from support.flow import Flow
 
 
@@ -112,3 +112,20 @@ def test_numbers_of_outputs_that_are_none(flow: Flow, number: bytes) -> None:
     flow.produce(["a"], partition=0, headers=[("expect", number)])
     with pytest.raises(VerificationError, match="header 'expect' is not a number of outputs"):
         judged(flow, topic, expect_header="expect")
+
+
+def test_records_with_a_header_name_that_is_not_utf8_have_no_position(flow: Flow) -> None:
+    topic = letter_topic(flow)
+    flow.produce([0], partition=0)
+    write(flow, flow.target, outputs(flow, 0))
+    write_not_utf8(flow, flow.target, 0, outputs(flow, 0)[0][1])
+    write_not_utf8(flow, topic, 0, letters(flow, 0, style="dlq")[0][1])
+    found = judged(flow, topic)
+    assert (found.count(Kind.PHANTOM), found.count(Kind.DUPLICATE)) == (2, 0)
+
+
+def test_what_is_expected_of_a_record_with_such_a_header_is_not_known(flow: Flow) -> None:
+    topic = letter_topic(flow)
+    write_not_utf8(flow, flow.source, 0, [("n", b"2")])
+    with pytest.raises(VerificationError, match=rf"input {flow.source}:0:0.*not UTF-8"):
+        judged(flow, topic, expect_header="n")

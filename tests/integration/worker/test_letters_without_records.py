@@ -11,10 +11,11 @@ from spark_eos.admin.dead_letter_replay import DeadLetterReplay
 from spark_eos.admin.dead_letter_topic import DeadLetterTopic
 from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import WriteError
 from spark_eos.worker.arrow_columns import writable_batches
 from spark_eos.worker.records import SourceRows, source_rows
 from spark_eos.worker.transaction import Transactions
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
 from support.members import started
 from support.planting import remove
@@ -81,3 +82,19 @@ def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
     assert DeadLetterReplay(topic, flow.target).run().total == 1
     assert [len(m.value() or b"") for m in flow.written()] == [2 * LIMIT]
     assert flow.values(flow.source) == ["1", "1"]
+
+
+def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> None:
+    write_not_utf8(flow, flow.source, 0)
+    with writing(flow) as (found, letters):
+        found.add(rows(flow, 0, 2 * LIMIT))
+        found.commit()
+    (letter,) = flow.written(letters)
+    assert letter.value() == b"not UTF-8"
+    told = headers_of(letter)
+    assert told["__dlq.errors.omitted"] == "headers, since a name is not UTF-8"
+    assert (told["__dlq.errors.topic"], told["__dlq.errors.offset"]) == (flow.source, "0")
+    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
+    # The record would come back without its headers.
+    with pytest.raises(WriteError, match=r"offset 0 does not hold its whole record \(omitted: hea"):
+        DeadLetterReplay(topic, sources=[flow.source], from_beginning=True).run()
