@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -251,30 +252,43 @@ class DeadLetterReplay:
 
     def _write_transaction(self, consumer: Any, chosen: list[_Planned]) -> None:
         producer, timeout = self._producer, self._letters.timeout
-        failed: list[tuple[KafkaError, str]] = []
+        failed: list[tuple[KafkaError, DeadLetter, str]] = []
 
-        def on_delivery(error: KafkaError | None, message: Any) -> None:
+        def delivered(
+            letter: DeadLetter, topic: str, error: KafkaError | None, _message: Any
+        ) -> None:
             if error is not None:
-                failed.append((error, message.topic()))
+                failed.append((error, letter, topic))
 
         producer.begin_transaction()
         for letter, (topic, partition) in chosen:
-            producer.produce(
-                topic,
-                letter.value,
-                letter.key,
-                partition,
-                on_delivery,
-                on_delivery,
-                producer_timestamp(letter.record_timestamp),
-                list(letter.own_headers),
-            )
+            on_delivery = partial(delivered, letter, topic)
+            try:
+                producer.produce(
+                    topic,
+                    letter.value,
+                    letter.key,
+                    partition,
+                    on_delivery,
+                    on_delivery,
+                    producer_timestamp(letter.record_timestamp),
+                    list(letter.own_headers),
+                )
+            except KafkaException as error:
+                failed.append((error.args[0], letter, topic))
+                break
         if flush_records(producer, timeout) or failed:
-            error, topic = failed[0] if failed else (None, chosen[0][1][0])
-            what = f"no answer within {timeout:g} s" if error is None else error.str()
+            what = f"replaying to {chosen[0][1][0]!r}: no answer within {timeout:g} s"
+            if failed:
+                cause, refused, to = failed[0]
+                what = (
+                    f"replaying dead letter {refused.place} to {to!r}: {cause.str()}. If it "
+                    "is refused for what it is, change what the topic takes (max.message.bytes, "
+                    "message.timestamp.*), or replay to another one (--to)"
+                )
             producer.purge()
             producer.abort_transaction(timeout)
-            raise WriteError(f"replaying to {topic!r}: {what}")
+            raise WriteError(what)
         found = {partition: scan.progress for partition, scan in self._scans.items()}
         places = [
             TopicPartition(self._letters.name, partition, progress.offset, progress.text)

@@ -3,6 +3,8 @@
 from operator import methodcaller
 from typing import Any, Final
 
+from confluent_kafka import Message
+
 from spark_eos.client.letter_headers import Header
 
 UNREADABLE: Final = "headers, since a name is not UTF-8"
@@ -11,7 +13,7 @@ UNREADABLE: Final = "headers, since a name is not UTF-8"
 _UNREADABLE: Final[list[Header]] = []
 # confluent-kafka returns a list with gaps and leaves the error set. Python checks for that in calls
 # by way of C, but not in a line that has run several times: there it would come up elsewhere.
-_headers: Final = methodcaller("headers")
+_headers: Final = methodcaller(Message.headers.__name__)
 
 
 def headers_of(message: Any) -> tuple[Header, ...] | None:

@@ -205,6 +205,20 @@ def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
     assert flow.values(flow.source) == ["value 0", "value 4"]
 
 
+@pytest.mark.parametrize(
+    ("config", "size"), [("max.message.bytes", 10_000), ("message.timestamp.before.max.ms", 9)]
+)
+def test_a_letter_that_its_target_refuses_is_named(flow: Flow, config: str, size: int) -> None:
+    small = f"small-{flow.name}"
+    flow.broker.create_topic(small, 1, {config: str(size)})
+    write_letters(flow, [0, 2], trace="x" * size)
+    failed = run(flow, "replay", "--to", small, "--from-beginning")
+    assert failed.exit_code == 1
+    assert f"dead letter dlq-{flow.name}-0 offset 0" in failed.output
+    assert "--to" in failed.output
+    assert flow.values(small) == []
+
+
 _PLACES: list[dict[str, Any]] = [
     {"topic": ""},
     {"topic": "t" * 40_000},
