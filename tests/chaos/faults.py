@@ -82,6 +82,12 @@ def _query_kill(stage: Stage, _fault: Fault) -> None:
     stage.kill_host()
 
 
+def _asynchronous_kill(stage: Stage, fault: Fault) -> None:
+    """In the middle of a transaction, after batches that Spark may not have logged."""
+    time.sleep(fault.seconds)
+    staged_faults.relay_kill(stage, fault)
+
+
 def _holder_kill(stage: Stage, fault: Fault) -> None:
     processes.send(_one(stage.holders(), fault), signal.SIGKILL)
 
@@ -419,6 +425,7 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.DRIVER_PAUSE: _pausing(_driver),
     Kind.JVM_KILL: _killing(processes.jvm_of),
     Kind.QUERY_KILL: _query_kill,
+    Kind.ASYNCHRONOUS_KILL: _asynchronous_kill,
     Kind.JVM_PAUSE: _pausing(processes.jvm_of),
     Kind.HOLDER_KILL: _holder_kill,
     Kind.HOLDER_PAUSE: _holder_pause,

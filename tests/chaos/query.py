@@ -151,11 +151,16 @@ def main() -> None:
     data_source = settings["front"] == "data-source"
     writer = _WRITERS[settings["front"]](spark, settings, reading)
     writer = writer.trigger(availableNow=True) if settings["drain"] else writer
+    asynchronous = settings["sink"].get("asynchronous_progress", False)
+    if asynchronous:
+        # By default it is 1 s, in which there are no more than one or two batches.
+        writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", "3000")
     restart = Path(settings["control"]) / "restart"
     parent = os.getppid()
     while True:
         query = _start(writer)
-        print(f"STARTED {time.monotonic():.3f}", flush=True)
+        how = " asynchronous_progress" if asynchronous else ""
+        print(f"STARTED {time.monotonic():.3f}{how}", flush=True)
         look = _progress(query, Path(settings["reports"])) if data_source else _nothing
         while query.isActive and not restart.exists():
             time.sleep(0.02)

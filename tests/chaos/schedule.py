@@ -18,6 +18,7 @@ class Kind(enum.Enum):
     JVM_KILL = "jvm-kill"
     JVM_PAUSE = "jvm-pause"
     QUERY_KILL = "query-kill"
+    ASYNCHRONOUS_KILL = "asynchronous-kill"
     HOLDER_KILL = "holder-kill"
     HOLDER_PAUSE = "holder-pause"
     SESSION_EXPIRY = "session-expiry"
@@ -61,6 +62,9 @@ class Kind(enum.Enum):
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
 # Where the group's members are not the driver's: the data source's keeper, Connect's sink process.
 NOT_OF_THE_SINK = frozenset({Kind.HOLDER_KILL, Kind.HOLDER_PAUSE})
+# In a trial with one of these, each start tracks its progress asynchronously or not.
+ASYNCHRONOUS = frozenset({Kind.ASYNCHRONOUS_KILL})
+_ASYNCHRONOUS_FRONTS = ("sink", "mirrored")
 # At places that only a staged batch comes to: killed, or frozen while another run goes by.
 PLACE_KILLS = frozenset(
     {
@@ -107,11 +111,12 @@ ALONE = frozenset(
         Kind.CHECKPOINT_ROLLED_BACK,
         Kind.COMMIT_LOG_ENTRY_DELETED,
         Kind.OFFSETS_DELETED,
+        *ASYNCHRONOUS,
         *STAGED_ONLY,
     }
 )
 # The driver ends, and whoever runs the query must start it again.
-FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL, *PLACE_KILLS})
+FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL, *ASYNCHRONOUS, *PLACE_KILLS})
 # Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
 DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY, *PLACE_FREEZES}
 # Nothing can be committed while they last.
@@ -173,12 +178,19 @@ class Schedule:
         """All of them, in order."""
         return [fault for step in self.steps for fault in step.faults]
 
+    def asynchronous(self, start: int) -> bool:
+        """Whether the n-th start is one with ``asynchronous_progress``."""
+        if not any(fault.kind in ASYNCHRONOUS for fault in self.faults):
+            return False
+        return random.Random(f"{self.seed}-{start}").random() < 0.6
+
 
 def impossible(front: str, *, cluster: bool) -> frozenset[Kind]:
     """Faults that can't be done to a front."""
     found = NOT_OF_THE_SINK if front in _IN_ONE_PROCESS else frozenset()
     found |= frozenset() if cluster else CLUSTER_ONLY
     found |= frozenset() if front == "mirrored" else MIRRORED_ONLY
+    found |= frozenset() if front in _ASYNCHRONOUS_FRONTS else ASYNCHRONOUS
     return found | (frozenset() if front == "staged" else STAGED_ONLY)
 
 

@@ -206,6 +206,10 @@ class Stage:
                 "transaction_timeout_ms": self.transaction_timeout_ms,
                 "max_transaction_ms": 3_000,
                 **({"dead_letter_topic": self.letters[0]} if self.letters else {}),
+                # Other fronts do not have it.
+                **(
+                    {"asynchronous_progress": True} if self.plan.asynchronous(self.starts) else {}
+                ),
                 **(
                     {"progress_topic": self.progress_topic}
                     if self.mirrored or self.staged is not None

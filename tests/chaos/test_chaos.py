@@ -13,6 +13,7 @@ import spark_eos
 from chaos.breakages import FOUND_BY_TESTS, MUTATIONS, mutated
 from chaos.schedule import (
     ALONE,
+    ASYNCHRONOUS,
     BROKER,
     CLUSTER_ONLY,
     FRONTS,
@@ -56,6 +57,10 @@ def test_a_front_has_the_faults_that_can_be_done_to_it() -> None:
             assert kinds & NOT_OF_THE_SINK == (set() if in_one_process else NOT_OF_THE_SINK)
             assert kinds & STAGED_ONLY == (STAGED_ONLY if front == "staged" else set())
             assert kinds & MIRRORED_ONLY == (MIRRORED_ONLY if front == "mirrored" else set())
+            asynchronous = ASYNCHRONOUS if front in ("sink", "mirrored") else set()
+            assert kinds & ASYNCHRONOUS == asynchronous
+            starts = {found.asynchronous(start) for start in range(20)}
+            assert starts == ({True, False} if asynchronous else {False})
             assert not found.cluster or in_one_process
     seen = {schedule(seed, steps=1, loads=loads).front for seed in range(30)}
     assert seen == set(FRONTS)
