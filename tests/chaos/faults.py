@@ -83,8 +83,13 @@ def _query_kill(stage: Stage, _fault: Fault) -> None:
 
 
 def _asynchronous_kill(stage: Stage, fault: Fault) -> None:
-    """In the middle of a transaction, after batches that Spark may not have logged."""
-    time.sleep(fault.seconds)
+    """In the middle of a transaction, after batches of which Spark has logged the first only."""
+    batches = 2 + int(fault.choice * 4)
+    wait_for(
+        lambda: stage.reports() >= batches or stage.exit_status() is not None,
+        time.monotonic() + _PATIENCE,
+        f"the query does not get {batches} batches done: {stage.log}",
+    )
     staged_faults.relay_kill(stage, fault)
 
 

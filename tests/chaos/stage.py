@@ -185,6 +185,7 @@ class Stage:
                 "spark.speculation.quantile": "0.5",
                 "spark.speculation.minTaskRuntime": "100ms",
             }
+        asynchronous = self.plan.asynchronous(self.starts)
         return {
             "load": self.plan.load,
             "front": self.plan.front,
@@ -193,7 +194,8 @@ class Stage:
             "config": config,
             "sources": self.sources,
             "targets": self.targets,
-            "max_offsets": self.load.max_offsets,
+            # Many batches are to be over before Spark logs one.
+            "max_offsets": self.load.max_offsets // (20 if asynchronous and not drain else 1),
             "drain": drain,
             "reports": str(log.with_suffix(".reports")),
             "sink": {
@@ -207,9 +209,7 @@ class Stage:
                 "max_transaction_ms": 3_000,
                 **({"dead_letter_topic": self.letters[0]} if self.letters else {}),
                 # Other fronts do not have it.
-                **(
-                    {"asynchronous_progress": True} if self.plan.asynchronous(self.starts) else {}
-                ),
+                **({"asynchronous_progress": True} if asynchronous else {}),
                 **(
                     {"progress_topic": self.progress_topic}
                     if self.mirrored or self.staged is not None
