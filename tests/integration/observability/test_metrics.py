@@ -90,6 +90,7 @@ def _running(
         metrics.close()
 
 
+@pytest.mark.slow
 def test_a_query_is_seen_until_it_hangs(
     flow: Flow, often_idle: SparkSession, registry: CollectorRegistry, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_batches_that_are_not_logged_are_written_once(
     assert _logged(flow) == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_log_without_the_batch_before_its_last(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_log_without_the_batch_before_its_last(
     _once(flow, 170)
 
 
+@pytest.mark.slow
 def test_a_gap_in_the_log_is_closed_where_spark_needs_all_of_it(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

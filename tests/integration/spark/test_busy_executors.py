@@ -53,6 +53,7 @@ def _all_cores_taken(context: Any, free: Path) -> Iterator[None]:
         other.join()
 
 
+@pytest.mark.slow
 def test_a_start_that_gets_no_executor_ends(
     spark_eos_session: SparkSession,
     tmp_path: Path,

@@ -121,6 +121,7 @@ def _copy(session: SparkSession, options: dict[str, Any], source: str, reports: 
     assert started(sink.write(rows).trigger(availableNow=True)).awaitTermination(240)
 
 
+@pytest.mark.slow
 def test_on_spark_connect(
     connect_stage: ConnectStage, mirrored_flow: MirroredFlow, tmp_path: Path
 ) -> None:

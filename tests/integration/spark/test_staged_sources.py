@@ -64,6 +64,7 @@ def _totals(*counts: int) -> Counter[tuple[str, int]]:
     return Counter((f"c{customer}", count) for customer in range(5) for count in counts)
 
 
+@pytest.mark.slow
 def test_a_transactional_source_leaves_no_lag(flow: Flow, spark: SparkSession) -> None:
     """Behind its last rows are markers, and rows of an aborted transaction."""
     flow.produce_in_transaction([record(n) for n in range(4)])
@@ -101,6 +102,7 @@ def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
     assert totals_of(flow) == _totals(6, 12, 12)
 
 
+@pytest.mark.slow
 def test_records_deleted_before_they_were_staged(flow: Flow, spark: SparkSession) -> None:
     _produced(flow, 0)
     _run(spark, flow)

@@ -74,6 +74,7 @@ def test_the_readmes_query_under_plain_python(flow: Flow, tmp_path: Path) -> Non
     assert sorted(flow.values()) == ["A", "B"]
 
 
+@pytest.mark.slow
 def test_a_session_without_the_kafka_source(tmp_path: Path) -> None:
     told = _last_line(_run(tmp_path, _SINK.format(builder=_BARE, master="local[1]")))
     assert told.startswith("spark_eos.errors.ConfigurationError: Spark has no Kafka source")

@@ -49,6 +49,7 @@ print("mine" in open(f"{jvm}/cmdline").read(), archives)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["python", "spark-submit"])
 def test_a_driver_takes_its_classes_from_an_archive(how: str, tmp_path: Path) -> None:
     script = tmp_path / "session.py"

@@ -84,6 +84,7 @@ def test_preparing_is_shown_although_pytest_captures(
     assert "this takes long" in result.stderr.str()
 
 
+@pytest.mark.slow
 @needs_closed_sockets
 def test_a_suite_in_which_warnings_are_errors(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

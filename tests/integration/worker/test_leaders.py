@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from support.flow import Flow
@@ -42,6 +43,7 @@ def test_rows_are_sent_again_until_their_partition_has_a_leader(
         runs.written_once(20, 20)
 
 
+@pytest.mark.slow
 def test_rows_without_a_leader_for_too_long_are_written_by_a_further_job(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
