@@ -204,7 +204,10 @@ def verify_command(
                 examples=examples,
                 watch=watch,
             )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        # A signal within a C function of confluent-kafka arrives as the cause of a SystemError.
+        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+            raise
         click.echo("Stopped.", err=True)
         raise SystemExit(130) from None
     except SparkEosError as error:

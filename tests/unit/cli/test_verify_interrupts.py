@@ -1,0 +1,29 @@
+"""How `spark-eos verify` ends by a signal, wherever it arrives."""
+
+import signal
+
+import pytest
+from click.testing import CliRunner
+
+from spark_eos.cli import verify as command
+
+_LINE = ["--bootstrap-servers", "127.0.0.1:1", "--input", "in", "--output", "out"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "status", "words"),
+    [(KeyboardInterrupt(), 130, "Stopped.\n"), (ValueError("x"), 1, "")],
+    ids=["a signal", "anything else"],
+)
+def test_a_signal_within_a_c_function(
+    monkeypatch: pytest.MonkeyPatch, cause: BaseException, status: int, words: str
+) -> None:
+    """Confluent-kafka makes a SystemError of it, which depends on the moment."""
+
+    def interrupted(**_: object) -> None:
+        raise SystemError("returned a result with an exception set") from cause
+
+    monkeypatch.setattr(command, "verify", interrupted)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    found = CliRunner().invoke(command.verify_command, _LINE)
+    assert (found.exit_code, found.stderr) == (status, words)
