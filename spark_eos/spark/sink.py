@@ -46,6 +46,7 @@ from spark_eos.spark.source import (
 )
 from spark_eos.spark.stream_sources import (
     StreamSource,
+    check_losses_seen,
     only_read_by_sink,
     only_topic,
     sources_of,
@@ -387,6 +388,8 @@ class ExactlyOnceSink:
             check_asynchronous(frame, self._delivery)
         self._spark = frame.sparkSession
         self._sources = sources_of(frame)
+        if self._delivery == STAGED:
+            self._check_losses_seen()
         self._check_cluster()
         self._prepared_ms = time.time_ns() // 1_000_000
         frame = with_own_topic_marked(frame)
@@ -434,6 +437,10 @@ class ExactlyOnceSink:
             return self._delivery == DIRECT or leads_here(wire, servers, self._deadline())
 
         return topics_read(self._sources, here) | SourceTopics((self._progress_topic.name,))
+
+    def _check_losses_seen(self) -> None:
+        client = self._settings.source_client or self._settings.client
+        check_losses_seen(self._sources, self._selections, client.bootstrap_servers)
 
     def _source_topics(self, wire: Wire) -> set[str]:
         """The topics that the query reads now."""
@@ -486,6 +493,8 @@ class ExactlyOnceSink:
             check_columns(with_struct(frame.schema), self._settings.topic)
         staging = None
         if delivery == STAGED:
+            # A function of the user's own may have made it staged since `write`.
+            self._check_losses_seen()
             reads = only_read_by_sink(self._selections, self._sources)
             staging = StagingPlace(location, self._progress(), reads)
         source = None

@@ -218,6 +218,43 @@ def topics_read(
     return found
 
 
+def check_losses_seen(
+    sources: Sequence[StreamSource], selections: Iterable[Mapping[str, str]], servers: str
+) -> None:
+    """Refuses staged sources whose deleted records Spark would skip, and nothing here would miss.
+
+    Args:
+        sources: The query's sources.
+        selections: As for `only_read_by_sink`, which tells what is looked after.
+        servers: ``bootstrap.servers`` of the cluster that ``sink.read`` reads.
+
+    Raises:
+        UnsupportedPipelineError: One ignores losses, and is not what this sink alone reads.
+    """
+    ours = topics_read(_selected(selections))
+    others = [one for one in sources if one.format in _KAFKA and READ_BY_US not in one.options]
+    for source in sources:
+        if source.options.get("failondataloss", "true").lower() != "false":
+            continue
+        mine = topics_read([source])
+        if (
+            source.options.get(_SERVERS) != servers
+            or {*mine.names} - {*ours.names}
+            or {*mine.patterns} - {*ours.patterns}
+            or any(_shared(source, other) for other in others)
+        ):
+            raise UnsupportedPipelineError(
+                "deleted records would be skipped silently: with fail_on_data_loss=False a query "
+                "whose batches are staged must read its topics with sink.read of its own sink, "
+                "and no topic of the same name in another way"
+            )
+
+
+def _selected(selections: Iterable[Mapping[str, str]]) -> Iterator[StreamSource]:
+    for one in selections:
+        yield StreamSource("kafka", {name.lower(): text for name, text in one.items()})
+
+
 def _check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
@@ -243,8 +280,7 @@ def only_read_by_sink(
         >>> reads("orders-eu"), reads("payments")
         (True, False)
     """
-    own = [{name.lower(): text for name, text in one.items()} for one in selections]
-    ours = topics_read(StreamSource("kafka", options) for options in own)
+    ours = topics_read(_selected(selections))
     others = topics_read(one for one in sources if READ_BY_US not in one.options)
     return lambda topic: ours.has(topic) and not others.has(topic)
 

@@ -12,8 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import LostRecords
+from spark_eos import ExactlyOnceSink, LostRecords, read_from_group
 from spark_eos.driver.rounds import BatchRounds
+from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.testing import EmbeddedKafka
 from support import staging
@@ -100,6 +101,20 @@ def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
     assert [report.lost for report in written.reports[1:]] == [()] * (len(written.reports) - 1)
     # The state has batch 0 and 2: the records of batch 1 are gone, but what it wrote is not.
     assert totals_of(flow) == _totals(6, 12, 12)
+
+
+def test_losses_that_nothing_would_tell_are_refused(flow: Flow, spark: SparkSession) -> None:
+    """Spark skips them, and only what the sink itself reads is looked after."""
+    sink = ExactlyOnceSink(**flow.options(), delivery="staged")
+    frame = read_from_group(
+        spark,
+        kafka=flow.kafka,
+        group_id=flow.group_id,
+        subscribe=flow.source,
+        fail_on_data_loss=False,
+    )
+    with pytest.raises(UnsupportedPipelineError, match="skipped silently"):
+        sink.write(staging.repartitioned(frame))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.spark.stream_sources import (
     READ_BY_US,
     StreamSource,
+    check_losses_seen,
     check_sources,
     check_staged_sources,
     only_read_by_sink,
@@ -37,3 +38,34 @@ def test_the_topics_that_sink_read_reads() -> None:
     reads = only_read_by_sink(selections, [*others, *own])
     names = ["orders", "payments", "returns", "eu-orders", "us-orders", "order"]
     assert [name for name in names if reads(name)] == ["orders", "returns", "eu-orders"]
+
+
+@pytest.mark.parametrize(
+    ("source", "others"),
+    [
+        ({"subscribe": "orders,elsewhere"}, []),
+        ({"subscribePattern": "o.*"}, []),
+        ({"kafka.bootstrap.servers": "other:9092"}, []),
+        ({}, [{**_SAFE}]),
+        ({}, [{"subscribepattern": "x"}]),
+    ],
+    ids=["not read by it", "a pattern", "another cluster", "a name twice", "a pattern beside it"],
+)
+def test_losses_are_ignored_only_where_the_sink_alone_reads(
+    source: dict[str, str], others: list[dict[str, str]]
+) -> None:
+    skipping = {"failondataloss": "false", READ_BY_US: "true", "kafka.bootstrap.servers": "a:9092"}
+    selections = [{"subscribe": "orders"}]
+    base = {**_SAFE, **skipping}
+    check_losses_seen([StreamSource("kafka", base), StreamSource("rate", {})], selections, "a:9092")
+    given = {**base, **{name.lower(): text for name, text in source.items()}}
+    if "subscribepattern" in given:
+        del given["subscribe"]
+    sources = [StreamSource("kafka", given), *(StreamSource("kafka", one) for one in others)]
+    with pytest.raises(UnsupportedPipelineError, match="skipped silently"):
+        check_losses_seen(sources, selections, "a:9092")
+    # Where Spark ends the query, nothing is skipped.
+    failing = [
+        StreamSource(one.format, {**one.options, "failondataloss": "true"}) for one in sources
+    ]
+    check_losses_seen(failing, selections, "a:9092")
