@@ -206,7 +206,7 @@ def verify_command(
             )
     except (KeyboardInterrupt, SystemError) as error:
         # A signal within a C function of confluent-kafka arrives as the cause of a SystemError.
-        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+        if not any(isinstance(one, KeyboardInterrupt) for one in (error, error.__cause__)):
             raise
         click.echo("Stopped.", err=True)
         raise SystemExit(130) from None
