@@ -4,13 +4,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.protocol.admin import DescribeConfigsRequest
-
 from spark_eos.kafka.cluster import metadata_request
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
+from spark_eos.kafka.topic_configs import config_values
 
-_TOPIC: Final = 2
 _MIN_INSYNC: Final = "min.insync.replicas"
 _UNCLEAN: Final = "unclean.leader.election.enable"
 
@@ -67,39 +65,14 @@ def durability(wire: Wire, names: Collection[str], deadline: Deadline) -> dict[s
         }
 
     replicas = wire.ask(metadata_request(names), deadline, interpret=fewest)
-    configs = _configs(wire, [name for name, count in replicas.items() if count > 1], deadline)
+    several = [name for name, count in replicas.items() if count > 1]
+    configs = config_values(wire, several, (_MIN_INSYNC, _UNCLEAN), deadline)
     return {
         name: Durability(
             count,
-            int(found[_MIN_INSYNC]) if found.get(_MIN_INSYNC) else None,
+            int(least) if (least := found.get(_MIN_INSYNC)) else None,
             found[_UNCLEAN] == "true" if found.get(_UNCLEAN) else None,
         )
         for name, count in replicas.items()
-        for found in [configs.get(name, {})]
+        for found in [configs.get(name) or {}]
     }
-
-
-def _configs(wire: Wire, topics: Collection[str], deadline: Deadline) -> dict[str, dict[str, str]]:
-    """The values of both configs by topic; a topic whose configs are hidden has none."""
-    if not topics:
-        return {}
-    resource = DescribeConfigsRequest.DescribeConfigsResource
-    request = DescribeConfigsRequest(
-        resources=[
-            resource(
-                resource_type=_TOPIC,
-                resource_name=topic,
-                configuration_keys=[_MIN_INSYNC, _UNCLEAN],
-            )
-            for topic in topics
-        ],
-        include_synonyms=False,
-    )
-
-    def values(response: Any) -> dict[str, dict[str, str]]:
-        return {
-            result.resource_name: {config.name: config.value for config in result.configs}
-            for result in response.results
-        }
-
-    return wire.ask(request, deadline, interpret=values)

@@ -1,6 +1,6 @@
-"""What topics take: their configs about records, asked for with DescribeConfigs."""
+"""Topics' configs, asked for with DescribeConfigs; among them, what topics take."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,6 +42,46 @@ class TopicConfig:
     after_max_ms: int | None = None
 
 
+Values = Mapping[str, str | None]
+
+
+def config_values(
+    wire: Wire, topics: Collection[str], names: Collection[str], deadline: Deadline
+) -> dict[str, Values | None]:
+    """Asks for configs of topics by name; None for a topic whose configs the broker does not tell.
+
+    Args:
+        wire: The connections.
+        topics: Topic names; nothing is asked if there are none.
+        names: Names of the configs.
+        deadline: Limits all attempts together.
+
+    Raises:
+        DeadlineExceededError: No answer in time.
+    """
+    if not topics:
+        return {}
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=_TOPIC, resource_name=topic, configuration_keys=list(names)
+            )
+            for topic in sorted(topics)
+        ],
+        include_synonyms=False,
+    )
+
+    def values(response: Any) -> dict[str, Values | None]:
+        return {
+            found.resource_name: None
+            if found.error_code
+            else {config.name: config.value for config in found.configs}
+            for found in response.results
+        }
+
+    return wire.ask(request, deadline, interpret=values)
+
+
 def topic_configs(
     wire: Wire, names: Collection[str], deadline: Deadline
 ) -> dict[str, TopicConfig | None]:
@@ -55,25 +95,13 @@ def topic_configs(
     Raises:
         DeadlineExceededError: No answer in time.
     """
-    request = DescribeConfigsRequest(
-        resources=[
-            DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=_TOPIC, resource_name=name, configuration_keys=list(_NAMES)
-            )
-            for name in sorted(names)
-        ],
-        include_synonyms=False,
-    )
-
-    def interpret(response: Any) -> dict[str, TopicConfig | None]:
-        return {r.resource_name: None if r.error_code else _config(r) for r in response.results}
-
-    return wire.ask(request, deadline, interpret=interpret)
+    found = config_values(wire, names, _NAMES, deadline)
+    return {topic: None if values is None else _config(values) for topic, values in found.items()}
 
 
-def _config(result: Any) -> TopicConfig | None:
-    values = {config.name: config.value for config in result.configs}
-    if any(values.get(name) is None for name in _NAMES):
+def _config(told: Values) -> TopicConfig | None:
+    values = {name: text for name, text in told.items() if text is not None}
+    if not values.keys() >= set(_NAMES):
         return None
     judged = values["message.timestamp.type"] == "CreateTime"
     return TopicConfig(
