@@ -53,7 +53,7 @@ test: jars ## Run the tests with real brokers and a real Spark; ORDER=seed for a
 test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: seconds
 	@$(PYTEST) tests/unit $(ARGS)
 
-test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, Connect, the data source
+test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, Connect
 	@$(PYTEST) -m slow --numprocesses 2 --dist worksteal $(ARGS)
 
 test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes

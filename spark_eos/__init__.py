@@ -1,8 +1,6 @@
 """Exactly-once PySpark Structured Streaming from Kafka to Kafka.
 
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
-- `KafkaEosDataSource`: the same as ``format("kafka-eos")``, with `read_from_group` to read and
-  `write_stream` to write.
 - `session_builder`: a Spark session that can read Kafka.
 - `BatchReport`, `PartitionReport`, `LostRecords`: the outcome of one micro-batch.
 - `Status`: how a query stands in its cluster; `ExactlyOnceSink.status` returns it.
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from spark_eos.admin.status import Status, UnknownGroupError
     from spark_eos.batch.batch_report import BatchReport, PartitionReport
     from spark_eos.batch.data_loss import LostRecords
-    from spark_eos.datasource.source import KafkaEosDataSource, write_stream
     from spark_eos.errors import (
         AuthenticationError,
         AuthorizationError,
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
     from spark_eos.spark.dead_letter_functions import guarded
     from spark_eos.spark.session import session_builder
     from spark_eos.spark.sink import ExactlyOnceSink
-    from spark_eos.spark.source import read_from_group
 
 __all__ = [
     "AuthenticationError",
@@ -50,7 +46,6 @@ __all__ = [
     "ExactlyOnceSink",
     "FencedByNewerRunError",
     "ForeignMemberError",
-    "KafkaEosDataSource",
     "KafkaResponseError",
     "LostRecords",
     "OffsetGapError",
@@ -65,24 +60,19 @@ __all__ = [
     "UnsupportedPipelineError",
     "WriteError",
     "guarded",
-    "read_from_group",
     "session_builder",
-    "write_stream",
 ]
 
 # Modules of the public names that are not in spark_eos.errors.
 _HOMES = {
     "BatchReport": "batch.batch_report",
     "ExactlyOnceSink": "spark.sink",
-    "KafkaEosDataSource": "datasource.source",
     "LostRecords": "batch.data_loss",
     "PartitionReport": "batch.batch_report",
     "Status": "admin.status",
     "UnknownGroupError": "admin.status",
     "guarded": "spark.dead_letter_functions",
-    "read_from_group": "spark.source",
     "session_builder": "spark.session",
-    "write_stream": "datasource.source",
 }
 
 

@@ -2,8 +2,6 @@
 
 import concurrent.futures
 import os
-import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,13 +70,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"The order of the tests is that of --randomly-seed={seed}")
 
 
-def pytest_sessionfinish() -> None:
-    """Reaps the keepers that tests have ended: they outlive whoever starts them, on purpose."""
-    client = sys.modules.get("spark_eos.datasource.keeper_client")
-    for process in client._started if client else ():
-        process.poll()
-
-
 @pytest.fixture
 def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flow]:
     """Makes topics, a group and a checkpoint of the test's own."""
@@ -120,15 +111,6 @@ def new_mirrored_flow(
 def mirrored_flow(new_mirrored_flow: Callable[..., MirroredFlow]) -> MirroredFlow:
     """Topics of two partitions in two clusters, a group and a checkpoint of the test's own."""
     return new_mirrored_flow()
-
-
-@pytest.fixture
-def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary directory for all users, whose name leaves room for a socket's."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        Path(name).chmod(0o1777)
-        monkeypatch.setattr(tempfile, "gettempdir", lambda: name)
-        yield Path(name)
 
 
 @pytest.fixture(scope="session")

@@ -93,7 +93,6 @@ class ClientSettings:
         if not str(named.get("bootstrap.servers", "")).strip():
             raise ConfigurationError("kafka needs 'bootstrap.servers', such as 'localhost:9092'")
         self.security = security(named)
-        self._given = named
         self._settings = {
             name: value for name, value in named.items() if not is_security_setting(name)
         }
@@ -111,16 +110,6 @@ class ClientSettings:
 
     def __hash__(self) -> int:
         return hash(tuple(sorted((name, str(value)) for name, value in self._settings.items())))
-
-    def plain(self) -> dict[str, str | int | float]:
-        """The settings as given, secrets included, for another process of this user.
-
-        Raises:
-            ConfigurationError: ``oauth_cb`` is set: a function is not a plain value.
-        """
-        if "oauth_cb" in self._given:
-            raise ConfigurationError("kafka['oauth_cb'] is a function, which can't be used here")
-        return dict(self._given)
 
     @property
     def bootstrap_servers(self) -> str:

@@ -203,14 +203,6 @@ class QueryRun:
         self._membership.abandon()
         self._close()
 
-    def writes(self) -> bool:
-        """Whether a transaction of the query is open now.
-
-        Raises:
-            SparkEosError: The brokers don't answer, or don't let the query list transactions.
-        """
-        return bool(self._leftovers.names())
-
     # The start --------------------------------------------------------------------------------
 
     def _start(self, batch_id: int) -> BatchRange:

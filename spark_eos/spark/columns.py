@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from spark_eos.batch.source_topics import SourceTopics
 from spark_eos.errors import UnsupportedPipelineError
 
 _BYTES = (T.BinaryType, T.StringType)
@@ -22,7 +20,6 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
     "timestamp": ((T.TimestampType,), "timestamp"),
 }
 
-_MARK: Final = "spark-eos-checked"
 SOURCES_OWN: Final = {"spark-eos": "source"}
 """In the metadata of a `topic` column that is the source's, unchanged."""
 SOURCE: Final = "source"
@@ -153,30 +150,3 @@ def written(schema: T.StructType) -> list[str]:
 def payload(schema: T.StructType) -> list[str]:
     """Names of the columns that are written, without ``source``."""
     return [name for name in schema.names if name in _PAYLOAD]
-
-
-def marked(frame: DataFrame, read: SourceTopics) -> DataFrame:
-    """The DataFrame with a mark in its schema that tells the writer that it was checked.
-
-    Args:
-        frame: The stream.
-        read: The topics that it reads, which the writer learns from the mark.
-    """
-    topics = {"names": list(read.names), "patterns": list(read.patterns)}
-    return frame.withMetadata(SOURCE, {_MARK: topics})
-
-
-def topics_of_marked(schema: T.StructType) -> SourceTopics:
-    """The topics that a stream reads, as `marked` says; refuses a schema that it has not marked.
-
-    Raises:
-        UnsupportedPipelineError: The mark is missing.
-    """
-    topics = schema[SOURCE].metadata.get(_MARK)
-    if topics is None:
-        raise UnsupportedPipelineError(
-            "nothing has checked that the query's plan keeps rows in their source partitions, and "
-            "the rows do not show it: start the query with write_stream(frame) of spark_eos "
-            'instead of frame.writeStream.format("kafka-eos")'
-        )
-    return SourceTopics(tuple(topics["names"]), tuple(topics["patterns"]))

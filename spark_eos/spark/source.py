@@ -258,22 +258,7 @@ def read_from_offsets(
     carry_records: bool = False,
     check: Callable[[Wire], None] | None = None,
 ) -> DataFrame:
-    """`read_from_group`, with checked settings and a selection under Spark's option names.
-
-    Args:
-        spark: The session.
-        client: Kafka client settings.
-        group_id: The consumer group.
-        selection: One of ``subscribe``, ``subscribePattern`` and ``assign``.
-        deadline: Time limit for all calls to the cluster.
-        starting_offsets: As in `read_from_group`.
-        include_headers: As in `read_from_group`.
-        options: As in `read_from_group`.
-        fail_on_data_loss: As in `read_from_group`.
-        source_client: Client settings of the cluster that is read, if it is not the group's.
-        carry_records: As in `read_from_group`.
-        check: Called before anything is looked up.
-    """
+    """The stream of a selection, from a group's offsets on; ``check`` sees the wire before."""
     options = dict(options or {})
     read = source_client or client
     check_source_options(starting_offsets, options, read)
@@ -310,73 +295,3 @@ def read_from_offsets(
     if carry_records:
         return with_record(frame, include_headers=include_headers)
     return frame.withColumn("source", F.struct("topic", "partition", "offset"))
-
-
-def read_from_group(
-    spark: SparkSession,
-    *,
-    kafka: Mapping[str, Any],
-    group_id: str,
-    subscribe: str | None = None,
-    subscribePattern: str | None = None,  # noqa: N803 - Spark's name for it
-    assign: str | None = None,
-    starting_offsets: str = "earliest",
-    include_headers: bool = False,
-    options: Mapping[str, str] | None = None,
-    connect_timeout_ms: int = 30_000,
-    fail_on_data_loss: bool = True,
-    carry_records: bool = False,
-) -> DataFrame:
-    """Reads source topics as a streaming DataFrame, starting at a group's committed offsets.
-
-    For queries written with ``format("kafka-eos")``; a sink has `ExactlyOnceSink.read`.
-
-    Example:
-        Reading a topic for `write_stream`::
-
-            kafka = {"bootstrap.servers": "localhost:9092"}
-            orders = read_from_group(
-                spark, kafka=kafka, group_id="order-processors", subscribe="orders"
-            )
-
-    Args:
-        spark: The session, classic or Spark Connect.
-        kafka: Client settings in librdkafka's names; ``bootstrap.servers`` is required.
-        group_id: Consumer group whose committed offsets are the query's progress.
-        subscribe: Topic names, separated by commas.
-        subscribePattern: Regular expression that must match a whole topic name.
-        assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
-        starting_offsets: Where a new group starts that has no committed offsets: ``earliest`` or
-            ``latest``. What is added to the source later is read from its beginning.
-        include_headers: Whether to read the records' headers too.
-        options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
-        connect_timeout_ms: Milliseconds allowed to reach the cluster.
-        fail_on_data_loss: Whether the query fails when records were deleted before they were read;
-            `write_stream` passes it on to the writer.
-        carry_records: Whether ``source`` carries key, value, headers and timestamp of the record
-            too, for dead letters (``deadLetterTopic``).
-
-    Returns:
-        The columns of Spark's Kafka source, and ``source``, a struct of ``topic``, ``partition``
-        and ``offset`` that the writer needs unchanged.
-
-    Raises:
-        ConfigurationError: Not exactly one of subscribe, subscribePattern and assign is given, or
-            another option can't be used as given; or Spark has no Kafka source, or its local
-            workers' Python can't run our tasks.
-        UnsupportedPipelineError: An option would split or reorder source partitions.
-        TopicNotFoundError: A source topic does not exist.
-    """
-    given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
-    return read_from_offsets(
-        spark,
-        ClientSettings(kafka),
-        group_id,
-        {name: text for name, text in given.items() if text is not None},
-        Deadline(connect_timeout_ms / 1000, "connect_timeout_ms"),
-        starting_offsets=starting_offsets,
-        include_headers=include_headers,
-        options=options,
-        fail_on_data_loss=fail_on_data_loss,
-        carry_records=carry_records,
-    )

@@ -116,7 +116,7 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
     """
     if not sources:
         raise UnsupportedPipelineError(
-            "the query's source can't be checked: read with sink.read (or read_from_group), and "
+            "the query's source can't be checked: read with sink.read, and "
             "pass the DataFrame on as it is, not through a view or SQL"
         )
     for source in sources:
@@ -152,7 +152,7 @@ def _check_source(source: StreamSource) -> None:
     if source.format not in _KAFKA:
         raise UnsupportedPipelineError(
             f"the query reads from {source.format!r}: exactly-once commits Kafka offsets, so all "
-            "its sources must be Kafka, read with sink.read (or read_from_group)"
+            "its sources must be Kafka, read with sink.read"
         )
     for name, shown in _SPLITTING.items():
         if name in options:
@@ -168,13 +168,13 @@ def _check_records(options: Mapping[str, str]) -> None:
         given = "is missing" if level is None else f"is {level!r}"
         raise UnsupportedPipelineError(
             f"source option {_ISOLATION!r} {given}, so aborted records would be written as "
-            f"committed ones: read with sink.read (or read_from_group), or set {_ISOLATION!r} to "
+            f"committed ones: read with sink.read, or set {_ISOLATION!r} to "
             "'read_committed'"
         )
     if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
         raise UnsupportedPipelineError(
             "source option 'failOnDataLoss' is 'false', so deleted records would be skipped "
-            "silently: leave it out, or read with sink.read (or read_from_group)"
+            "silently: leave it out, or read with sink.read"
         )
 
 

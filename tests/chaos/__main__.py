@@ -20,10 +20,8 @@ from chaos.schedule import FRONTS, Kind, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
 from chaos.staged_loads import EVERY_LOAD
 from chaos.trial import Outcome, run_trial
-from support.versions import HAS_DATA_SOURCES
 
 _console = Console(stderr=True, highlight=False)
-_FRONTS = FRONTS if HAS_DATA_SOURCES else tuple(f for f in FRONTS if f != "data-source")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,7 +82,7 @@ def main(
             steps=steps,
             loads=loads or tuple(EVERY_LOAD),
             kinds=[Kind(kind) for kind in kinds],
-            fronts=fronts or _FRONTS,
+            fronts=fronts or FRONTS,
             cluster=cluster,
         )
         outcome = _run(plan, keep=keep)

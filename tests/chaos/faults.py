@@ -79,7 +79,7 @@ def _driver(driver: int) -> list[int]:
 
 def _query_kill(stage: Stage, _fault: Fault) -> None:
     """As if its host had gone: workers too, so that nobody ends their transactions."""
-    stage.kill_host()
+    stage.kill_query()
 
 
 def _asynchronous_kill(stage: Stage, fault: Fault) -> None:
@@ -325,7 +325,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         time.sleep(0.1)
     if len(_batches(stage.checkpoint / "offsets")) < 3:
         raise NotInflictedError("with batch 0 alone, lost offsets can't be told from a new group's")
-    stage.kill_host()
+    stage.kill_query()
     _end_members(stage)
     known = stage.group_offsets()
     assert known is not None
@@ -341,7 +341,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
             time.sleep(0.1)
         if "OffsetsLostError" not in stage.log.read_text(errors="replace"):
             raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
-        stage.kill_host()
+        stage.kill_query()
         _end_members(stage)
         groups.set_offsets(
             stage.servers,

@@ -44,20 +44,9 @@ def executors_of(driver: int) -> list[int]:
     return [p for p in children(driver) if "CoarseGrainedExecutorBackend" in command(p)]
 
 
-def holders_of(driver: int, group_id: str) -> list[int]:
-    """Processes that hold the group's members instead of the driver: keepers, Connect's sinks."""
-    sinks = [p for p in children(driver) if "foreach_batch_worker" in command(p)]
-    return sinks + keepers_of(group_id)
-
-
-def keepers_of(group_id: str) -> list[int]:
-    """The data source's keepers of a group; they outlive who has started them."""
-    found = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        words = command(int(directory.name)).split()
-        if "spark_eos.datasource.keeper" in words and group_id in words:
-            found.append(int(directory.name))
-    return found
+def holders_of(driver: int) -> list[int]:
+    """Processes that hold the group's members instead of the driver: Connect's sinks."""
+    return [p for p in children(driver) if "foreach_batch_worker" in command(p)]
 
 
 def workers_of(driver: int) -> list[int]:

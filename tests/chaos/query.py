@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from chaos.loads import LOADS, disturbed, transformed
 from chaos.reports import add_report
 from chaos.staged_loads import STAGED
 from chaos.staged_stops import stop_at_places
-from spark_eos import BatchReport, ExactlyOnceSink, read_from_group
+from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session
 from spark_eos.testing.broker_properties import free_ports
@@ -93,51 +92,12 @@ def _staged_writer(
     return writer.foreachBatch(lambda rows, batch_id: sink(of_batch(rows, batch_id), batch_id))
 
 
-def _data_source_writer(
-    spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
-) -> DataStreamWriter:
-    # Spark 4.0 does not have it.
-    from spark_eos import KafkaEosDataSource, write_stream
-
-    load = LOADS[settings["load"]]
-    given = {**load.options, **settings["sink"]}
-    kafka = given.pop("kafka")
-    frame = read_from_group(
-        spark,
-        kafka=kafka,
-        group_id=given["group_id"],
-        carry_records=load.dead_letters,
-        **reading,
-    )
-    rows = transformed(load, frame, settings["targets"], Path(settings["control"]))
-    spark.dataSource.register(KafkaEosDataSource)
-    options = {f"kafka.{name}": value for name, value in kafka.items()}
-    # Case does not matter.
-    options |= {name.replace("_", ""): str(value) for name, value in given.items()}
-    return write_stream(rows).options(**options)
-
-
 _WRITERS = {
     "sink": _sink_writer,
     "connect": _sink_writer,
     "staged": _staged_writer,
     "mirrored": _sink_writer,
-    "data-source": _data_source_writer,
 }
-
-
-def _progress(query: StreamingQuery, file: Path) -> Callable[[], None]:
-    """Reports batches from Spark's progress, for who is told of none."""
-    last = -1
-
-    def look() -> None:
-        nonlocal last
-        found = query.lastProgress
-        if found is not None and found["batchId"] > last and found["numInputRows"]:
-            last = found["batchId"]
-            add_report(file, {"batch_id": last})
-
-    return look
 
 
 def main() -> None:
@@ -148,7 +108,6 @@ def main() -> None:
         "subscribe": ",".join(settings["sources"]),
         "options": {"maxOffsetsPerTrigger": str(settings["max_offsets"])},
     }
-    data_source = settings["front"] == "data-source"
     writer = _WRITERS[settings["front"]](spark, settings, reading)
     writer = writer.trigger(availableNow=True) if settings["drain"] else writer
     asynchronous = settings["sink"].get("asynchronous_progress", False)
@@ -161,10 +120,8 @@ def main() -> None:
         query = _start(writer)
         how = " asynchronous_progress" if asynchronous else ""
         print(f"STARTED {time.monotonic():.3f}{how}", flush=True)
-        look = _progress(query, Path(settings["reports"])) if data_source else _nothing
         while query.isActive and not restart.exists():
             time.sleep(0.02)
-            look()
             if os.getppid() != parent:
                 os._exit(3)  # the harness is gone, and nobody will end this query
         if query.isActive:
@@ -188,10 +145,6 @@ def _start(writer: DataStreamWriter, more: int = 12) -> StreamingQuery:
             raise
     print(f"NOT STARTED {time.monotonic():.3f}: {_GIVEN_UP}", flush=True)
     return _start(writer, more - 1)
-
-
-def _nothing() -> None:
-    """A sink tells of its batches itself."""
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Kind(enum.Enum):
 
 
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
-# Where the group's members are not the driver's: the data source's keeper, Connect's sink process.
+# Where the group's members are not the driver's: Connect's sink process.
 NOT_OF_THE_SINK = frozenset({Kind.HOLDER_KILL, Kind.HOLDER_PAUSE})
 # In a trial with one of these, each start tracks its progress asynchronously or not.
 ASYNCHRONOUS = frozenset({Kind.ASYNCHRONOUS_KILL})
@@ -85,9 +85,9 @@ _SOURCE_BROKER = frozenset(
     {Kind.SOURCE_BROKER_KILL, Kind.SOURCE_BROKER_RESTART, Kind.SOURCE_BROKER_PAUSE}
 )
 MIRRORED_ONLY = _SOURCE_BROKER | {Kind.SOURCE_NETWORK_CUT, Kind.SOURCE_NETWORK_NO_ANSWERS}
-# How the query writes: `ExactlyOnceSink` in classic Spark or on Spark Connect,
-# ``format("kafka-eos")``, the sink with queries that have to be staged, or with another cluster.
-FRONTS = ("sink", "connect", "data-source", "staged", "mirrored")
+# How the query writes: `ExactlyOnceSink` in classic Spark or on Spark Connect, with queries that
+# have to be staged, or with another cluster.
+FRONTS = ("sink", "connect", "staged", "mirrored")
 _IN_ONE_PROCESS = ("sink", "staged", "mirrored")
 # Names of the loads that have to be staged; all others are for all other fronts.
 STAGED_LOADS = ("shuffled", "spoiled", "windows", "totals")
@@ -223,7 +223,7 @@ def schedule(
         kinds: to choose from; all, if empty. Each comes before any comes twice.
         fronts: to choose from.
         cluster: whether executors have processes of their own; by default the seed decides. They
-            never have on Spark Connect and with the data source.
+            never have on Spark Connect.
     """
     chosen = random.Random(seed)
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster

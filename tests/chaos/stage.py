@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from chaos.invariants import Rule, Violation
 from chaos.loads import MAX_BYTES, Source, ask_nothing_more
 from chaos.order import OrderCheck
-from chaos.processes import children, holders_of, keepers_of, send
+from chaos.processes import children, holders_of, send
 from chaos.reports import reports_of
 from chaos.schedule import Schedule
 from chaos.staged_files import StagedFiles
@@ -164,7 +164,6 @@ class Stage:
         for process in [self._process, *self._others]:
             if process is not None:
                 _kill_all(process)
-        send(keepers_of(self.name), signal.SIGKILL)
         self._stack.close()
 
     # The query --------------------------------------------------------------------------------
@@ -276,7 +275,7 @@ class Stage:
 
     def holders(self) -> list[int]:
         """Processes that hold the group's members, where that is not the driver itself."""
-        return holders_of(self.driver, self.name)
+        return holders_of(self.driver)
 
     @property
     def log(self) -> Path:
@@ -303,15 +302,10 @@ class Stage:
         if self._process is not None:
             _kill_all(self._process)
 
-    def kill_host(self) -> None:
-        """The same, and for what outlives a driver on its host: the data source's keeper."""
-        self.kill_query()
-        send(keepers_of(self.name), signal.SIGKILL)
-
     def end(self) -> None:
         """Ends all queries, and waits until the brokers have aborted what they leave open."""
         self.watcher.stop_feeding()
-        self.kill_host()
+        self.kill_query()
         for other in self._others:
             _kill_all(other)
         end = time.monotonic() + self.transaction_timeout_ms / 1000 + _ABORTED_WITHIN

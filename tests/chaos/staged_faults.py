@@ -58,7 +58,7 @@ def kill_at(place: str) -> Callable[[Stage, Fault], None]:
 
     def kill(stage: Stage, _fault: Fault) -> None:
         _come_to(stage, place)
-        stage.kill_host()
+        stage.kill_query()
 
     return kill
 
@@ -152,7 +152,7 @@ def relay_kill(stage: Stage, fault: Fault) -> None:
     try:
         if not hold.held.wait(_AN_OCCASION):
             raise NotInflictedError("no transaction has come so far")
-        stage.kill_host()
+        stage.kill_query()
     finally:
         rule.times = 0
         hold.over.set()
@@ -173,12 +173,12 @@ def _refused(stage: Stage, words: str, rule: Rule) -> None:
         time.sleep(0.05)
     if words not in _text(stage.log):
         raise TrialError(f"the query has ended with something else than {words!r}: {stage.log}")
-    stage.kill_host()
+    stage.kill_query()
 
 
 def delete_checkpoint(stage: Stage, _fault: Fault) -> None:
     """The query must refuse to go on until its checkpoint is back."""
-    stage.kill_host()
+    stage.kill_query()
     aside = stage.directory / "checkpoint-aside"
     with stage.watcher.offsets_may_go_back():
         stage.checkpoint.rename(aside)
@@ -193,7 +193,7 @@ def roll_back(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault]
     """An older checkpoint is put back: the query goes on if nothing is lost by it, or refuses."""
 
     def rolled(stage: Stage, fault: Fault) -> None:
-        stage.kill_host()
+        stage.kill_query()
         aside = stage.directory / "checkpoint-aside"
         with stage.watcher.offsets_may_go_back():
             shutil.copytree(stage.checkpoint, aside)
@@ -207,7 +207,7 @@ def roll_back(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault]
             if not stage.reports():
                 if "CheckpointError" not in _text(stage.log):
                     raise TrialError(f"the query has ended with another error: {stage.log}")
-                stage.kill_host()
+                stage.kill_query()
                 shutil.rmtree(stage.checkpoint)
                 aside.rename(stage.checkpoint)
                 stage.start()
@@ -219,7 +219,7 @@ def roll_back(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault]
 def copy_removed(stage: Stage, _fault: Fault) -> None:
     """A file of the copy that counts is gone: the query must refuse to go on until it is back."""
     _come_to(stage, staged_places.BEFORE_RELAY)
-    stage.kill_host()
+    stage.kill_query()
     file = staged_files(stage).file_with_rows(stage.group_offsets() or {})
     if file is None:
         stage.start()

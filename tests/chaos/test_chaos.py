@@ -28,7 +28,6 @@ from chaos.schedule import (
 from chaos.staged_loads import EVERY_LOAD, STAGED
 from spark_eos import ExactlyOnceSink
 from support.jobs import ROOT
-from support.versions import needs_data_sources
 
 _TESTS = ROOT / "tests"
 
@@ -152,12 +151,6 @@ def test_the_documentation_names_every_kind_and_every_mutation() -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param("connect", 2, ["holder-kill", "worker-kill"], marks=pytest.mark.slow),
-        pytest.param(
-            "data-source",
-            2,
-            ["holder-kill", "worker-kill"],
-            marks=[pytest.mark.slow, needs_data_sources],
-        ),
     ],
 )
 def test_nothing_is_lost_or_doubled_under_faults(

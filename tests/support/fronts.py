@@ -10,7 +10,6 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,8 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos import BatchReport, ExactlyOnceSink, read_from_group
-from support.data_sources import end_keepers
+from spark_eos import BatchReport, ExactlyOnceSink
 from support.flow import Flow
 from support.pipelines import PIPELINES
 
@@ -52,7 +50,6 @@ class Order:
 
     Attributes:
         sink: arguments of ExactlyOnceSink.
-        data_source: whether they are to be options of ``format("kafka-eos")`` instead.
         sources: topics, each of them read by itself.
         pipeline: a name in `support.pipelines`.
         arguments: of the pipeline, beside its sources.
@@ -62,7 +59,6 @@ class Order:
     """
 
     sink: Mapping[str, Any]
-    data_source: bool
     sources: list[str]
     pipeline: str
     arguments: Mapping[str, Any]
@@ -86,9 +82,7 @@ class Queries:
 
     def start(self, order: Order) -> int:
         """Starts a query; returns its number."""
-        writer, close = (_data_source_writer if order.data_source else _sink_writer)(
-            self._session, order
-        )
+        writer, close = _sink_writer(self._session, order)
         if order.available_now:
             writer = writer.trigger(availableNow=True)
         number = next(self._numbers)
@@ -151,33 +145,6 @@ def _sink_writer(
     return sink.write(PIPELINES[order.pipeline](*frames, **order.arguments)), sink.close
 
 
-def _data_source_writer(
-    session: SparkSession, order: Order
-) -> tuple[DataStreamWriter, Callable[[], None]]:
-    # Spark 4.0 does not have it.
-    from spark_eos import KafkaEosDataSource, write_stream
-
-    given = dict(order.sink)
-    kafka = given.pop("kafka")
-    frames = [
-        read_from_group(
-            session,
-            kafka=kafka,
-            group_id=given["group_id"],
-            subscribe=topic,
-            include_headers=True,
-            options=order.read_options,
-        )
-        for topic in order.sources
-    ]
-    session.dataSource.register(KafkaEosDataSource)
-    options = {f"kafka.{name}": value for name, value in kafka.items()}
-    # Case does not matter.
-    options |= {name.replace("_", ""): value for name, value in given.items()}
-    frame = PIPELINES[order.pipeline](*frames, **order.arguments)
-    return write_stream(frame).options(**options), _nothing
-
-
 # Connect's server allows a sink's process 10 s to start, which a busy machine may exceed.
 patiently = tenacity.retry(
     retry=tenacity.retry_if_exception_message(match="(?s).*waiting for the Python worker"),
@@ -199,23 +166,16 @@ class RunningQuery:
         queries: where it runs.
         number: its number there.
         reports: where its reports go.
-        at_end: called when it has ended.
     """
 
-    def __init__(
-        self, queries: Queries, number: int, reports: ReportFile, at_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, queries: Queries, number: int, reports: ReportFile) -> None:
         self._queries = queries
         self._number = number
         self._reports = reports
-        self._at_end = at_end
 
     def error(self, timeout: int = 90) -> str | None:
         """Waits for the query's end; what it failed with, None if with nothing."""
-        try:
-            return self._queries.wait(self._number, timeout)
-        finally:
-            self._at_end()
+        return self._queries.wait(self._number, timeout)
 
     def drain(self, timeout: int = 90) -> None:
         """Waits until a query that is to end by itself has written everything."""
@@ -225,15 +185,10 @@ class RunningQuery:
     def stop(self) -> None:
         """Stops it; in a batch, if it is in one."""
         self._queries.stop(self._number)
-        self._at_end()
 
     def reports(self) -> list[dict[str, Any]]:
         """Reports of the batches written so far, also by earlier queries on the same checkpoint."""
         return self._reports.reports()
-
-
-def _nothing() -> None:
-    pass
 
 
 class Front:
@@ -241,12 +196,10 @@ class Front:
 
     Args:
         queries: where they run.
-        data_source: whether they are written by ``format("kafka-eos")``, not by `ExactlyOnceSink`.
     """
 
-    def __init__(self, queries: Queries, *, data_source: bool = False) -> None:
+    def __init__(self, queries: Queries) -> None:
         self._queries = queries
-        self._data_source = data_source
 
     def start(
         self,
@@ -273,10 +226,8 @@ class Front:
             options: further arguments of ExactlyOnceSink.
         """
         reports = ReportFile(Path(f"{flow.checkpoint}.reports"))
-        own: dict[str, Any] = {} if self._data_source else {"on_batch": reports}
         order = Order(
-            sink={**flow.options(), **own, **options},
-            data_source=self._data_source,
+            sink={**flow.options(), "on_batch": reports, **options},
             sources=[flow.source, *(also or [])],
             pipeline=pipeline,
             arguments=arguments or {},
@@ -284,9 +235,7 @@ class Front:
             read_options={} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)},
             config=config or {},
         )
-        # What keeps a data source's members is not told of the query's end.
-        at_end = partial(end_keepers, flow) if self._data_source else _nothing
-        return RunningQuery(self._queries, self._queries.start(order), reports, at_end)
+        return RunningQuery(self._queries, self._queries.start(order), reports)
 
 
 class _Manager(BaseManager):

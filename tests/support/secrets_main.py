@@ -19,9 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.cli import main as command
-from spark_eos.spark.unlogged import unlogged
 from spark_eos.testing import spark_session
-from support.versions import HAS_DATA_SOURCES, HIDES_OPTIONS
+from support.versions import HIDES_OPTIONS
 
 
 def main(settings: dict[str, Any], here: Path) -> None:
@@ -42,8 +41,6 @@ def main(settings: dict[str, Any], here: Path) -> None:
     )
     for name, kafka in settings["kafka"].items():
         _query(spark, name, kafka, settings, here)
-    if HAS_DATA_SOURCES:
-        _data_source(spark, settings, here)
     _failures(spark, settings, here)
     _commands(settings, here)
     spark.stop()
@@ -70,32 +67,6 @@ def _query(
         print(repr(sink), sink, reports, sink.__dict__, file=file)
         print(pickle.dumps(reports), file=file)
     _look(spark, source, query, here / f"seen-{name}.txt")
-
-
-def _data_source(spark: SparkSession, settings: dict[str, Any], here: Path) -> None:
-    """Options, where Spark itself knows of what is secret and what is not."""
-    from spark_eos import KafkaEosDataSource, read_from_group, write_stream
-
-    spark.dataSource.register(KafkaEosDataSource)
-    for name, kafka in settings["options"].items():
-        group_id = f"{settings['group_id']}-{name}"
-        source = read_from_group(
-            spark, kafka=kafka, group_id=group_id, subscribe=settings["source"]
-        )
-        writer = write_stream(source.select("source", "key", "value"))
-        # At level DEBUG py4j logs what the user's own code tells Spark.
-        with unlogged():
-            writer.options(**{f"kafka.{setting}": text for setting, text in kafka.items()})
-        query = (
-            writer.option("groupId", group_id)
-            .option("topic", settings["target"])
-            .option("checkpointLocation", str(here / f"checkpoint-{name}"))
-            .option("workerDirectory", str(here / "workers"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        _look(spark, source, query, here / f"seen-{name}.txt")
 
 
 def _look(spark: SparkSession, source: DataFrame, query: StreamingQuery, note: Path) -> None:

@@ -17,11 +17,6 @@ OFFSET_COMMIT: Final = 6 if _BY_ID else 5
 STALE_EPOCH: Final = Code.STALE_MEMBER_EPOCH if _BY_ID else Code.ILLEGAL_GENERATION
 """What the run's brokers call a wrong member epoch in TxnOffsetCommit."""
 
-HAS_DATA_SOURCES: Final = Version(pyspark.__version__) >= Version("4.1")
-"""Whether Spark lets Python write streams as a data source."""
-
-NO_DATA_SOURCES: Final = "needs Spark 4.1: DataSourceStreamArrowWriter"
-
 _SPARK_4_2: Final = Version(pyspark.__version__) >= Version("4.2")
 
 HIDES_OPTIONS: Final = _SPARK_4_2
@@ -35,4 +30,3 @@ needs_closed_sockets = pytest.mark.skipif(
     not _SPARK_4_2, reason="PySpark 4.0 and 4.1 leave sockets open"
 )
 needs_topic_ids = pytest.mark.skipif(not _BY_ID, reason="needs Kafka 4.4: TxnOffsetCommit 6")
-needs_data_sources = pytest.mark.skipif(not HAS_DATA_SOURCES, reason=NO_DATA_SOURCES)

@@ -6,8 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from spark_eos import ExactlyOnceSink, read_from_group
-from spark_eos.datasource.options import KNOWN
+from spark_eos import ExactlyOnceSink
 from support.jobs import ROOT
 
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
@@ -44,8 +43,6 @@ def test_the_names_of_the_changelog() -> None:
     tables = _text("CHANGELOG.md").split("\n### Changed\n")[1].split("\n\n")
     kinds = {
         "| `ExactlyOnceSink`": set(inspect.signature(ExactlyOnceSink).parameters),
-        "| `read_from_group`": set(inspect.signature(read_from_group).parameters),
-        '| option of `format("kafka-eos")`': {option.shown for option in KNOWN.values()},
     }
     for head, there in kinds.items():
         (table,) = (table for table in tables if table.strip().startswith(head))

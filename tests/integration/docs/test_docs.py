@@ -11,7 +11,6 @@ from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.kafka.transactions import OffsetCommitAnswer
 from support.collected import all_tests
 from support.tables import table_of, tables
-from support.versions import needs_data_sources
 
 _REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
 
@@ -102,9 +101,8 @@ def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[st
             yield name, (nullable + field["type"], field["versions"])
 
 
-@needs_data_sources
-def test_the_table_of_fronts_has_every_case_and_every_front(collected: dict[str, bool]) -> None:
-    table = table_of("guarantees.md", "Fronts")
+def test_the_table_of_apis_has_every_case_and_every_api(collected: dict[str, bool]) -> None:
+    table = table_of("guarantees.md", "APIs")
     fronts = {"foreachBatch": "foreachBatch", "connect": "Spark Connect"}
     run: dict[str, set[str]] = {}
     for test in collected:
@@ -116,4 +114,4 @@ def test_the_table_of_fronts_has_every_case_and_every_front(collected: dict[str,
     }
     assert len(said) == len(table.rows)
     assert said == run
-    assert table.columns[2:] == ["foreachBatch", "Spark Connect", "data source"]
+    assert table.columns[2:] == ["foreachBatch", "Spark Connect"]

@@ -23,7 +23,6 @@ from spark_eos.cli import main
 from spark_eos.testing import EmbeddedKafka
 from support.flow import consume
 from support.jobs import ROOT, job
-from support.versions import needs_data_sources
 
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(
@@ -68,10 +67,7 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
 def _marks(page: str) -> list[pytest.MarkDecorator]:
     """A page's queries take long; those of README.md are the shortest of their kind."""
     slow = page != "README.md" and any(".start()" in block.code for block in blocks(page))
-    return [
-        *([pytest.mark.slow] if slow else []),
-        *([needs_data_sources] if page == "docs/data-source.md" else []),
-    ]
+    return [pytest.mark.slow] if slow else []
 
 
 WITH_CODE = [
@@ -391,7 +387,6 @@ def _as_they_were(reader: Reader) -> None:
 
 _AFTER = {
     "README.md": _in_capitals,
-    "docs/data-source.md": _in_capitals,
     "docs/dead-letters.md": _dead_letter_replayed,
     "docs/guide.md": _after_guide,
     "docs/moving.md": _after_moving,

@@ -22,7 +22,7 @@ from support.certificates import encrypted
 from support.flow import Flow
 from support.secured import MARK, MARKED_PASSWORD, MARKED_USER, Secured
 from support.tokens import token_endpoint
-from support.versions import HAS_DATA_SOURCES, HIDES_OPTIONS, needs_redacted_plans
+from support.versions import HIDES_OPTIONS, needs_redacted_plans
 
 LOG4J2 = """
 rootLogger.level = debug
@@ -91,17 +91,6 @@ def written_down(
             "target": flow.target,
             "group_id": flow.group_id,
             "kafka": {"password": password, "certificate": certificate, "token": oauth},
-            "options": {
-                "option-password": secured.sasl("PLAIN")
-                | {"sasl.username": MARKED_USER, "sasl.password": MARKED_PASSWORD},
-                "option-certificate": secured.tls("MUTUAL")
-                | {
-                    "ssl.certificate.pem": secured.client.chain,
-                    "ssl.key.location": str(outside / "key.pem"),
-                    "ssl.key.password": KEY_PASSWORD,
-                },
-                "option-token": oauth,
-            },
             "wrong": {
                 "password": {**password, "sasl.password": f"{MARK}wrong"},
                 "secret": {**oauth, "sasl.oauthbearer.client.secret": f"{MARK}wrong"},
@@ -151,7 +140,6 @@ def test_the_process_has_written_much_down(written_down: Path) -> None:
 
 
 QUERIES = ["password", "certificate", "token"]
-OPTION_QUERIES = [f"option-{name}" for name in QUERIES] if HAS_DATA_SOURCES else []
 
 
 @pytest.mark.slow
@@ -160,7 +148,7 @@ def test_what_is_no_secret_is_found_in_every_place(written_down: Path, secured: 
     # Beside a secret, in the same option's text or the same list of options.
     beside = "kafka.security.protocol"
     certificate = secured.client.chain.splitlines()[1]
-    for name in [*QUERIES, *OPTION_QUERIES]:
+    for name in QUERIES:
         seen = (written_down / f"seen-{name}.txt").read_text()
         assert beside in seen or not HIDES_OPTIONS, name
         for page in ("API environment", "API sql", "UI SQL", "UI StreamingQuery", "UI environment"):
@@ -180,7 +168,7 @@ def test_what_is_no_secret_is_found_in_every_place(written_down: Path, secured: 
     commands = (written_down / "commands.txt").read_text()
     for line in ("status 0", "abort 0", "verify"):
         assert f"{line}" in commands
-    for name in [*QUERIES, *OPTION_QUERIES]:
+    for name in QUERIES:
         assert (written_down / f"checkpoint-{name}" / "offsets" / "0").stat().st_size > 0
 
 

@@ -16,15 +16,13 @@ from support.flow import Flow
 from support.fronts import Front, Queries
 from support.planting import look
 from support.queries import until
-from support.versions import needs_data_sources
 
 FRONTS = [
     "foreachBatch",
     pytest.param("connect", marks=pytest.mark.slow),
-    pytest.param("data source", marks=[pytest.mark.slow, needs_data_sources]),
 ]
 # One case runs with each of them in `make test`, and so on all versions.
-_ALWAYS = ["foreachBatch", "connect", pytest.param("data source", marks=needs_data_sources)]
+_ALWAYS = ["foreachBatch", "connect"]
 
 
 @pytest.fixture(scope="module", params=FRONTS)
@@ -33,7 +31,7 @@ def front(request: pytest.FixtureRequest) -> Front:
     if request.param == "connect":
         return Front(request.getfixturevalue("connect_stage").queries)
     request.getfixturevalue("spark_eos_session")
-    return Front(Queries(), data_source=request.param == "data source")
+    return Front(Queries())
 
 
 def _settled(flow: Flow, *ends: int) -> None:

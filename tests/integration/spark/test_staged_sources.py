@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import ExactlyOnceSink, LostRecords, read_from_group
+from spark_eos import ExactlyOnceSink, LostRecords
 from spark_eos.driver.rounds import BatchRounds
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.offsets import all_group_offsets
@@ -106,13 +106,8 @@ def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
 def test_losses_that_nothing_would_tell_are_refused(flow: Flow, spark: SparkSession) -> None:
     """Spark skips them, and only what the sink itself reads is looked after."""
     sink = ExactlyOnceSink(**flow.options(), delivery="staged")
-    frame = read_from_group(
-        spark,
-        kafka=flow.kafka,
-        group_id=flow.group_id,
-        subscribe=flow.source,
-        fail_on_data_loss=False,
-    )
+    other = ExactlyOnceSink(**flow.options(), fail_on_data_loss=False)
+    frame = other.read(spark, subscribe=flow.source)
     with pytest.raises(UnsupportedPipelineError, match="skipped silently"):
         sink.write(staging.repartitioned(frame))
 

@@ -21,7 +21,6 @@ from support.flow import Flow
 from support.fronts import patiently
 from support.mirroring import MirroredFlow
 from support.queries import run_available
-from support.versions import needs_data_sources
 
 
 def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -116,30 +115,6 @@ def test_the_sources_own_topic_is_no_target_on_connect(
     options = {**flow.options(), "progress_topic": f"progress-{flow.name}"}
     place = (options, flow.source_servers, flow.source, shape)
     _check(flow, connect_stage.queries.ask(_error, *place))
-
-
-@needs_data_sources
-@pytest.mark.parametrize("shape", ["_as_read", "_computed"])
-def test_the_sources_own_topic_is_no_target_of_the_data_source(
-    flow: Flow, spark_eos_session: SparkSession, shape: str
-) -> None:
-    from spark_eos import KafkaEosDataSource, read_from_group, write_stream
-
-    flow.produce(range(4), key=b"key")
-    spark_eos_session.dataSource.register(KafkaEosDataSource)
-    frame = read_from_group(
-        spark_eos_session, kafka=flow.kafka, group_id=flow.group_id, subscribe=flow.source
-    )
-    options = {
-        "kafka.bootstrap.servers": flow.bootstrap_servers,
-        "groupId": flow.group_id,
-        "topic": flow.target,
-        "checkpointLocation": flow.checkpoint,
-        "workerDirectory": flow.worker_directory,
-    }
-    with pytest.raises((UnsupportedPipelineError, StreamingQueryException)) as info:
-        process_available(write_stream(SHAPES[shape](frame)).options(**options), timeout=120)
-    _check(flow, str(info.value))
 
 
 @pytest.mark.parametrize("shape", ["_as_read", "_shuffled", IN_A_FUNCTION])

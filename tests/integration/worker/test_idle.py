@@ -17,10 +17,8 @@ from spark_eos.kafka.open_transactions import describe_transaction
 from spark_eos.kafka.transactional_ids import driver_id
 from spark_eos.kafka.transactions import fence_producer
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.worker import producer, task
-from support.data_sources import keepers
+from spark_eos.worker import producer
 from support.flow import Flow
-from support.keeping import keeping
 from support.members import deadline
 from support.queries import until
 from support.runs import running
@@ -68,23 +66,6 @@ def test_a_worker_goes_on_without_a_further_round(
         assert worker.identity.transactional_id == first.transactional_id
         assert worker.identity.producer_id != first.producer_id
         runs.written_once(10, 10)
-
-
-def test_a_data_source_goes_on(
-    forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It can't write in a further round."""
-    monkeypatch.setattr(producer, "_IDLE", 0.5)
-    flow = Flow(forgetful, str(tmp_path / "c"), str(tmp_path / "w"))
-    with keeping(flow, monkeypatch) as kept:
-        kept.batch(0, 3, 5)
-        (kept_keeper,) = keepers(flow)
-        (worker,) = task._producers.values()
-        _await_forgotten(flow, worker.identity.transactional_id)
-        assert kept.batch(1, 7, 5).rows_written == 4
-        assert keepers(flow) == [kept_keeper]
-        assert len(flow.values()) == 12
-        assert flow.committed() == {0: 7, 1: 5}
 
 
 def test_the_drivers_ids_are_made_anew(

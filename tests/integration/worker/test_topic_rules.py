@@ -1,6 +1,6 @@
 """What topics take is known before rows are sent; on the real broker, without Spark.
 
-A task writes in the same way for classic Spark, Connect and the data source.
+A task writes in the same way in classic Spark and on Connect.
 """
 
 import random

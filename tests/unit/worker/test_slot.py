@@ -3,6 +3,8 @@
 import os
 import re
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from spark_eos import errors
 from spark_eos.kafka.transactional_ids import id_pattern
 from spark_eos.worker import slot
 from spark_eos.worker.slot import Slot
-from support.intruding import NOBODY, lasting_intruder, needs_root
+from support.intruding import NOBODY, needs_root
 
 HOST = os.uname().nodename
 KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n"
@@ -118,10 +120,11 @@ def test_a_lock_that_is_held_is_named(workers: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(slot, "_LOCK_SECONDS", 0.5, raising=False)
     lock = workers / f"node-{HOST}.lock"
     holding = (
-        "import fcntl; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"
         "print('ready', flush=True); time.sleep(600)"
     )
-    with lasting_intruder(holding, lock) as process:
+    command = [sys.executable, "-c", holding, str(lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"

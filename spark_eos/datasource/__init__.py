@@ -1,1 +1,0 @@
-"""Exactly-once through ``format("kafka-eos")``, and the keeper process behind it."""
