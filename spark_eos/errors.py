@@ -77,6 +77,16 @@ class AuthenticationError(SparkEosError):
     """
 
 
+class FormatVersionError(SparkEosError):
+    """Offsets, or a checkpoint, were written by a version of spark-eos that has another format.
+
+    Example::
+
+        sink.write(rows).start()
+        # FormatVersionError: names what was found, its format, and how to continue
+    """
+
+
 class UnsupportedPipelineError(SparkEosError, ValueError):
     """The query's columns or plan can't be written exactly once.
 

@@ -8,7 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from spark_eos.client.persisted import FORMAT
+
 Header = tuple[str, bytes | None]
+
+_FORMAT: Final = str(FORMAT).encode()
 
 _NAMES: Final = (
     "topic",
@@ -23,6 +27,7 @@ _NAMES: Final = (
     "timestamp",
     "omitted",
     "record",
+    "format",
 )
 
 
@@ -77,11 +82,12 @@ def write_letter_headers(
     Example:
         >>> own = [("trace", b"t"), ("__dlq.errors.topic", b"made up")]
         >>> write_letter_headers("dlq", own, {"reason": b"error"})
-        [('trace', b't'), ('__dlq.errors.reason', b'error')]
+        [('trace', b't'), ('__dlq.errors.reason', b'error'), ('__dlq.errors.format', b'2')]
     """
     names = STYLES[style]
     known = set(names.values())
     kept = [header for header in own if header[0] not in known]
+    told = {**told, "format": _FORMAT}
     return kept + [(names[name], text) for name, text in told.items()]
 
 
@@ -90,15 +96,18 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
 
     The last ``reason`` tells the style. The headers of that style around it, without a gap and each
     name once, explain the letter; all others are the record's own. Headers without a ``reason`` are
-    not those of a letter, and tell nothing.
+    not those of a letter, and tell nothing. Those
+    of a letter in another format tell only that.
 
     Args:
         headers: All headers, in their order.
 
     Example:
         >>> own = [("__connect.errors.reason", b"made up"), ("trace", b"t")]
-        >>> read_letter_headers(own + [("__dlq.errors.reason", b"error")]).told
+        >>> read_letter_headers(write_letter_headers("dlq", own, {"reason": b"error"})).told
         {'reason': b'error'}
+        >>> read_letter_headers([("__dlq.errors.reason", b"error")]).told
+        {'reason': b'written in another format, by another version of spark-eos'}
     """
     found = list(headers)
     last = max((at for at, (name, _) in enumerate(found) if name in _BY_REASON), default=None)
@@ -120,4 +129,6 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
     while begin > 0 and explains(begin - 1):
         begin -= 1
     told = {names[name]: content or b"" for name, content in found[begin:end]}
+    if told.pop("format", None) != _FORMAT:
+        told = {"reason": b"written in another format, by another version of spark-eos"}
     return LetterHeaders(found[:begin] + found[end:], told)

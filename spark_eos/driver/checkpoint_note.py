@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from spark_eos.client.persisted import FORMAT, check_format
 from spark_eos.kafka.offset_metadata import SourcePartition, numbers_in, ranges_of
 
 DIRECT: Final = "direct"
@@ -79,9 +80,11 @@ class Note:
 
     @classmethod
     def parse(cls, text: str) -> "Note":
-        """Reads a note; an empty one if the text isn't a note."""
+        """Reads a note; an empty one if the text isn't a note, or not a whole one."""
         try:
             fields = json.loads(text)
+            if "group_id" in fields:
+                check_format(fields.get("format"), "the checkpoint's marker")
             ids = {topic: uuid.UUID(text) for topic, text in fields["topic_ids"].items()}
             return cls(
                 str(fields["group_id"]),
@@ -98,7 +101,7 @@ class Note:
     def text(self) -> str:
         """The note as a line of JSON."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
-        fields: dict[str, Any] = {"group_id": self.group_id, "topic_ids": ids}
+        fields: dict[str, Any] = {"format": FORMAT, "group_id": self.group_id, "topic_ids": ids}
         if self.delivery != DIRECT:
             fields["delivery"] = self.delivery
         if self.delivery == STAGED:

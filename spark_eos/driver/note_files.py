@@ -96,7 +96,7 @@ class NoteFiles:
 
 
 def _number(name: str) -> int:
-    """A note's number; 0 of the file that was the only one before notes had numbers."""
+    """A note's number; 0 of another file: unless it is refused, it is none."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else 0
 

@@ -25,6 +25,7 @@ from spark_eos.admin.dead_letter_replay import DeadLetterReplay
 from spark_eos.admin.dead_letter_topic import DeadLetterTopic
 from spark_eos.cli import main
 from spark_eos.client.error_codes import Code
+from spark_eos.client.persisted import FORMAT
 from spark_eos.client.settings import ClientSettings
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
@@ -51,7 +52,8 @@ def write_letters(
     producer.begin_transaction()
     for n in numbers:
         told = {"topic": flow.source, "partition": str(n % 2), "offset": str(n), "reason": "error"}
-        headers = [(prefix + name, text.encode()) for name, text in (told | more).items()]
+        told |= {"format": str(FORMAT)} | more
+        headers = [(prefix + name, text.encode()) for name, text in told.items()]
         producer.produce(
             topic,
             b"value %d" % n,
@@ -105,7 +107,7 @@ def test_list_count_and_show(flow: Flow) -> None:
 def test_what_letters_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
     evil = "x\x1b[2J\r\x9b31m\u202e"
     names = ("topic", "offset", "group", "message", "reason", "exception")
-    hostile: dict[str, Any] = dict.fromkeys(names, evil)
+    hostile: dict[str, Any] = dict.fromkeys(names, evil) | {"format": str(FORMAT)}
     topic = write_letters(flow, [0], **hostile)
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
     told = [(evil, evil.encode()), *((f"__dlq.errors.{k}", v.encode()) for k, v in hostile.items())]
@@ -458,3 +460,10 @@ def test_a_topic_that_does_not_exist(flow: Flow) -> None:
     cluster = ("--bootstrap-servers", flow.bootstrap_servers)
     result = CliRunner().invoke(main, ["dead-letters", "count", *cluster, "--topic", "nowhere"])
     assert (result.exit_code, "'nowhere' does not exist" in result.output) == (1, True)
+
+
+def test_letters_in_another_format_are_listed_and_not_replayed(flow: Flow) -> None:
+    write_letters(flow, range(2), format="1")
+    assert "written in another format" in run(flow, "count").stdout
+    replayed = run(flow, "replay", "--to", flow.target, "--yes")
+    assert flow.values() == [], replayed.output

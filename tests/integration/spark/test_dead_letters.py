@@ -63,6 +63,7 @@ def test_rows_with_an_error_become_dead_letters(
         "__dlq.errors.message": "it is bad d",
         "__dlq.errors.reason": "error",
         "__dlq.errors.timestamp": str(AT),
+        "__dlq.errors.format": "2",
     }
     assert (report.rows_written, report.dead_letters) == (2, {"error": 2})
     assert flow.committed()[1] == 4
@@ -445,6 +446,7 @@ def test_staged_rows_have_no_position(
         "__dlq.errors.group": flow.group_id,
         "__dlq.errors.message": "it is bad b",
         "__dlq.errors.reason": "error",
+        "__dlq.errors.format": "2",
     }
     assert (report.delivery, report.rows_written, report.dead_letters) == (
         "staged",

@@ -39,6 +39,7 @@ def letters(flow: Flow, *offsets: int, style: str) -> list[tuple[int, list[tuple
                 (f"{prefix}partition", b"0"),
                 (f"{prefix}offset", b"%d" % n),
                 (f"{prefix}reason", b"error"),
+                (f"{prefix}format", b"2"),
             ],
         )
         for n in offsets

@@ -1,14 +1,17 @@
 """The note in a checkpoint: one that is whole is there at every moment, whoever writes."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_eos.client.persisted import FORMAT
 from spark_eos.driver.checkpoint_files import ArrowFiles
 from spark_eos.driver.checkpoint_note import Note
 from spark_eos.driver.offset_log import OffsetLog
+from spark_eos.errors import FormatVersionError
 
 _ASYNCHRONOUS = Note("group", behind=True)
 _SYNCHRONOUS = Note("group")
@@ -106,3 +109,12 @@ def test_a_note_from_before_notes_had_numbers_is_read_and_replaced(tmp_path: Pat
     assert _note(tmp_path) == _ASYNCHRONOUS
     OffsetLog(ArrowFiles(str(tmp_path))).set_note(_SYNCHRONOUS)
     assert _note(tmp_path) == _SYNCHRONOUS
+
+
+@pytest.mark.parametrize("format_", [None, 1, FORMAT + 1, "2", True])
+def test_a_marker_of_another_format_is_refused(format_: object) -> None:
+    fields = {**json.loads(Note("group").text()), "format": format_}
+    if format_ is None:
+        del fields["format"]
+    with pytest.raises(FormatVersionError, match=f"reads format {FORMAT} alone"):
+        Note.parse(json.dumps(fields))
