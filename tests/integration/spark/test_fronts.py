@@ -1,4 +1,4 @@
-"""The main cases, end to end, once for each front of spark-eos.
+"""The main cases, end to end, once for each API.
 
 A case speaks to topics and to `support.fronts.Front` only.
 """
@@ -17,21 +17,11 @@ from support.fronts import Front, Queries
 from support.planting import look
 from support.queries import until
 
-FRONTS = [
-    "foreachBatch",
-    pytest.param("connect", marks=pytest.mark.slow),
-]
-# One case runs with each of them in `make test`, and so on all versions.
-_ALWAYS = ["foreachBatch", "connect"]
 
-
-@pytest.fixture(scope="module", params=FRONTS)
-def front(request: pytest.FixtureRequest) -> Front:
-    """Each front in turn, on a session that the tests share."""
-    if request.param == "connect":
-        return Front(request.getfixturevalue("connect_stage").queries)
-    request.getfixturevalue("spark_eos_session")
-    return Front(Queries())
+@pytest.fixture(scope="module")
+def front(queries: Queries) -> Front:
+    """Starts queries on each API in turn."""
+    return Front(queries)
 
 
 def _settled(flow: Flow, *ends: int) -> None:
@@ -95,7 +85,8 @@ def test_a_union_of_two_topics(front: Front, new_flow: Callable[..., Flow]) -> N
     _settled(flow, 1, 1)
 
 
-@pytest.mark.parametrize("front", _ALWAYS, indirect=True, scope="module")
+# With each API in `make test` too, and so on all versions.
+@pytest.mark.parametrize("queries", ["foreachBatch", "connect"], indirect=True, scope="module")
 def test_without_its_checkpoint_it_goes_on_and_with_a_lost_commit_it_repeats_nothing(
     front: Front, flow: Flow
 ) -> None:

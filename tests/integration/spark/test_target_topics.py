@@ -16,9 +16,8 @@ from spark_eos import ExactlyOnceSink
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.spark.columns import SOURCES_OWN, check_target
 from spark_eos.testing import process_available
-from support.connect_server import ConnectStage
 from support.flow import Flow
-from support.fronts import patiently
+from support.fronts import Queries, patiently
 from support.mirroring import MirroredFlow
 from support.queries import run_available
 
@@ -98,23 +97,10 @@ def _check(flow: Flow, error: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, IN_A_FUNCTION])
-def test_the_sources_own_topic_is_no_target(
-    flow: Flow, spark_eos_session: SparkSession, shape: str
-) -> None:
+def test_the_sources_own_topic_is_no_target(flow: Flow, queries: Queries, shape: str) -> None:
     flow.produce(range(4), key=b"key")
     options = {**flow.options(), "progress_topic": f"progress-{flow.name}"}
-    _check(flow, _error(spark_eos_session, options, flow.source_servers, flow.source, shape))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [*SHAPES, IN_A_FUNCTION])
-def test_the_sources_own_topic_is_no_target_on_connect(
-    flow: Flow, connect_stage: ConnectStage, shape: str
-) -> None:
-    flow.produce(range(4), key=b"key")
-    options = {**flow.options(), "progress_topic": f"progress-{flow.name}"}
-    place = (options, flow.source_servers, flow.source, shape)
-    _check(flow, connect_stage.queries.ask(_error, *place))
+    _check(flow, queries.ask(_error, options, flow.source_servers, flow.source, shape))
 
 
 @pytest.mark.parametrize("shape", ["_as_read", "_shuffled", IN_A_FUNCTION])
