@@ -9,8 +9,15 @@ import spark_eos.client  # noqa: F401 - before kafka-python, which it imports qu
 from spark_eos.errors import VerificationError
 from spark_eos.verify.comparing import compare
 from spark_eos.verify.comparison import Comparison, Difference, Differences, RowExample
-from spark_eos.verify.findings import Example, Finding, Findings, GroupOffset, Kind, Verdict
-from spark_eos.verify.places import Position
+from spark_eos.verify.findings import (
+    Example,
+    Finding,
+    Findings,
+    GroupOffset,
+    Kind,
+    Position,
+    Verdict,
+)
 from spark_eos.verify.verifier import verify
 
 __all__ = [

@@ -1,28 +1,37 @@
 """The comparison of outputs with what the user expects, in numbered steps."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
+from kafka import TopicPartition
 
 from spark_eos.client.checks import check_positive, check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, VerificationError
-from spark_eos.verify.cluster import Cluster, Settled, open_transactions, settle
-from spark_eos.verify.comparison import Comparison
-from spark_eos.verify.connections import Connections
-from spark_eos.verify.contrasting import Gathered, contrast
-from spark_eos.verify.expected import Row, Rows, TopicRows, shown
+from spark_eos.verify.brokers import Brokers
+from spark_eos.verify.cluster import Cluster, reason_of
+from spark_eos.verify.comparison import Comparison, Difference, Differences, RowExample
 from spark_eos.verify.group_offsets import GroupOffsets
+from spark_eos.verify.open_transactions import Settled, settle
 from spark_eos.verify.parquet_rows import ParquetRows
-from spark_eos.verify.places import Places
-from spark_eos.verify.reading import Reader, refused
-from spark_eos.verify.tally import EXPECTED, VISIBLE, Tally, TallyRow, digest
-from spark_eos.verify.watching import Watch, meter
+from spark_eos.verify.partitions import Partitions, name_of
+from spark_eos.verify.records import READ_COMMITTED, Reader
+from spark_eos.verify.row_counts import EXPECTED, VISIBLE, HashedRow, RowCounts, digest
+from spark_eos.verify.rows import Row, Rows, TopicRows, shown
+from spark_eos.verify.verifier import check_topics
+from spark_eos.verify.watching import Watch, meter, silent
 
 _TOPIC: Final = "topic:"
+# Keys of the JSON document's ``unjudged``, so a public interface.
+_OUTPUTS_REMOVED: Final = "missing rows, where retention has removed outputs"
+_EXPECTED_REMOVED: Final = "surplus outputs, where retention has removed what was expected"
+_ELSEWHERE: Final = "keys in several partitions, of which no order says which value is the last"
+
+_Case = tuple[int | None, int | None, int | None, str]
+"""Expected row, first and last output, and detail."""
 
 
 def compare(
@@ -85,7 +94,10 @@ def compare(
             assert comparison.verdict is Verdict.SOUND, comparison.anomalies
     """
     settings = ClientSettings(kafka)
-    _check(outputs, group_id, timeout)
+    check_topics(outputs, "outputs")
+    if group_id is not None:
+        check_text("group_id", group_id)
+    check_positive(timeout=timeout)
     where = os.fspath(expect)
     topic = where.removeprefix(_TOPIC) if where.startswith(_TOPIC) else None
     files = ParquetRows(where) if topic is None else None
@@ -97,160 +109,223 @@ def compare(
         raise ConfigurationError(f"--key needs a column 'key' in --expect {where!r}")
     try:
         with ExitStack() as stack:
-            tally = stack.enter_context(Tally())
+            counts = stack.enter_context(RowCounts())
             # First, because librdkafka is slow to report that a listener refuses it.
-            connections = stack.enter_context(closing(Connections(settings, timeout)))
+            brokers = stack.enter_context(closing(Brokers(settings, timeout)))
             cluster = Cluster(settings, timeout)
-            places = Places(
-                {} if topic is None else cluster.partitions([topic]), cluster.partitions(outputs)
-            )
             work = _Comparing(
-                settings, places, cluster, connections, tally, key=key, timeout=timeout, watch=watch
+                cluster,
+                Partitions({} if topic is None else cluster.partition_counts([topic])),
+                Partitions(cluster.partition_counts(outputs)),
+                counts,
+                by_key=key,
+                timeout=timeout,
+                watch=watch or silent,
             )
-            gathered = work.gather(files, frozenset(outputs), group_id, prefix)
-            return contrast(gathered, tally, places, by_key=key, examples=examples)
+            work.settle(brokers, group_id, prefix)
+            work.compare(files)
+            return work.comparison(examples)
     except KafkaException as error:
-        raise VerificationError(refused(error)) from error
-
-
-def _check(outputs: Sequence[str], group_id: str | None, timeout: float) -> None:
-    if isinstance(outputs, str) or not outputs:
-        raise ConfigurationError("outputs must be a non-empty list of topics")
-    for topic in outputs:
-        check_text("a topic", topic)
-        if list(outputs).count(topic) > 1:
-            raise ConfigurationError(f"topic {topic!r} is given more than once")
-    if group_id is not None:
-        check_text("group_id", group_id)
-    check_positive(timeout=timeout)
+        raise VerificationError(reason_of(error)) from error
 
 
 class _Comparing:
-    """The state that the steps share."""
+    """What the steps share; each sets what the later ones need."""
+
+    _settled: Settled
+    _held_up: list[RowExample]
+    _expected: Rows
+    _visible: Rows
+    _lows: Mapping[TopicPartition, int]
 
     def __init__(
         self,
-        settings: ClientSettings,
-        places: Places,
         cluster: Cluster,
-        connections: Connections,
-        tally: Tally,
+        expected: Partitions,
+        outputs: Partitions,
+        counts: RowCounts,
         *,
-        key: bool,
+        by_key: bool,
         timeout: float,
-        watch: Watch | None,
+        watch: Watch,
     ) -> None:
-        self._settings = settings
-        self._places = places
         self._cluster = cluster
-        self._connections = connections
-        self._tally = tally
-        self._key = key
+        self._expected_partitions = expected
+        self._outputs = outputs
+        self._counts = counts
+        self._by_key = by_key
         self._timeout = timeout
-        self._watch = watch or (lambda _what, _done, _total: None)
+        self._watch = watch
 
-    def gather(
-        self,
-        files: ParquetRows | None,
-        outputs: frozenset[str],
-        group_id: str | None,
-        prefix: str | None,
-    ) -> Gathered:
-        """Reads and compares both sides."""
-        places, cluster, tally = self._places, self._cluster, self._tally
-        numbers = [*places.inputs, *places.outputs]
-        # 1. The ends; wait until everything below them is committed or aborted.
+    def settle(self, brokers: Brokers, group_id: str | None, prefix: str | None) -> None:
+        """1. Takes the ends, and waits until what is below them is committed or aborted."""
         self._watch("Waiting for open transactions", 0, 1)
-        settled = settle(cluster, places, numbers, lambda: self._open(prefix), self._timeout)
-        unstable = self._unstable(group_id)
-        # 2. The expectation, which may turn out to be unfit.
-        expected: Rows = files or self._topic_rows(places.inputs, settled)
-        visible = self._topic_rows(places.outputs, settled)
-        self._add_expected(expected, outputs)
-        # 3. The outputs, as a consumer sees them.
-        for batch in visible.read(meter(self._watch, "Reading outputs", visible.total)):
+        everything = [*self._expected_partitions, *self._outputs]
+        self._settled = settle(self._cluster, everything, brokers, prefix, self._timeout)
+        unstable: set[TopicPartition] = set()
+        if group_id is not None:
+            offsets, unstable = GroupOffsets(brokers, group_id, self._timeout).read(stable=True)
+            if not offsets and not unstable:
+                raise VerificationError(
+                    f"group {group_id!r} has no committed offset in any topic that may be "
+                    "described: check --group-id, or leave it out"
+                )
+        names = sorted(map(name_of, unstable))
+        self._held_up = [
+            RowExample(outputs=outputs, detail=detail)
+            for outputs, detail in self._settled.held_up(group_id, names)
+        ]
+
+    def compare(self, files: ParquetRows | None) -> None:
+        """2. Reads both sides, and compares them."""
+        counts = self._counts
+        self._expected = files or self._topic_rows(self._expected_partitions)
+        self._visible = self._topic_rows(self._outputs)
+        hashed = self._hashed()
+        # First the expectation, which may turn out to be unfit.
+        advance = meter(self._watch, "Reading what is expected", self._expected.total)
+        for batch in self._expected.read(advance):
+            counts.add(EXPECTED, map(hashed, self._fit(batch)))
+        for batch in self._visible.read(meter(self._watch, "Reading outputs", self._visible.total)):
             rows = batch
-            if self._key:
-                tally.add_keyless(row.number for row in batch if row.key is None)
+            if self._by_key:
+                counts.add_keyless(row.number for row in batch if row.key is None)
                 rows = [row for row in batch if row.key is not None]
-            tally.add(VISIBLE, map(self._hashed(expected), rows))
+            counts.add(VISIBLE, map(hashed, rows))
         # Only now, because retention may have removed more in the meantime.
-        lows = cluster.lows(places, numbers)
-        # 4. Compare.
+        self._lows = self._cluster.lows([*self._expected_partitions, *self._outputs])
         self._watch("Comparing", 0, 1)
-        if self._key:
-            tally.compare_keys(by_partition=files is None)
-            self._refuse_ambiguous(expected)
+        if self._by_key:
+            counts.compare_keys(by_partition=files is None)
+            self._refuse_ambiguous()
         else:
-            tally.compare()
-        return Gathered(expected, visible, settled, tuple(unstable), lows, group_id)
+            counts.compare()
 
-    def _open(self, prefix: str | None) -> set[Any]:
-        return set() if prefix is None else open_transactions(self._connections, prefix)
+    def _topic_rows(self, partitions: Partitions) -> TopicRows:
+        lows = self._cluster.lows(partitions)
+        spans = {one: (low, self._settled.ends[one]) for one, low in lows.items()}
+        reader = Reader(self._cluster.settings, partitions, READ_COMMITTED, self._timeout)
+        return TopicRows(reader, partitions, spans)
 
-    def _unstable(self, group_id: str | None) -> list[str]:
-        if group_id is None:
-            return []
-        offsets = GroupOffsets(self._connections, group_id, self._timeout)
-        count, unstable = offsets.pending()
-        if not count:
-            raise VerificationError(
-                f"group {group_id!r} has no committed offset in any topic that may be described: "
-                "check --group-id, or leave it out"
-            )
-        return unstable
-
-    def _topic_rows(self, numbers: Sequence[int], settled: Settled) -> TopicRows:
-        lows = self._cluster.lows(self._places, numbers)
-        spans = {place: (low, settled.ends[place]) for place, low in lows.items()}
-        reader = Reader(self._settings, self._places, "read_committed", self._timeout)
-        return TopicRows(reader, self._places, spans)
-
-    def _add_expected(self, expected: Rows, outputs: frozenset[str]) -> None:
-        hashed = self._hashed(expected)
-        for batch in expected.read(meter(self._watch, "Reading what is expected", expected.total)):
-            self._tally.add(EXPECTED, map(hashed, self._fit(batch, expected, outputs)))
-
-    def _fit(self, batch: list[Row], expected: Rows, outputs: frozenset[str]) -> Iterator[Row]:
+    def _fit(self, batch: list[Row]) -> Iterator[Row]:
+        outputs = {one.topic for one in self._outputs}
         for row in batch:
-            if expected.has_topic and row.topic not in outputs:
+            if self._expected.has_topic and row.topic not in outputs:
                 what = "has no topic" if row.topic is None else f"is for topic {row.topic!r}"
                 raise VerificationError(
-                    f"the expected row {expected.name(row.number)} {what}: each must be for a "
-                    "topic of --output"
+                    f"the expected row {self._expected.name(row.number)} {what}: each must be for "
+                    "a topic of --output"
                 )
-            if self._key and row.key is None:
+            if self._by_key and row.key is None:
                 raise VerificationError(
-                    f"the expected row {expected.name(row.number)} has no key: it can't be "
+                    f"the expected row {self._expected.name(row.number)} has no key: it can't be "
                     "compared by --key"
                 )
             yield row
 
-    def _hashed(self, expected: Rows) -> Callable[[Row], TallyRow]:
-        """Returns the function that turns rows of either side into rows of the tally."""
-        topics = {
-            topic: topic.encode() if expected.has_topic else None
-            for topic, _ in map(self._places.partition, self._places.outputs)
-        }
-        if self._key:
+    def _hashed(self) -> Callable[[Row], HashedRow]:
+        """The function that hashes rows of either side."""
+        topics: dict[str | None, bytes] = {}
+        if self._expected.has_topic:
+            topics = {one.topic: one.topic.encode() for one in self._outputs}
+        if self._by_key:
             return lambda row: (
-                digest([topics.get(row.topic or ""), row.key]),
+                digest([topics.get(row.topic), row.key]),
                 None if row.value is None else digest([row.value]),
                 row.number,
             )
-        if expected.has_key:
+        if self._expected.has_key:
             return lambda row: (
-                digest([topics.get(row.topic or ""), row.key, row.value]),
+                digest([topics.get(row.topic), row.key, row.value]),
                 None,
                 row.number,
             )
-        return lambda row: (digest([topics.get(row.topic or ""), row.value]), None, row.number)
+        return lambda row: (digest([topics.get(row.topic), row.value]), None, row.number)
 
-    def _refuse_ambiguous(self, expected: Rows) -> None:
-        for numbers in self._tally.rows("first, last", "ambiguous", 1):
-            first, last = (number for number in numbers if isinstance(number, int))
-            key = next((shown(row.key) for row in expected.pick([first])), None)
+    def _refuse_ambiguous(self) -> None:
+        for first, last in self._counts.ask("SELECT first, last FROM ambiguous LIMIT 1"):
+            key = next((shown(row.key) for row in self._expected.pick([first])), None)
+            names = f"{self._expected.name(first)} and {self._expected.name(last)}"
             raise VerificationError(
-                f"the expected rows {expected.name(first)} and {expected.name(last)} have the same "
-                f"key {key!r} and different values: nothing says which is the last"
+                f"the expected rows {names} have the same key {key!r} and different values: "
+                "nothing says which is the last"
             )
+
+    def comparison(self, most: int) -> Comparison:
+        """3. Counts each kind of difference, and reads examples again: SQL has only hashes."""
+        ask, lows = self._counts.number, self._lows
+        other = Difference.VALUE if self._by_key else Difference.DUPLICATE
+        kinds = (Difference.MISSING, other, Difference.UNEXPECTED)
+        counts = {kind: ask(f"SELECT SUM(number) FROM {kind.value}") for kind in kinds}
+        unjudged = dict.fromkeys((_OUTPUTS_REMOVED, _EXPECTED_REMOVED, _ELSEWHERE), 0)
+        if any(lows[one] for one in self._outputs):
+            unjudged[_OUTPUTS_REMOVED] = counts.pop(Difference.MISSING)
+        if any(lows[one] for one in self._expected_partitions):
+            for kind in (Difference.DUPLICATE, Difference.UNEXPECTED):
+                unjudged[_EXPECTED_REMOVED] += counts.pop(kind, 0)
+        if self._by_key:
+            unjudged[_ELSEWHERE] = ask("SELECT COUNT(*) FROM unsure")
+        cases: dict[Difference, list[_Case]] = {
+            kind: self._counts.ask(
+                f"SELECT source, first, last, detail FROM {kind.value} LIMIT ?", most
+            )
+            for kind in counts
+        }
+        keyless = self._counts.ask("SELECT position FROM keyless LIMIT ?", most)
+        unkeyed: list[_Case] = [(None, at, at, "without a key") for (at,) in keyless]
+        cases.setdefault(Difference.UNEXPECTED, []).extend(unkeyed)
+        without_key = ask("SELECT COUNT(*) FROM keyless")
+        counts[Difference.UNEXPECTED] = counts.get(Difference.UNEXPECTED, 0) + without_key
+        examples = self._examples(cases)
+        found = {
+            kind: Differences(counts.get(kind, 0), tuple(examples.get(kind, ())[:most]))
+            for kind in kinds
+        }
+        found[Difference.OPEN] = Differences(len(self._held_up), tuple(self._held_up[:most]))
+        side = "SELECT COUNT(*) FROM rows WHERE side ="
+        return Comparison(
+            rows_expected=ask(f"{side} {EXPECTED}"),
+            records_out=ask(f"{side} {VISIBLE}") + without_key,
+            by_key=self._by_key,
+            found={kind: found[kind] for kind in Difference if kind in found},
+            unjudged={reason: count for reason, count in unjudged.items() if count},
+            notes=tuple(self._notes()),
+        )
+
+    def _examples(
+        self, cases: Mapping[Difference, Sequence[_Case]]
+    ) -> dict[Difference, list[RowExample]]:
+        """Reads keys and values of cases; those that are gone since have neither."""
+        every = [case for some in cases.values() for case in some]
+        wanted = _picked(self._expected, {source for source, *_ in every if source is not None})
+        seen = _picked(self._visible, {first for _, first, *_ in every if first is not None})
+        examples: dict[Difference, list[RowExample]] = {}
+        for kind, some in cases.items():
+            examples[kind] = []
+            for source, first, last, detail in some:
+                key, expected = wanted.get(source, (None, None))
+                value = expected
+                if kind is not Difference.MISSING:
+                    key, value = seen.get(first, (key, None))
+                examples[kind].append(
+                    RowExample(
+                        key,
+                        value,
+                        expected if kind is Difference.VALUE else None,
+                        None if source is None else self._expected.name(source),
+                        self._outputs.positions(first, last),
+                        detail,
+                    )
+                )
+        return examples
+
+    def _notes(self) -> Iterator[str]:
+        if not self._expected.has_key:
+            yield "keys were not compared, as the expectation has no column 'key'"
+        if self._settled.short:
+            yield "what is behind an open transaction can't be seen: differences may be due to that"
+
+
+def _picked(rows: Rows, numbers: set[int]) -> dict[int | None, tuple[str | None, str | None]]:
+    """Key and value of some rows, to be shown."""
+    return {row.number: (shown(row.key), shown(row.value)) for row in rows.pick(numbers)}

@@ -4,8 +4,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_eos.verify.findings import Verdict
-from spark_eos.verify.places import Position
+from spark_eos.verify.findings import Position, Verdict
 
 
 class Difference(str, enum.Enum):

@@ -1,10 +1,10 @@
-"""A temporary SQLite database, so that memory use does not grow with the number of records."""
+"""A temporary SQLite database: memory use does not grow with the number of records."""
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 _STEPS: Final = 1_000_000
 _PRAGMAS: Final = """
@@ -18,18 +18,19 @@ _Self = TypeVar("_Self", bound="Database")
 
 
 class Database:
-    """The database, in a temporary directory that is removed when the context ends.
+    """The database, in a directory that is removed when the context ends.
 
-    Args:
-        schema: Statements that create its tables and views.
+    Its tables have no index: one sort of all records answers the questions about them.
     """
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, **functions: Callable[[Any], Any]) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="spark-eos-verify-")
-        file = Path(self._directory.name) / "ledger.sqlite"
+        file = Path(self._directory.name) / "records.sqlite"
         self._database = sqlite3.connect(file, isolation_level=None)
         # Signal handlers run only in Python code, so the long sort has to call Python now and then.
         self._database.set_progress_handler(lambda: 0, _STEPS)
+        for name, function in functions.items():
+            self._database.create_function(name, 1, function)
         self._database.executescript(_PRAGMAS + schema)
 
     def __enter__(self: _Self) -> _Self:
@@ -37,30 +38,28 @@ class Database:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removes the database."""
         self._database.close()
         self._directory.cleanup()
 
-    def total(self, what: str) -> int:
-        """Returns the number of rows of a table or view."""
-        return int(self._database.execute(f"SELECT COUNT(*) FROM {what}").fetchone()[0])
+    def insert(self, table: str, rows: Iterable[tuple[Any, ...]], columns: int) -> None:
+        """Adds rows to a table that has so many columns."""
+        marks = ", ".join("?" * columns)
+        self._database.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
 
-    def count(self, what: str) -> int:
-        """Returns the sum of ``number`` over a view's rows."""
-        query = f"SELECT COALESCE(SUM(number), 0) FROM {what}"
-        return int(self._database.execute(query).fetchone()[0])
+    def insert_each(self, statement: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Executes a statement with the named values of each row."""
+        self._database.executemany(statement, rows)
 
-    def rows(self, columns: str, what: str, most: int) -> Iterator[tuple[int | bytes | None, ...]]:
-        """Returns the first rows of a view, at most ``most``."""
-        query = f"SELECT {columns} FROM {what} LIMIT ?"
-        return iter(self._database.execute(query, (most,)).fetchall())
+    def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows that answer a query."""
+        return self._database.execute(query, values).fetchall()
 
-    def _run(self, *statements: str) -> None:
-        """Executes statements that may take long.
+    def number(self, query: str) -> int:
+        """The one number that answers a query; 0 for null, such as the sum of no rows."""
+        return int(self.ask(query)[0][0] or 0)
 
-        Raises:
-            KeyboardInterrupt: Ctrl-C.
-        """
+    def run(self, statements: Iterable[str]) -> None:
+        """Executes statements that may take long; raises KeyboardInterrupt at Ctrl-C."""
         try:
             for statement in statements:
                 self._database.execute(statement)

@@ -4,7 +4,22 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_eos.verify.places import Position
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """A record's topic, partition and offset.
+
+    Example:
+        >>> str(Position("orders", 0, 17))
+        'orders:0:17'
+    """
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
 
 
 class Kind(str, enum.Enum):

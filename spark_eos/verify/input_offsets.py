@@ -1,11 +1,31 @@
-"""How far a query has come in its inputs, by its group's offsets of the inputs themselves."""
+"""How far a query has come in its inputs, by its group's offsets.
 
+If the inputs are in another cluster than the group, it has an offset of a progress topic for each
+source partition. The text that Kafka stores with the offset says which one, as JSON:
+``{"spark-eos": 1, ..., "source": [id of the source cluster, topic, topic id in hexadecimal digits,
+partition]}``. What is read here is that text, not the code that writes it.
+"""
+
+import json
+import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from kafka import TopicPartition
 
 from spark_eos.errors import VerificationError
-from spark_eos.verify.group_offsets import GroupOffsets
-from spark_eos.verify.places import Places
+from spark_eos.verify.cluster import NO_ID, Cluster, Identity
+from spark_eos.verify.group_offsets import GroupOffsets, Offsets
+from spark_eos.verify.partitions import Partitions, name_of
+
+_FORMAT: Final = "spark-eos"
+# What a staged query publishes for monitoring is no progress.
+_PUBLISHED: Final = '{"spark-eos":"position",'
+_MOST_CHARS: Final = 4_096
+_UUID: Final = re.compile(r"[0-9a-f]{32}")
+_MOST_PARTITIONS: Final = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -13,51 +33,183 @@ class InputOffsets:
     """What a group's offsets say about the inputs.
 
     Attributes:
-        committed: Next offset to read, by input place; without places of which none is committed.
+        committed: Next offset to read; without partitions of which none is committed.
         unstable: ``topic:partition`` of the group's partitions whose offset an open transaction
             was about to change until the timeout.
-
-    Example:
-        >>> InputOffsets({0: 120}).committed[0]
-        120
     """
 
-    committed: Mapping[int, int]
+    committed: Mapping[TopicPartition, int]
     unstable: tuple[str, ...] = ()
 
 
-class DirectOffsets:
-    """Reads a group's offsets of the inputs, which are in the group's cluster.
+class InputProgress(Protocol):
+    """Reads how far a query has come."""
 
-    Args:
-        group: The group's offsets.
-        places: The partitions.
-    """
-
-    def __init__(self, group: GroupOffsets, places: Places) -> None:
-        self._group = group
-        self._places = places
+    nothing: str
+    """Why a group without an offset of any input can't be judged."""
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Reads the offsets.
+        """Reads the offsets; as `GroupOffsets.read`."""
 
-        Args:
-            stable: Whether to wait until no open transaction is about to change one.
 
-        Raises:
-            DeadlineExceededError: The coordinator does not answer in time.
-            VerificationError: The offsets can't be read.
-        """
-        numbers = self._places.numbers(self._places.inputs)
-        found, unstable = self._group.committed(numbers, stable=stable)
-        return InputOffsets(
-            {numbers[partition]: stored.offset for partition, stored in found.items()},
-            tuple(self._places.name(place) for place in sorted(map(numbers.__getitem__, unstable))),
-        )
+class DirectProgress:
+    """By the group's offsets of the inputs themselves."""
 
-    def nothing(self) -> VerificationError:
-        """The error of a group without an offset of any input."""
-        return VerificationError(
-            f"group {self._group.group_id!r} has no committed offset in any input topic: there is "
+    def __init__(self, group: GroupOffsets, inputs: Partitions) -> None:
+        self._group = group
+        self._inputs = inputs
+        self.nothing = (
+            f"group {group.group_id!r} has no committed offset in any input topic: there is "
             "nothing to judge; check --group-id and --input"
         )
+
+    def read(self, *, stable: bool) -> InputOffsets:
+        """Reads the offsets; as `GroupOffsets.read`."""
+        found, unstable = self._group.read(self._inputs, stable=stable)
+        return InputOffsets(
+            {partition: stored.offset for partition, stored in _progress(found).items()},
+            tuple(name_of(one) for one in self._inputs if one in unstable),
+        )
+
+
+class MirroredProgress:
+    """By the group's offsets of a progress topic, of which each stands for a source partition."""
+
+    def __init__(
+        self, group: GroupOffsets, inputs: Partitions, target: Cluster, source: Cluster
+    ) -> None:
+        self._group = group
+        self._inputs = inputs
+        self._topics = sorted({topic for topic, _ in inputs})
+        self._target = target
+        self._source = source
+        self.nothing = (
+            f"group {group.group_id!r} has no committed offset that stands for a partition "
+            "of an input topic: there is nothing to judge; check --group-id, --input and whether "
+            "you may describe the query's progress topic"
+        )
+
+    def read(self, *, stable: bool) -> InputOffsets:
+        """Reads the offsets; as `GroupOffsets.read`.
+
+        Raises:
+            VerificationError: They are those of another cluster or of a recreated topic, or nothing
+                says what one of them stands for.
+        """
+        found, _ = self._group.read(stable=False)
+        stored = _progress(found)
+        unstable: set[TopicPartition] = set()
+        if stable:
+            more, unstable = self._group.read(self._awaited(stored), stable=True)
+            stored |= _progress(more)
+        return InputOffsets(self._committed(stored), tuple(map(name_of, sorted(unstable))))
+
+    def _awaited(self, stored: Offsets) -> set[TopicPartition]:
+        """The partitions whose offset may be about to tell of an input.
+
+        Also those without an offset: the broker tells only if it is asked that they are about to
+        get one. A group without any progress, in its first transaction, may have it anywhere.
+        """
+        sources = {one: source for one, source in _sources(stored).items() if source is not None}
+        topics = sorted({topic for topic, _ in sources})
+        target = self._target
+        counts = target.partition_counts(topics) if topics else target.all_partition_counts()
+        # A progress partition keeps its source partition for good.
+        others = {one for one, source in sources.items() if source.topic not in self._topics}
+        return {*Partitions(counts)} - others
+
+    def _committed(self, stored: Offsets) -> dict[TopicPartition, int]:
+        sources = _sources(stored)
+        progress = {topic for (topic, _), source in sources.items() if source is not None}
+        read = self._source.identity(self._topics)
+        told: dict[TopicPartition, TopicPartition] = {}
+        for partition, source in sorted(sources.items()):
+            if source is None:
+                if partition.topic in progress:
+                    raise self._untold(partition)
+                continue
+            self._check(partition, source, read)
+            at = TopicPartition(source.topic, source.partition)
+            if at in told:
+                raise VerificationError(
+                    f"{name_of(told[at])} and {name_of(partition)} both hold the progress of group "
+                    f"{self._group.group_id!r} in {name_of(at)}: which of them counts is not known"
+                )
+            told[at] = partition
+        return {
+            at: stored[partition].offset for at, partition in told.items() if at in self._inputs
+        }
+
+    def _untold(self, partition: TopicPartition) -> VerificationError:
+        return VerificationError(
+            f"the offset of group {self._group.group_id!r} in {name_of(partition)} does not tell "
+            "which source partition it stands for: another tool has set it; a run of the query "
+            "with its checkpoint mends it"
+        )
+
+    def _check(self, partition: TopicPartition, source: "Source", read: Identity) -> None:
+        what = (
+            f"{name_of(partition)} holds the progress of group {self._group.group_id!r} in "
+            f"{source.topic}:{source.partition} of"
+        )
+        if source.cluster != read.cluster:
+            raise VerificationError(
+                f"{what} cluster {source.cluster!r}, and --source-bootstrap-servers leads to "
+                f"cluster {read.cluster!r}: give the cluster that the query reads"
+            )
+        topic_id = read.topics.get(source.topic, NO_ID)
+        if NO_ID not in (source.topic_id, topic_id) and source.topic_id != topic_id:
+            raise VerificationError(
+                f"{what} topic id {source.topic_id}, and the topic that "
+                f"--source-bootstrap-servers leads to has topic id {topic_id}: it was deleted and "
+                "recreated, or it is another cluster's"
+            )
+
+
+class Source(NamedTuple):
+    """The source partition that an offset stands for."""
+
+    cluster: str
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+
+
+def source_of(text: str) -> Source | None:
+    """The source partition that an offset's text names; None if it names none.
+
+    Example:
+        >>> text = '{"spark-eos":1,"source":["9dZ","orders","00000000000000000000000000000007",3]}'
+        >>> source_of(text)
+        Source(cluster='9dZ', topic='orders', \
+topic_id=UUID('00000000-0000-0000-0000-000000000007'), partition=3)
+        >>> source_of("an operator's")
+        >>> source_of("[" * 4_000)
+    """
+    if len(text) > _MOST_CHARS:
+        return None
+    try:
+        # An offset that is set with confluent-kafka has a text that ends with a NUL.
+        fields = json.loads(text.rstrip("\0"))
+        version, (cluster, topic, topic_id, partition) = fields[_FORMAT], fields["source"]
+        if not (_UUID.fullmatch(topic_id) and isinstance(cluster, str) and isinstance(topic, str)):
+            return None
+        if (version, type(version), type(partition)) != (1, int, int):
+            return None
+        if not 0 <= partition < _MOST_PARTITIONS:
+            return None
+        return Source(cluster, topic, uuid.UUID(topic_id), partition)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _sources(stored: Offsets) -> dict[TopicPartition, Source | None]:
+    return {partition: source_of(text) for partition, (_, text) in stored.items()}
+
+
+def _progress(found: Offsets) -> Offsets:
+    return {
+        partition: stored
+        for partition, stored in found.items()
+        if not stored.text.startswith(_PUBLISHED)
+    }

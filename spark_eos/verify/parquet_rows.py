@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from spark_eos.errors import ConfigurationError, VerificationError
-from spark_eos.verify.expected import Row
+from spark_eos.verify.rows import Row
 
 _SHIFT: Final = 40
 """Number of low bits that hold the row's number in its file; the bits above hold the file's."""
@@ -29,10 +29,8 @@ class ParquetRows:
     """The rows of a Parquet file, or of all those in a directory and its subdirectories.
 
     Names that begin with ``_`` or ``.`` are left out, such as Spark's ``_SUCCESS``. Columns may
-    also be in the directories' names, as Spark's ``partitionBy`` writes them.
-
-    Args:
-        path: A local path, or a URI of a file system that pyarrow knows.
+    also be in the directories' names, as Spark's ``partitionBy`` writes them. The path may be a
+    URI.
 
     Raises:
         ConfigurationError: There are no such files, they can't be opened, or their columns are
@@ -52,6 +50,8 @@ class ParquetRows:
             for file, schema in schemas:
                 _check(file, schema, [_VALUE, *(name for name in names if name in inside)])
             self._columns = [_VALUE, *names]
+            self.has_key = "key" in names
+            self.has_topic = "topic" in names
             # Topics in directories' names may look like numbers.
             self._schema = pa.schema(
                 [(name, pa.large_binary()) for name in self._columns if name != "topic"]
@@ -62,42 +62,19 @@ class ParquetRows:
                     path, format=_FORMAT, partitioning="hive", schema=self._schema
                 ).get_fragments()
             )
-            self._total: int = sum(one.metadata.num_rows for one in self._files)
+            self.total: int = sum(one.metadata.num_rows for one in self._files)
         except (OSError, pa.ArrowException) as error:
             raise ConfigurationError(f"--expect {path!r} can't be opened: {error}") from error
 
-    @property
-    def has_key(self) -> bool:
-        """Whether there is a column ``key``."""
-        return "key" in self._columns
-
-    @property
-    def has_topic(self) -> bool:
-        """Whether there is a column ``topic``."""
-        return "topic" in self._columns
-
-    @property
-    def total(self) -> int:
-        """Number of rows."""
-        return self._total
-
     def read(self, advance: Callable[[int], None]) -> Iterator[list[Row]]:
-        """Yields all rows in batches, file by file.
-
-        Raises:
-            VerificationError: A file can't be read.
-        """
+        """Yields all rows in batches, file by file."""
         for index in range(len(self._files)):
             for batch in self._read(index):
                 yield batch
                 advance(len(batch))
 
     def pick(self, numbers: Collection[int]) -> Iterator[Row]:
-        """Yields some rows; reads each of their files from the beginning to the last of them.
-
-        Raises:
-            VerificationError: A file can't be read.
-        """
+        """Yields some rows; reads each of their files from the beginning to the last of them."""
         for index in sorted({number >> _SHIFT for number in numbers}):
             wanted = {number for number in numbers if number >> _SHIFT == index}
             for batch in self._read(index):
@@ -108,7 +85,7 @@ class ParquetRows:
                     break
 
     def name(self, number: int) -> str:
-        """Returns ``file:row``, counted from 0."""
+        """``file:row``, counted from 0."""
         return f"{self._files[number >> _SHIFT].path.rpartition('/')[2]}:{number & _ROWS}"
 
     def _read(self, index: int) -> Iterator[list[Row]]:

@@ -9,21 +9,26 @@ from confluent_kafka import KafkaException
 from spark_eos.client.checks import check_positive, check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, VerificationError
-from spark_eos.verify.cluster import COMMITTED, UNCOMMITTED, Cluster, open_transactions, settle
-from spark_eos.verify.connections import Connections
+from spark_eos.verify.brokers import Brokers
+from spark_eos.verify.cluster import Cluster, reason_of
+from spark_eos.verify.control_records import ControlRecords
 from spark_eos.verify.findings import Findings
 from spark_eos.verify.group_offsets import GroupOffsets
-from spark_eos.verify.input_offsets import DirectOffsets, InputOffsets
-from spark_eos.verify.judging import Evidence, judge
-from spark_eos.verify.ledger import Ledger
-from spark_eos.verify.markers import Markers
-from spark_eos.verify.matching import Matching, Outputs, Progress, input_rows
-from spark_eos.verify.mirrored_offsets import MirroredOffsets
-from spark_eos.verify.places import OFFSETS, Places
-from spark_eos.verify.reading import Reader, refused
-from spark_eos.verify.watching import Watch, meter
+from spark_eos.verify.input_offsets import (
+    DirectProgress,
+    InputOffsets,
+    InputProgress,
+    MirroredProgress,
+)
+from spark_eos.verify.judgement import Evidence, judge
+from spark_eos.verify.matching import Inputs, Matching, Outputs
+from spark_eos.verify.open_transactions import settle
+from spark_eos.verify.partitions import OFFSETS, SHIFT, Partitions, Spans, size
+from spark_eos.verify.questions import Records
+from spark_eos.verify.records import READ_COMMITTED, READ_UNCOMMITTED, Reader
+from spark_eos.verify.watching import Watch, meter, silent
 
-ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
+ISOLATION_LEVELS: Final = (READ_COMMITTED, READ_UNCOMMITTED)
 
 
 def verify(
@@ -111,61 +116,9 @@ def verify(
         at_most_once_each,
     )
     outputs = outputs if isinstance(outputs, str) else [*outputs, *dead_letter_topics]
-    _check(inputs, outputs, group_id, isolation_level, timeout, apart=source_kafka is not None)
-    try:
-        with ExitStack() as stack:
-            ledger = stack.enter_context(Ledger())
-            # First, because librdkafka is slow to report that a listener refuses it.
-            connections = stack.enter_context(closing(Connections(settings, timeout)))
-            target = source = Cluster(settings, timeout)
-            source_connections = None
-            if source_settings is not None:
-                source_connections = stack.enter_context(
-                    closing(Connections(source_settings, timeout))
-                )
-                source = Cluster(source_settings, timeout)
-            places = Places(source.partitions(inputs), target.partitions(outputs))
-            offsets: DirectOffsets | MirroredOffsets | None = None
-            if group_id is not None:
-                group = GroupOffsets(connections, group_id, timeout)
-                offsets = (
-                    DirectOffsets(group, places)
-                    if source_connections is None
-                    else MirroredOffsets(group, places, target, source_connections)
-                )
-            work = _Verification(
-                places, source, target, connections, offsets, ledger, matching, timeout, watch
-            )
-            evidence = work.gather(group_id, prefix, isolation_level)
-            return judge(evidence, ledger, places, examples=examples, complete=complete)
-    except KafkaException as error:
-        raise VerificationError(refused(error)) from error
-
-
-def _source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
-    try:
-        return ClientSettings(source_kafka)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"source_kafka: {error}") from error
-
-
-def _check(
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    group_id: str | None,
-    isolation_level: str,
-    timeout: float,
-    *,
-    apart: bool,
-) -> None:
-    if isinstance(inputs, str) or isinstance(outputs, str) or not inputs or not outputs:
-        raise ConfigurationError("inputs and outputs must be non-empty lists of topics")
-    for topics in (inputs, outputs):
-        for topic in topics:
-            check_text("a topic", topic)
-            if list(topics).count(topic) > 1:
-                raise ConfigurationError(f"topic {topic!r} is given more than once")
-    if both := not apart and {*inputs} & {*outputs}:
+    check_topics(inputs, "inputs")
+    check_topics(outputs, "outputs")
+    if both := source_kafka is None and {*inputs} & {*outputs}:
         raise ConfigurationError(
             f"topic {min(both)!r} is both input and output: if the query reads it in another "
             "cluster, give source_kafka (--source-bootstrap-servers)"
@@ -177,32 +130,73 @@ def _check(
             f"isolation_level={isolation_level!r} must be one of {', '.join(ISOLATION_LEVELS)}"
         )
     check_positive(timeout=timeout)
+    try:
+        with ExitStack() as stack:
+            # First, because librdkafka is slow to report that a listener refuses it.
+            brokers = stack.enter_context(closing(Brokers(settings, timeout)))
+            target = source = Cluster(settings, timeout)
+            if source_settings is not None:
+                Brokers(source_settings, timeout).close()
+                source = Cluster(source_settings, timeout)
+            partitions = Partitions(source.partition_counts(inputs))
+            work = _Verification(
+                matching,
+                source,
+                target,
+                brokers,
+                partitions,
+                Partitions(target.partition_counts(outputs)),
+                stack.enter_context(Records(partitions)),
+                timeout,
+                watch or silent,
+            )
+            evidence = work.gather(group_id, prefix, isolation_level)
+            return judge(evidence, examples=examples, complete=complete)
+    except KafkaException as error:
+        raise VerificationError(reason_of(error)) from error
+
+
+def _source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
+    try:
+        return ClientSettings(source_kafka)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"source_kafka: {error}") from error
+
+
+def check_topics(topics: Sequence[str], what: str) -> None:
+    """Raises ConfigurationError unless topics are a list of distinct names."""
+    if isinstance(topics, str) or not topics:
+        raise ConfigurationError(f"{what} must be a non-empty list of topics")
+    for topic in topics:
+        check_text("a topic", topic)
+        if list(topics).count(topic) > 1:
+            raise ConfigurationError(f"topic {topic!r} is given more than once")
 
 
 class _Verification:
-    """The state that the steps share."""
+    """What the steps share."""
 
     def __init__(
         self,
-        places: Places,
+        matching: Matching,
         source: Cluster,
         target: Cluster,
-        connections: Connections,
-        offsets: DirectOffsets | MirroredOffsets | None,
-        ledger: Ledger,
-        matching: Matching,
+        brokers: Brokers,
+        inputs: Partitions,
+        outputs: Partitions,
+        records: Records,
         timeout: float,
-        watch: Watch | None,
+        watch: Watch,
     ) -> None:
-        self._places = places
+        self._matching = matching
         self._source = source
         self._target = target
-        self._connections = connections
-        self._offsets = offsets
-        self._ledger = ledger
-        self._matching = matching
+        self._brokers = brokers
+        self._inputs = inputs
+        self._outputs = outputs
+        self._records = records
         self._timeout = timeout
-        self._watch = watch or (lambda _what, _done, _total: None)
+        self._watch = watch
 
     def gather(self, group_id: str | None, prefix: str | None, isolation_level: str) -> Evidence:
         """Collects the evidence, in an order that is safe while a query runs.
@@ -210,110 +204,95 @@ class _Verification:
         Input committed before the outputs' ends are taken has its output below those ends; and
         the source offset of every visible output is committed once the outputs have been read.
         """
-        places, source, target, ledger = self._places, self._source, self._target, self._ledger
+        source, target, records = self._source, self._target, self._records
         # 1. The group's committed offsets: all input below them is due.
-        before = self._committed(stable=False).committed
+        progress = None if group_id is None else self._progress(group_id)
+        before = None if progress is None else progress.read(stable=False)
         # 2. The outputs' ends; wait until everything below them is committed or aborted.
         self._watch("Waiting for open transactions", 0, 1)
-        settled = settle(target, places, places.outputs, lambda: self._open(prefix), self._timeout)
+        settled = settle(target, self._outputs, self._brokers, prefix, self._timeout)
         # 3. The outputs, as a consumer sees them.
-        output_lows = target.lows(places, places.outputs)
-        rows = Outputs(self._matching, places)
-        reader = Reader(target.settings, places, isolation_level, self._timeout)
-        spans = {place: (output_lows[place], end) for place, end in settled.ends.items()}
+        output_lows = target.lows(self._outputs)
+        rows = Outputs(self._matching, self._inputs, self._outputs)
+        reader = Reader(target.settings, self._outputs, isolation_level, self._timeout)
+        spans = {one: (output_lows[one], end) for one, end in settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
-            matched, strays = rows.rows(batch)
-            ledger.add_outputs(matched)
-            ledger.add_strays(strays)
+            records.add_outputs(*rows.rows(batch))
         # 4. The offsets again: visible output of input at or above them lacks its offset.
-        after = self._committed(stable=True)
-        if self._offsets is not None and not after.committed:
-            raise self._offsets.nothing()
-        # 5. The transaction markers in the log. After the outputs, so that a transaction without
-        #    a marker had none when its records were read.
-        self._read_markers()
+        after = None if progress is None else progress.read(stable=True)
+        if progress is not None and after is not None and not after.committed:
+            raise VerificationError(progress.nothing)
+        # 5. The control records in the log. After the outputs, so that a transaction without one
+        #    had none when its records were read.
+        self._read_control_records()
         # 6. The inputs. After the outputs, so that they include the source of every output.
-        progress = self._progress(before, after.committed)
-        input_ends = source.ends(places, places.inputs, COMMITTED)
-        self._read_inputs(input_ends, progress)
+        input_ends = source.stable_ends(self._inputs)
+        self._read_inputs(input_ends, Inputs(self._matching, self._inputs, before, after))
         # Only now, because retention may have removed more in the meantime.
-        input_lows = source.lows(places, places.inputs)
+        input_lows = source.lows(self._inputs)
         # 7. Match inputs and outputs.
         self._watch("Matching", 0, 1)
-        at_most = self._matching.at_most_once_each
-        ledger.match(input_lows, self._unsure(output_lows, rows), at_most_once_each=at_most)
+        unsure = rows.unsure(output_lows)
+        records.match(
+            {
+                base >> SHIFT: (input_lows[one], unsure[one])
+                for one, base in self._inputs.bases.items()
+            },
+            at_most_once_each=self._matching.at_most_once_each,
+        )
         # 8. Find out why outputs are missing.
-        if ledger.count("missing"):
+        if records.number("SELECT COUNT(*) FROM missing"):
             self._read_attempts()
         return Evidence(
-            by_position=self._matching.by_position,
-            at_most_once_each=at_most,
-            expects_numbers=self._matching.expect_header is not None,
+            records=records,
+            matching=self._matching,
+            inputs=self._inputs,
+            outputs=self._outputs,
             isolation_level=isolation_level,
             group_id=group_id,
-            committed=after.committed,
-            unstable=after.unstable,
+            offsets=after or InputOffsets({}),
             input_lows=input_lows,
             input_ends=input_ends,
             settled=settled,
         )
 
-    def _committed(self, *, stable: bool) -> InputOffsets:
-        return InputOffsets({}) if self._offsets is None else self._offsets.read(stable=stable)
+    def _progress(self, group_id: str) -> InputProgress:
+        group = GroupOffsets(self._brokers, group_id, self._timeout)
+        if self._source is self._target:
+            return DirectProgress(group, self._inputs)
+        return MirroredProgress(group, self._inputs, self._target, self._source)
 
-    def _progress(self, before: Mapping[int, int], after: Mapping[int, int]) -> Progress:
-        both = (None, None) if self._offsets is None else (before, after)
-        return Progress(self._places, *both)
+    def _read_control_records(self) -> None:
+        target, outputs = self._target, self._outputs
+        topics = sorted({one.topic for one in outputs})
+        reader = ControlRecords(self._brokers, lambda: target.leaders(topics), self._timeout)
+        lows = target.lows(outputs)
+        # The current high watermarks: one may lie beyond the end of the records read.
+        spans = {one: (lows[one], end) for one, end in target.ends(outputs).items()}
+        advance = self._meter("Reading transaction markers", spans)
+        for one, (low, end) in spans.items():
+            self._records.add_uncommitted(
+                outputs.base(one), reader.uncommitted(one, low, end, advance)
+            )
 
-    def _open(self, prefix: str | None) -> set[Any]:
-        return set() if prefix is None else open_transactions(self._connections, prefix)
-
-    def _read_markers(self) -> None:
-        places, cluster = self._places, self._target
-        topics = sorted({places.partition(place)[0] for place in places.outputs})
-        markers = Markers(
-            self._connections,
-            places,
-            lambda: cluster.leaders(topics),
-            self._timeout,
-        )
-        lows = cluster.lows(places, places.outputs)
-        # The current high watermarks: a marker may lie beyond the end of the records read.
-        ends = cluster.ends(places, places.outputs, UNCOMMITTED)
-        spans = {place: (lows[place], ends[place]) for place in places.outputs}
-        meter = self._meter("Reading transaction markers", spans)
-        for place, (low, end) in spans.items():
-            self._ledger.add_uncommitted(markers.uncommitted(place, low, end, meter))
-
-    def _read_inputs(self, ends: Mapping[int, int], progress: Progress) -> None:
-        lows = self._source.lows(self._places, self._places.inputs)
-        spans = {place: (lows[place], end) for place, end in ends.items()}
-        reader = Reader(self._source.settings, self._places, ISOLATION_LEVELS[0], self._timeout)
+    def _read_inputs(self, ends: Mapping[Any, int], rows: Inputs) -> None:
+        lows = self._source.lows(self._inputs)
+        spans = {one: (lows[one], end) for one, end in ends.items()}
+        reader = Reader(self._source.settings, self._inputs, READ_COMMITTED, self._timeout)
         for batch in reader.read(spans, self._meter("Reading inputs", spans)):
-            self._ledger.add_inputs(input_rows(batch, self._matching, self._places, progress))
+            self._records.add_inputs(rows.rows(batch))
 
     def _read_attempts(self) -> None:
-        spans = self._ledger.uncommitted_spans()
+        spans = {
+            self._outputs.partition(first): (first & OFFSETS, (last & OFFSETS) + 1)
+            for first, last in self._records.uncommitted_spans()
+        }
         if not spans:
             return
-        rows = Outputs(self._matching, self._places)
-        reader = Reader(self._target.settings, self._places, ISOLATION_LEVELS[1], self._timeout)
+        rows = Outputs(self._matching, self._inputs, self._outputs)
+        reader = Reader(self._target.settings, self._outputs, READ_UNCOMMITTED, self._timeout)
         for batch in reader.read(spans, self._meter("Reading aborted outputs", spans)):
-            self._ledger.add_attempts((row[0], row[1]) for row in rows.rows(batch)[0])
+            self._records.add_attempts(rows.rows(batch)[0])
 
-    def _unsure(self, output_lows: Mapping[int, int], rows: Outputs) -> dict[int, int]:
-        """Returns, by input place, the offset below which retention may have removed outputs.
-
-        In an output partition that retention has shortened, the removed outputs of an input
-        partition come before the first remaining one.
-        """
-        found: dict[int, int] = {}
-        for output, low in output_lows.items():
-            if low > 0:
-                for place in self._places.inputs:
-                    first = rows.first[output].get(place, OFFSETS)
-                    found[place] = max(found.get(place, 0), first)
-        return found
-
-    def _meter(self, what: str, spans: Mapping[int, tuple[int, int]]) -> Callable[[int], None]:
-        return meter(self._watch, what, sum(max(0, end - low) for low, end in spans.values()))
+    def _meter(self, what: str, spans: Spans) -> Callable[[int], None]:
+        return meter(self._watch, what, size(spans))

@@ -6,16 +6,12 @@ Watch = Callable[[str, int, int], None]
 """Called with the current step, how much of it is done, and how much there is to do."""
 
 
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Tells nobody."""
+
+
 def meter(watch: Watch, what: str, total: int) -> Callable[[int], None]:
-    """Begins a step.
-
-    Args:
-        watch: Called now, and at each advance.
-        what: The step.
-        total: How much there is to do.
-
-    Returns:
-        Function to call with how much was done since the last call.
+    """Begins a step; returns the function to call with how much was done since the last call.
 
     Example:
         >>> advance = meter(print, "Reading", 3)

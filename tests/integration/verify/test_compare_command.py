@@ -253,7 +253,7 @@ def test_an_interrupt_removes_the_temporary_database(
         env={**os.environ, "TMPDIR": str(directory)},
     ) as process:
         until = time.monotonic() + 60
-        while not list(directory.glob("spark-eos-verify-*/ledger.sqlite")):
+        while not list(directory.glob("spark-eos-verify-*/records.sqlite")):
             assert time.monotonic() < until
             time.sleep(0.02)
         process.send_signal(number)

@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 from spark_eos.cli import main
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.verify import Kind
-from spark_eos.verify.ledger import DUE, Ledger
+from spark_eos.verify.partitions import Partitions
+from spark_eos.verify.questions import DUE, Records
 from support.flow import Flow
 from support.planting import Writer, fill, look, sources
 
@@ -198,7 +199,7 @@ def test_an_interrupt_removes_the_temporary_database(
         env={**os.environ, "TMPDIR": str(directory)},
     ) as process:
         until = time.monotonic() + 60
-        while not list(directory.glob("spark-eos-verify-*/ledger.sqlite")):
+        while not list(directory.glob("spark-eos-verify-*/records.sqlite")):
             assert time.monotonic() < until
             time.sleep(0.02)
         process.send_signal(number)
@@ -212,10 +213,10 @@ def test_the_long_sort_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.Mo
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
 
     def long_sort() -> None:
-        with Ledger() as ledger:
-            ledger.add_inputs((number, number, 1, DUE) for number in range(400_000))
+        with Records(Partitions({})) as records:
+            records.add_inputs((number, number, 1, DUE) for number in range(400_000))
             timer.start()
-            ledger.match({}, {})
+            records.match({})
             time.sleep(1)
             pytest.fail("the sort was too short to be interrupted")
 

@@ -1,4 +1,9 @@
-"""Connections by kafka-python: a route to the brokers that does not involve librdkafka."""
+"""Requests that librdkafka's admin client does not have, by kafka-python.
+
+Not by kafka-python's own admin client either: that does not wait for stable offsets, keeps a
+coordinator that has moved, gives up at the first partition's error, and can't fetch control
+records.
+"""
 
 from typing import Any, Final
 
@@ -21,16 +26,20 @@ _PASSING: Final = (
 )
 
 
-class Connections:
-    """Connections to one cluster.
+def error_name(code: int) -> str:
+    """A Kafka error code with its name.
 
-    Args:
-        settings: The client settings.
-        timeout: Seconds to wait for one answer, retries included.
+    Example:
+        >>> error_name(16)
+        '16 NOT_COORDINATOR'
+    """
+    return f"{code} {kafka_errors.for_code(code).message}"
 
-    Raises:
-        AuthenticationError: The broker and this client do not accept each other.
-        DeadlineExceededError: No broker can be reached.
+
+class Brokers:
+    """Connections to the brokers of one cluster.
+
+    It finds out at once, and says why, if a listener refuses the client; librdkafka is slow to.
     """
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
@@ -61,17 +70,12 @@ class Connections:
         self._net.stop(timeout_ms=5_000)
         self._net.close()
 
-    def brokers(self) -> list[int]:
-        """Returns the ids of all brokers."""
+    def ids(self) -> list[int]:
+        """The ids of all brokers."""
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
-    def send(self, request: Any, node: int, timeout: float | None = None) -> Any:
-        """Sends a read-only request to a broker, and repeats it if the answer is lost.
-
-        Args:
-            request: The request.
-            node: The broker's id.
-            timeout: Seconds to wait, retries included; by default the timeout of all answers.
+    def send(self, request: Any, broker: int, timeout: float | None = None) -> Any:
+        """Sends a request that only reads; repeats it, within the timeout, if the answer is lost.
 
         Raises:
             DeadlineExceededError: No answer in time.
@@ -81,7 +85,7 @@ class Connections:
 
         async def exchange() -> Any:
             timeout_ms = max(1, int(seconds * 1000))
-            return await self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
+            return await self._manager.send(request, node_id=broker, request_timeout_ms=timeout_ms)
 
         try:
             return Retrying(
@@ -92,7 +96,7 @@ class Connections:
             )(self._net.run, exchange)
         except _PASSING as error:
             raise DeadlineExceededError(
-                f"{request.name}: no answer of broker {node} within {seconds:g} s: {error!r}"
+                f"{request.name}: no answer of broker {broker} within {seconds:g} s: {error!r}"
             ) from error
         except kafka_errors.KafkaError as error:
-            raise VerificationError(f"{request.name}, broker {node}: {error!r}") from error
+            raise VerificationError(f"{request.name}, broker {broker}: {error!r}") from error

@@ -7,33 +7,38 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.verify.places import SHIFT
-from spark_eos.verify.tally import EXPECTED, VISIBLE, Tally, TallyRow, digest
+from spark_eos.verify.partitions import SHIFT
+from spark_eos.verify.row_counts import EXPECTED, VISIBLE, HashedRow, RowCounts, digest
 
 Put = tuple[int, str, str | None]  # partition, key, value
 
 
-def rows(puts: Iterable[Put]) -> list[TallyRow]:
+def rows(puts: Iterable[Put]) -> list[HashedRow]:
     """One after the other, so that numbers grow within a partition."""
     return [
         (
             digest([key.encode()]),
             None if value is None else digest([value.encode()]),
-            (place << SHIFT) + number,
+            (partition << SHIFT) + number,
         )
-        for number, (place, key, value) in enumerate(puts)
+        for number, (partition, key, value) in enumerate(puts)
     ]
+
+
+def asked(counts: RowCounts, view: str) -> int:
+    return counts.number(f"SELECT SUM(number) FROM {view}")  # noqa: S608
 
 
 def by_key(
     expected: Iterable[Put], visible: Iterable[Put], *, by_partition: bool = False
 ) -> dict[str, int]:
-    with Tally() as tally:
-        tally.add(EXPECTED, rows(expected))
-        tally.add(VISIBLE, rows(visible))
-        tally.compare_keys(by_partition=by_partition)
-        found = {what: tally.count(what) for what in ("missing", "unexpected", "different")}
-        more = {"unsure": tally.count("unsure"), "ambiguous": tally.total("ambiguous")}
+    with RowCounts() as counts:
+        counts.add(EXPECTED, rows(expected))
+        counts.add(VISIBLE, rows(visible))
+        counts.compare_keys(by_partition=by_partition)
+        kinds = ("missing", "unexpected", "different_values", "unsure")
+        found = {what.removesuffix("_values"): asked(counts, what) for what in kinds}
+        more = {"ambiguous": counts.number("SELECT COUNT(*) FROM ambiguous")}
         return {what: count for what, count in {**found, **more}.items() if count}
 
 
@@ -41,23 +46,23 @@ def by_key(
 def test_multisets(expected: list[str], visible: list[str]) -> None:
     wanted, seen = Counter(expected), Counter(visible)
     surplus = seen - wanted
-    with Tally() as tally:
-        tally.add(EXPECTED, rows((0, one, None) for one in expected))
-        tally.add(VISIBLE, rows((0, one, None) for one in visible))
-        tally.compare()
-        assert tally.count("missing") == (wanted - seen).total()
-        assert tally.count("duplicates") == sum(surplus[one] for one in wanted)
-        assert tally.count("unexpected") == sum(surplus[one] for one in surplus.keys() - wanted)
+    with RowCounts() as counts:
+        counts.add(EXPECTED, rows((0, one, None) for one in expected))
+        counts.add(VISIBLE, rows((0, one, None) for one in visible))
+        counts.compare()
+        assert asked(counts, "missing") == (wanted - seen).total()
+        assert asked(counts, "duplicates") == sum(surplus[one] for one in wanted)
+        assert asked(counts, "unexpected") == sum(surplus[one] for one in surplus.keys() - wanted)
 
 
 def test_examples_are_the_first_rows() -> None:
-    with Tally() as tally:
-        tally.add(EXPECTED, rows((0, one, None) for one in "dcab"))
-        tally.add(VISIBLE, rows((0, one, None) for one in "zbyb"))
-        tally.compare()
-        assert [number for (number,) in tally.rows("source", "missing", 2)] == [0, 1]
-        assert list(tally.rows("first, last, visible", "duplicates", 9)) == [(1, 3, 2)]
-        assert [number for (number,) in tally.rows("first", "unexpected", 9)] == [0, 2]
+    with RowCounts() as counts:
+        counts.add(EXPECTED, rows((0, one, None) for one in "dcab"))
+        counts.add(VISIBLE, rows((0, one, None) for one in "zbyb"))
+        counts.compare()
+        assert counts.ask("SELECT source FROM missing LIMIT 2") == [(0,), (1,)]
+        assert counts.ask("SELECT first, last, visible FROM duplicates") == [(1, 3, 2)]
+        assert counts.ask("SELECT first FROM unexpected") == [(0,), (2,)]
 
 
 def test_the_last_value_of_a_key_counts() -> None:

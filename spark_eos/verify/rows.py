@@ -1,18 +1,20 @@
 """What a comparison reads: rows of Parquet files, and records of topics."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, Protocol
 
-from spark_eos.client.printable import printable
-from spark_eos.verify.places import OFFSETS, SHIFT, Places
-from spark_eos.verify.reading import Reader
+from kafka import TopicPartition
+
+from spark_eos.errors import escaped
+from spark_eos.verify.partitions import OFFSETS, Partitions, Spans, size
+from spark_eos.verify.records import Reader
 
 
 class Row(NamedTuple):
-    """A row or record.
+    """A row, or a record.
 
     Attributes:
-        number: Its number in its source; a record's is its position as an integer of `places`.
+        number: Its number in its source; a record's is its position as an integer.
         topic: Its topic; None if the source has no topics.
         key: Its key; None if it is null, or if the source has no keys.
         value: Its value; None if it is null.
@@ -40,7 +42,7 @@ class Rows(Protocol):
         """How much there is to read, in units of ``advance``."""
 
     def read(self, advance: Callable[[int], None]) -> Iterator[list[Row]]:
-        """Yields all rows in batches, and calls ``advance`` with how much was read.
+        """Yields all rows in batches; ``advance`` is called with how much was read.
 
         Raises:
             VerificationError: They can't be read.
@@ -50,32 +52,20 @@ class Rows(Protocol):
         """Yields the rows of some numbers, without those that are gone."""
 
     def name(self, number: int) -> str:
-        """Returns where a row is, for people."""
+        """Where a row is, for people."""
 
 
 class TopicRows:
-    """The records of partitions, as a consumer with the reader's isolation level sees them.
-
-    Args:
-        reader: Reads them.
-        places: All partitions.
-        spans: First offset and end, by place.
-    """
+    """The records of spans of partitions, as a consumer with the reader's isolation level."""
 
     has_key = True
     has_topic = False
 
-    def __init__(
-        self, reader: Reader, places: Places, spans: Mapping[int, tuple[int, int]]
-    ) -> None:
+    def __init__(self, reader: Reader, partitions: Partitions, spans: Spans) -> None:
         self._reader = reader
-        self._places = places
+        self._partitions = partitions
         self._spans = spans
-
-    @property
-    def total(self) -> int:
-        """Number of offsets."""
-        return sum(max(0, end - low) for low, end in self._spans.values())
+        self.total = size(spans)
 
     def read(self, advance: Callable[[int], None]) -> Iterator[list[Row]]:
         """Yields all records in batches."""
@@ -84,25 +74,22 @@ class TopicRows:
     def pick(self, numbers: Collection[int]) -> Iterator[Row]:
         """Yields some records; reads from the first to the last of each partition."""
         wanted = frozenset(numbers)
-        spans: dict[int, tuple[int, int]] = {}
+        spans: dict[TopicPartition, tuple[int, int]] = {}
         for number in sorted(wanted):
-            place, offset = number >> SHIFT, number & OFFSETS
-            spans[place] = (spans.get(place, (offset, 0))[0], offset + 1)
+            partition, offset = self._partitions.partition(number), number & OFFSETS
+            spans[partition] = (spans.get(partition, (offset, 0))[0], offset + 1)
         if spans:
             for batch in self._read(spans, lambda _count: None):
                 yield from (row for row in batch if row.number in wanted)
 
     def name(self, number: int) -> str:
-        """Returns ``topic:partition:offset``."""
-        return str(self._places.position(number))
+        """``topic:partition:offset``."""
+        return str(self._partitions.position(number))
 
-    def _read(
-        self, spans: Mapping[int, tuple[int, int]], advance: Callable[[int], None]
-    ) -> Iterator[list[Row]]:
-        topics = {place: self._places.partition(place)[0] for place in spans}
+    def _read(self, spans: Spans, advance: Callable[[int], None]) -> Iterator[list[Row]]:
         for batch in self._reader.read(spans, advance):
             yield [
-                Row(at, topics[at >> SHIFT], _bytes(message.key()), _bytes(message.value()))
+                Row(at, message.topic(), _bytes(message.key()), _bytes(message.value()))
                 for at, message in batch
             ]
 
@@ -112,9 +99,7 @@ def _bytes(found: str | bytes | None) -> bytes | None:
 
 
 def shown(data: bytes | None, most: int = 60) -> str | None:
-    r"""Returns bytes as text that is safe to print, cut to a number of characters.
-
-    Bytes are decoded as UTF-8; invalid bytes and control characters are escaped.
+    r"""Bytes as text that is safe to print, cut to a number of characters.
 
     Example:
         >>> shown(b"a\nb\xff"), shown(b"abcdef", 3), shown(None)
@@ -123,5 +108,5 @@ def shown(data: bytes | None, most: int = 60) -> str | None:
     if data is None:
         return None
     # No character has more than four bytes.
-    text = printable(data[: 4 * most + 4].decode("utf-8", "backslashreplace"))
+    text = escaped(data[: 4 * most + 4].decode("utf-8", "backslashreplace"), keep="")
     return text if len(text) <= most else f"{text[:most]}..."

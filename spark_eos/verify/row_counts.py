@@ -1,16 +1,18 @@
-"""Expected and visible rows, counted by their hashes in a temporary SQLite database.
+"""Expected and visible rows in SQL, by their hashes, and the questions about them.
 
-As in `ledger`, no table has an index: one sort of all rows by hash compares them.
+Each question is a view with one row for each case: ``number`` (of rows, or 1 for a key), ``source``
+(an expected row), ``first`` and ``last`` (positions of outputs) and ``detail``.
 """
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
+from spark_eos.verify.comparison import Difference
 from spark_eos.verify.database import Database
-from spark_eos.verify.places import SHIFT
+from spark_eos.verify.partitions import SHIFT
 
-TallyRow = tuple[bytes, bytes | None, int]
+HashedRow = tuple[bytes, bytes | None, int]
 """Hash of what identifies the row; hash of its value if compared by key, None if null; number."""
 
 EXPECTED: Final = 0
@@ -18,10 +20,11 @@ VISIBLE: Final = 1
 
 _SCHEMA: Final = """
 CREATE TABLE rows (side INTEGER, id BLOB, value BLOB, number INTEGER);
-CREATE TABLE keyless (number INTEGER);
+CREATE TABLE keyless (position INTEGER);
 """
 
-_COUNTS: Final = f"""
+_COUNTS: Final = (
+    f"""
 CREATE TABLE odd AS SELECT
     COUNT(*) FILTER (WHERE side = {EXPECTED}) AS expected,
     COUNT(*) FILTER (WHERE side = {VISIBLE}) AS visible,
@@ -30,19 +33,21 @@ CREATE TABLE odd AS SELECT
     MAX(number) FILTER (WHERE side = {VISIBLE}) AS last
 FROM rows GROUP BY id
 HAVING expected <> visible
-"""
-_COUNT_VIEWS: Final = (
+""",
     """
-CREATE VIEW missing AS
+CREATE VIEW counted AS
+    SELECT *, printf('%d visible, %d expected', visible, expected) AS detail FROM odd""",
+    f"""
+CREATE VIEW {Difference.MISSING.value} AS
     SELECT expected - visible AS number, *
-    FROM odd WHERE visible < expected ORDER BY source""",
-    """
-CREATE VIEW duplicates AS
+    FROM counted WHERE visible < expected ORDER BY source""",
+    f"""
+CREATE VIEW {Difference.DUPLICATE.value} AS
     SELECT visible - expected AS number, *
-    FROM odd WHERE expected AND visible > expected ORDER BY first""",
-    """
-CREATE VIEW unexpected AS
-    SELECT visible AS number, * FROM odd WHERE NOT expected ORDER BY first""",
+    FROM counted WHERE expected AND visible > expected ORDER BY first""",
+    f"""
+CREATE VIEW {Difference.UNEXPECTED.value} AS
+    SELECT visible AS number, * FROM counted WHERE NOT expected ORDER BY first""",
 )
 
 # Only within a partition is one record the last. MAX() also decides which row's value it is.
@@ -54,13 +59,14 @@ CREATE TABLE lasts AS
     SELECT side, id, value, MAX(number)
     FROM rows WHERE side = {VISIBLE} GROUP BY id, number >> {SHIFT}
 """
-_AMBIGUOUS: Final = f"""
+# A null value deletes its key, so it equals a key that is not there: x'' is either.
+_KEYS: Final = (
+    f"""
 CREATE VIEW ambiguous AS
     SELECT MIN(number) AS first, MAX(number) AS last
     FROM lasts WHERE side = {EXPECTED} GROUP BY id
-    HAVING COUNT(DISTINCT COALESCE(value, x'')) > 1"""
-# A null value deletes its key, so it equals a key that is not there: x'' is either.
-_KEYS: Final = f"""
+    HAVING COUNT(DISTINCT COALESCE(value, x'')) > 1""",
+    f"""
 CREATE TABLE odd AS SELECT
     wanted,
     COUNT(DISTINCT value) FILTER (WHERE side = {VISIBLE}) AS variants,
@@ -76,18 +82,19 @@ FROM (
 )
 GROUP BY id
 HAVING variants > 1 OR NOT agrees
-"""
-_KEY_VIEWS: Final = (
-    """
-CREATE VIEW missing AS
-    SELECT 1 AS number, * FROM odd
+""",
+    # What is visible of a missing key are its deletions.
+    f"""
+CREATE VIEW {Difference.MISSING.value} AS
+    SELECT 1 AS number, *, CASE WHEN first IS NULL THEN '' ELSE 'deleted' END AS detail FROM odd
     WHERE NOT agrees AND wanted <> x'' AND seen = x'' ORDER BY source""",
-    """
-CREATE VIEW unexpected AS
-    SELECT 1 AS number, * FROM odd WHERE NOT agrees AND wanted = x'' ORDER BY first""",
-    """
-CREATE VIEW different AS
-    SELECT 1 AS number, * FROM odd
+    f"""
+CREATE VIEW {Difference.UNEXPECTED.value} AS
+    SELECT 1 AS number, *, '' AS detail FROM odd
+    WHERE NOT agrees AND wanted = x'' ORDER BY first""",
+    f"""
+CREATE VIEW {Difference.VALUE.value} AS
+    SELECT 1 AS number, *, '' AS detail FROM odd
     WHERE NOT agrees AND wanted <> x'' AND seen <> x'' ORDER BY first""",
     """
 CREATE VIEW unsure AS
@@ -96,7 +103,7 @@ CREATE VIEW unsure AS
 
 
 def digest(parts: Sequence[bytes | None]) -> bytes:
-    """Returns 16 bytes that differ if any part does; null and empty differ too.
+    """16 bytes that differ if any part does; null and empty differ too.
 
     Example:
         >>> digest([b"ab", b"c"]) == digest([b"a", b"bc"])
@@ -109,51 +116,33 @@ def digest(parts: Sequence[bytes | None]) -> bytes:
     ).digest()
 
 
-class Tally(Database):
-    """The database of a comparison."""
+class RowCounts(Database):
+    """The rows of a comparison."""
 
     def __init__(self) -> None:
         super().__init__(_SCHEMA)
 
-    def add(self, side: int, rows: Iterable[TallyRow]) -> None:
+    def add(self, side: int, rows: Iterable[HashedRow]) -> None:
         """Adds rows to a side, EXPECTED or VISIBLE."""
-        self._database.executemany(f"INSERT INTO rows VALUES ({side:d}, ?, ?, ?)", rows)
+        self.insert("rows", ((side, *row) for row in rows), 4)
 
     def add_keyless(self, numbers: Iterable[int]) -> None:
         """Adds visible rows that have no key to compare them by."""
-        self._database.executemany(
-            "INSERT INTO keyless VALUES (?)", ((number,) for number in numbers)
-        )
+        self.insert("keyless", ((number,) for number in numbers), 1)
 
     def compare(self) -> None:
-        """Compares the sides as multisets.
-
-        Creates the views ``missing``, ``duplicates`` and ``unexpected``, with the columns
-        ``number``, ``expected``, ``visible``, ``source``, ``first`` and ``last``.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C.
-        """
-        self._run(_COUNTS, *_COUNT_VIEWS)
+        """Compares the sides as multisets; raises KeyboardInterrupt at Ctrl-C."""
+        self.run(_COUNTS)
 
     def compare_keys(self, *, by_partition: bool) -> None:
-        """Compares the last value of each key.
+        """Compares the last value of each key; raises KeyboardInterrupt at Ctrl-C.
 
-        Creates the views ``missing``, ``unexpected``, ``different`` and ``unsure``, with the
-        columns ``number``, ``source``, ``first`` and ``last``; and ``ambiguous`` (``first``,
-        ``last``), keys whose expected value is unknown. Unsure are keys in several partitions,
-        whose last values differ while one of them is right: no order says which is the last.
+        Also answers ``ambiguous`` (``first``, ``last``), keys whose expected value is not known;
+        and ``unsure``, keys in several partitions whose last values differ while one of them is
+        right: no order says which is the last.
 
         Args:
             by_partition: Whether the expected rows' numbers are positions, of which the last one
                 in a partition counts; otherwise all expected rows of a key must be the same.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C.
         """
-        self._run(
-            _LASTS.format(f"number >> {SHIFT}" if by_partition else "value"),
-            _AMBIGUOUS,
-            _KEYS,
-            *_KEY_VIEWS,
-        )
+        self.run([_LASTS.format(f"number >> {SHIFT}" if by_partition else "value"), *_KEYS])

@@ -1,0 +1,160 @@
+"""Finds output records outside of committed transactions, by the control records in the log.
+
+It fetches the log as raw record batches with kafka-python, and decodes only a batch's header and,
+of a control batch, its one record, which says COMMIT or ABORT. So it shares no code with what reads
+the outputs, which is librdkafka.
+"""
+
+import enum
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from kafka import TopicPartition
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer import FetchRequest
+from kafka.record import MemoryRecords
+from kafka.record.default_records import DefaultRecordBatch
+
+from spark_eos.errors import VerificationError
+from spark_eos.verify.brokers import Brokers
+from spark_eos.verify.partitions import name_of
+
+_AT_ONCE: Final = 16 << 20
+_PAUSE: Final = 0.1
+_BY_NAME: Final = 12  # the last version of Fetch that identifies topics by name
+_ENDS_TRANSACTION: Final = (0, 1)  # other control records, such as KRaft's, do not
+_PASSING: Final = frozenset(
+    {
+        kafka_errors.UnknownTopicOrPartitionError.errno,
+        kafka_errors.LeaderNotAvailableError.errno,
+        kafka_errors.NotLeaderForPartitionError.errno,
+        kafka_errors.ReplicaNotAvailableError.errno,
+        kafka_errors.KafkaStorageError.errno,
+        kafka_errors.FencedLeaderEpochError.errno,
+        kafka_errors.UnknownLeaderEpochError.errno,
+    }
+)
+
+
+class Fate(enum.IntEnum):
+    """What became of a transaction that was not committed: OPEN has no control record."""
+
+    ABORTED = 1
+    OPEN = 2
+
+
+class Uncommitted(NamedTuple):
+    """Consecutive records of one transaction that was not committed, by their offsets."""
+
+    first: int
+    last: int
+    fate: Fate
+    producer_id: int
+
+
+class ControlRecords:
+    """Reads the control records of partitions; ``leaders`` is called again after a failure."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        leaders: Callable[[], Mapping[TopicPartition, int]],
+        timeout: float,
+    ) -> None:
+        self._brokers = brokers
+        self._leaders = leaders
+        self._known: Mapping[TopicPartition, int] = {}
+        self._timeout = timeout
+
+    def uncommitted(
+        self, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
+    ) -> Iterator[Uncommitted]:
+        """A partition's records whose transactions were not committed below an end.
+
+        Raises:
+            VerificationError: A broker refuses, or nothing comes within the timeout.
+        """
+        pending: dict[int, list[list[int]]] = {}
+        for batch in self._batches(partition, low, end, advance):
+            if not batch.is_transactional:
+                continue
+            producer_id = batch.producer_id
+            if batch.is_control_batch:
+                control = next(iter(batch))
+                if control.type in _ENDS_TRANSACTION:
+                    runs = pending.pop(producer_id, [])
+                    if control.abort:
+                        yield from _of(runs, Fate.ABORTED, producer_id)
+                continue
+            runs = pending.setdefault(producer_id, [])
+            if runs and runs[-1][1] + 1 == batch.base_offset:
+                runs[-1][1] = batch.last_offset
+            else:
+                runs.append([batch.base_offset, batch.last_offset])
+        for producer_id, runs in pending.items():
+            yield from _of(runs, Fate.OPEN, producer_id)
+
+    def _batches(
+        self, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
+    ) -> Iterator[Any]:
+        offset = low
+        while offset < end:
+            before = offset
+            for batch in MemoryRecords(self._fetch(partition, offset)):
+                if not isinstance(batch, DefaultRecordBatch):
+                    raise VerificationError(
+                        f"{name_of(partition)}:{offset} has the record format of Kafka before "
+                        "0.11, which has no transactions"
+                    )
+                if batch.base_offset >= end:
+                    advance(end - before)
+                    return
+                if batch.next_offset > offset:  # else it lies before the requested offset
+                    yield batch
+                    offset = batch.next_offset
+            if offset == before:
+                raise VerificationError(f"{name_of(partition)}:{offset} can't be fetched")
+            advance(min(offset, end) - before)
+
+    def _fetch(self, partition: TopicPartition, offset: int) -> bytes:
+        until = time.monotonic() + self._timeout
+        while True:
+            if partition not in self._known:
+                self._known = self._leaders()
+            answer = self._brokers.send(_request(partition, offset), self._known.get(partition, -1))
+            found = answer.responses[0].partitions[0]
+            if not found.error_code and found.records:
+                return found.records  # type: ignore[no-any-return]
+            if found.error_code not in _PASSING | {0} or time.monotonic() > until:
+                reason = kafka_errors.for_code(found.error_code)
+                raise VerificationError(
+                    f"fetching {name_of(partition)}:{offset}: {reason.__name__}"
+                )
+            self._known = {}
+            time.sleep(_PAUSE)
+
+
+def _request(partition: TopicPartition, offset: int) -> FetchRequest:
+    topic_class = FetchRequest.FetchTopic
+    wanted = topic_class.FetchPartition(
+        partition=partition.partition,
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        last_fetched_epoch=-1,
+        partition_max_bytes=_AT_ONCE,
+    )
+    return FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=_AT_ONCE,
+        isolation_level=0,  # read_uncommitted: all records and all control records
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic_class(topic=partition.topic, partitions=[wanted])],
+        max_version=_BY_NAME,
+    )
+
+
+def _of(runs: Iterable[list[int]], fate: Fate, producer_id: int) -> Iterator[Uncommitted]:
+    return (Uncommitted(first, last, fate, producer_id) for first, last in runs)

@@ -1,0 +1,182 @@
+"""Makes the findings of what SQL and the offsets answer."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka import TopicPartition
+
+from spark_eos.verify.control_records import Fate
+from spark_eos.verify.findings import Example, Finding, Findings, GroupOffset, Kind
+from spark_eos.verify.input_offsets import InputOffsets
+from spark_eos.verify.matching import Matching
+from spark_eos.verify.open_transactions import Settled
+from spark_eos.verify.partitions import Partitions, position_in
+from spark_eos.verify.questions import Records
+
+# Keys of the JSON document's ``unjudged``, so a public interface.
+_OUTPUTS_REMOVED: Final = "missing outputs, where retention has removed outputs"
+_INPUTS_REMOVED: Final = "outputs without an input, where retention has removed inputs"
+_FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a verification, once all records have been read and matched.
+
+    Attributes:
+        records: The records, matched.
+        matching: What they were matched by.
+        inputs: The input partitions.
+        outputs: The output partitions.
+        isolation_level: Isolation level at which the outputs were read.
+        group_id: The group, if one was given.
+        offsets: Its offsets, from after the outputs were read.
+        input_lows: First offsets of the inputs.
+        input_ends: Last stable offsets of the inputs.
+        settled: How far the outputs are settled.
+    """
+
+    records: Records
+    matching: Matching
+    inputs: Partitions
+    outputs: Partitions
+    isolation_level: str
+    group_id: str | None
+    offsets: InputOffsets
+    input_lows: Mapping[TopicPartition, int]
+    input_ends: Mapping[TopicPartition, int]
+    settled: Settled
+
+
+def judge(evidence: Evidence, *, examples: int, complete: bool) -> Findings:
+    """Counts each kind of anomaly, and picks examples."""
+    return _Judgement(evidence, examples).findings(complete=complete)
+
+
+class _Judgement:
+    def __init__(self, evidence: Evidence, most: int) -> None:
+        self._evidence = evidence
+        self._records = evidence.records
+        self._most = most
+
+    def findings(self, *, complete: bool) -> Findings:
+        evidence, records = self._evidence, self._records
+        by_sql = [Kind.LOST, Kind.DUPLICATE, Kind.PHANTOM, Kind.ABORTED_READ, Kind.DIRTY_READ]
+        if evidence.matching.by_position:
+            by_sql.append(Kind.REORDERED)
+        if evidence.group_id is not None:
+            by_sql += [Kind.WITHOUT_OFFSET, Kind.UNPROCESSED]
+        found = {kind: self._asked(kind) for kind in by_sql}
+        found[Kind.OPEN] = self._listed(
+            Example(outputs=outputs, detail=detail)
+            for outputs, detail in evidence.settled.held_up(
+                evidence.group_id, evidence.offsets.unstable
+            )
+        )
+        if evidence.group_id is not None:
+            found[Kind.BEYOND_END] = self._listed(self._beyond_end())
+        return Findings(
+            records_in=records.number("SELECT COUNT(*) FROM inputs"),
+            records_out=records.number(
+                "SELECT (SELECT COUNT(*) FROM outputs) + (SELECT COUNT(*) FROM without_source)"
+            ),
+            isolation_level=evidence.isolation_level,
+            found={kind: found[kind] for kind in Kind if kind in found},
+            complete=complete,
+            input_gone=records.number("SELECT SUM(visible) FROM unmatched WHERE gone"),
+            unjudged={reason: count for reason, count in self._unjudged().items() if count},
+            notes=tuple(self._notes()),
+            group=self._group(),
+        )
+
+    def _asked(self, kind: Kind) -> Finding:
+        """The answer to the question that the kind's view asks."""
+        view = kind.value
+        rows = self._records.ask(
+            f"SELECT id, source, first, last, detail FROM {view} LIMIT ?", self._most
+        )
+        parts: dict[str, int] = {}
+        if kind is Kind.LOST:
+            fates = dict(self._records.ask(f"SELECT fate, SUM(number) FROM {view} GROUP BY fate"))
+            parts = {name: int(fates[fate]) for fate, name in _FATES.items() if fate in fates}
+        count = self._records.number(f"SELECT SUM(number) FROM {view}")
+        return Finding(count, tuple(self._example(*row) for row in rows), parts)
+
+    def _example(self, id_: Any, source: int | None, *outputs_and_detail: Any) -> Example:
+        *outputs, detail = outputs_and_detail
+        return Example(
+            None if source is None else self._evidence.inputs.position(source),
+            id_ if isinstance(id_, bytes) else None,
+            self._evidence.outputs.positions(*outputs),
+            detail,
+        )
+
+    def _listed(self, examples: Iterator[Example]) -> Finding:
+        found = tuple(examples)
+        return Finding(len(found), found[: self._most])
+
+    def _beyond_end(self) -> Iterator[Example]:
+        for partition, end in self._evidence.input_ends.items():
+            offset = self._evidence.offsets.committed.get(partition, 0)
+            if offset > end:
+                yield Example(position_in(partition, offset), detail=f"the input ends at {end}")
+
+    def _unjudged(self) -> dict[str, int]:
+        # By position it is known whether retention removed the input.
+        known = self._evidence.matching.by_position or not any(self._evidence.input_lows.values())
+        missing = "SELECT SUM(number) FROM missing WHERE unsure"
+        unmatched = "SELECT SUM(visible) FROM unmatched"
+        return {
+            _OUTPUTS_REMOVED: 0
+            if self._evidence.matching.at_most_once_each
+            else self._records.number(missing),
+            _INPUTS_REMOVED: 0 if known else self._records.number(unmatched),
+        }
+
+    def _group(self) -> tuple[GroupOffset, ...]:
+        evidence = self._evidence
+        if evidence.group_id is None:
+            return ()
+        committed, ends = evidence.offsets.committed, evidence.input_ends
+        return tuple(
+            GroupOffset(one.topic, one.partition, committed.get(one), ends[one])
+            for one in evidence.inputs
+        )
+
+    def _notes(self) -> Iterator[str]:
+        if self._evidence.group_id is not None:
+            committed = self._evidence.offsets.committed
+            removed = sum(
+                max(0, low - committed.get(partition, 0))
+                for partition, low in self._evidence.input_lows.items()
+            )
+            if removed:
+                yield f"retention removed {removed:,} input offsets before they were processed"
+        yield from self._notes_on_numbers()
+
+    def _notes_on_numbers(self) -> Iterator[str]:
+        """What a query that filters or explodes has done, and how to say that it may."""
+        ask, matching = self._records.number, self._evidence.matching
+        if matching.at_most_once_each:
+            missing = ask("SELECT COUNT(*) FROM missing WHERE NOT visible")
+            missing -= ask("SELECT COUNT(*) FROM lost_writes")
+            if missing:
+                yield (
+                    f"{missing:,} processed inputs have no output, which --at-most-once-each "
+                    "allows: whether the query should have written them is not judged"
+                )
+        elif matching.expect_header is None and (
+            never := ask("SELECT COUNT(*) FROM lost_writes WHERE NOT fate AND NOT visible")
+        ):
+            yield (
+                f"{never:,} processed inputs were never written, in no transaction. If the query "
+                "filters, they may have been left out on purpose: --at-most-once-each lets inputs "
+                "be missing, but none be written twice; --expect-header says how many outputs each "
+                "has"
+            )
+        if matching.expect_header is None and ask("SELECT COUNT(*) FROM duplicates"):
+            yield (
+                "inputs have several outputs. If the query makes more than one of a record, let a "
+                "header of the input say how many (--expect-header)"
+            )

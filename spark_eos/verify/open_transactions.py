@@ -1,0 +1,132 @@
+"""Transactions that have not ended: found, waited for, and described."""
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka import TopicPartition
+from kafka import errors as kafka_errors
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+
+from spark_eos.acls import Operation, transactional_ids
+from spark_eos.errors import VerificationError
+from spark_eos.verify.brokers import Brokers, error_name
+from spark_eos.verify.cluster import Cluster
+from spark_eos.verify.findings import Position
+from spark_eos.verify.partitions import position_in
+
+_OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_PAUSE: Final = 0.1
+_DENIED: Final = kafka_errors.TransactionalIdAuthorizationFailedError.errno
+
+
+@dataclass(frozen=True, order=True)
+class OpenTransaction:
+    """A transaction that has not ended; two are equal if they are the same transaction."""
+
+    transactional_id: str
+    started_ms: int
+    producer_id: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How far partitions are settled, that is, committed or aborted.
+
+    Attributes:
+        ends: The ends waited for.
+        short: The last stable offset of each partition where it stayed below the end.
+        still_open: Transactions of the prefix that were open at the beginning and still are.
+    """
+
+    ends: Mapping[TopicPartition, int]
+    short: Mapping[TopicPartition, int]
+    still_open: Collection[OpenTransaction]
+
+    def held_up(
+        self, group_id: str | None, unstable: Iterable[str]
+    ) -> list[tuple[tuple[Position, ...], str]]:
+        """Output positions and a text for each thing that an open transaction holds up."""
+        return [
+            *(
+                (
+                    (position_in(partition, stable),),
+                    f"last stable offset {stable}, end {self.ends[partition]}",
+                )
+                for partition, stable in self.short.items()
+            ),
+            *(
+                ((), f"{one.transactional_id}, producer id {one.producer_id}")
+                for one in sorted(self.still_open)
+            ),
+            *(((), f"offset of group {group_id} in {one} is about to change") for one in unstable),
+        ]
+
+
+def settle(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    brokers: Brokers,
+    prefix: str | None,
+    timeout: float,
+) -> Settled:
+    """Waits until everything below the current ends, and each open transaction, has ended.
+
+    Raises:
+        VerificationError: The client may not describe ids with the prefix; a broker would silently
+            leave them out of its list.
+    """
+    ends = cluster.ends(partitions)
+    still_open = _open_transactions(brokers, prefix)
+    until = time.monotonic() + timeout
+    while True:
+        stable = cluster.stable_ends(partitions)
+        short = {one: stable[one] for one in partitions if stable[one] < ends[one]}
+        if still_open:
+            still_open &= _open_transactions(brokers, prefix)
+        if not (short or still_open) or time.monotonic() > until:
+            return Settled(ends, short, still_open)
+        time.sleep(_PAUSE)
+
+
+def _open_transactions(brokers: Brokers, prefix: str | None) -> set[OpenTransaction]:
+    found: set[OpenTransaction] = set()
+    if prefix is None:
+        return found
+    _check_may_describe(brokers, prefix)
+    for broker in brokers.ids():
+        listed = brokers.send(ListTransactionsRequest(state_filters=list(_OPEN_STATES)), broker)
+        ids = [
+            one.transactional_id
+            for one in listed.transaction_states
+            if one.transactional_id.startswith(prefix)
+        ]
+        if ids:
+            # The broker that lists a transaction coordinates it.
+            answer = brokers.send(DescribeTransactionsRequest(transactional_ids=ids), broker)
+            found.update(_still_open(answer))
+    return found
+
+
+def _still_open(answer: Any) -> Iterable[OpenTransaction]:
+    for one in answer.transaction_states:
+        if not one.error_code and one.transaction_state in _OPEN_STATES:
+            yield OpenTransaction(
+                one.transactional_id, one.transaction_start_time_ms, one.producer_id
+            )
+
+
+def _check_may_describe(brokers: Brokers, prefix: str) -> None:
+    # FindCoordinator needs the same permission, and answers with an error if it is missing.
+    find = FindCoordinatorRequest(
+        key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[prefix], min_version=4
+    )
+    code = brokers.send(find, brokers.ids()[0]).coordinators[0].error_code
+    if code == _DENIED:
+        raise VerificationError(
+            f"open transactions: {error_name(code)}: finding them needs "
+            f"{transactional_ids(prefix, Operation.DESCRIBE)}; spark-eos acls --for verify prints "
+            "the command that grants it. A longer prefix, <prefix>/<group>/, needs less"
+        )

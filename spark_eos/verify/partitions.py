@@ -1,0 +1,84 @@
+"""Partitions by number, so that SQL holds the position of a record as one integer."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from kafka import TopicPartition
+
+from spark_eos.errors import ConfigurationError
+from spark_eos.verify.findings import Position
+
+SHIFT: Final = 48
+"""Number of low bits that hold the offset; the bits above hold the partition's number."""
+OFFSETS: Final = (1 << SHIFT) - 1
+_MOST: Final = 1 << 15  # SQLite's integers have 63 bits and a sign
+
+Spans = Mapping[TopicPartition, tuple[int, int]]
+"""First offset and end, by partition."""
+
+
+def name_of(partition: TopicPartition) -> str:
+    """``topic:partition``.
+
+    Example:
+        >>> name_of(TopicPartition("orders", 0))
+        'orders:0'
+    """
+    return f"{partition[0]}:{partition[1]}"
+
+
+def position_in(partition: TopicPartition, offset: int) -> Position:
+    """The position of an offset in a partition."""
+    return Position(partition[0], partition[1], offset)
+
+
+def size(spans: Spans) -> int:
+    """Number of offsets in spans."""
+    return sum(max(0, end - low) for low, end in spans.values())
+
+
+class Partitions(Collection[TopicPartition]):
+    """All partitions of some topics of one cluster, in the order of their numbers.
+
+    Example:
+        >>> partitions = Partitions({"orders": 2, "returns": 1})
+        >>> print(partitions.position(partitions.base(TopicPartition("orders", 1)) + 17))
+        orders:1:17
+    """
+
+    def __init__(self, topics: Mapping[str, int]) -> None:
+        self._all = [
+            TopicPartition(topic, number)
+            for topic, count in topics.items()
+            for number in range(count)
+        ]
+        if len(self._all) > _MOST:
+            raise ConfigurationError(f"more than {_MOST:,} partitions can't be verified at once")
+        self.bases: Mapping[TopicPartition, int] = {
+            partition: number << SHIFT for number, partition in enumerate(self._all)
+        }
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._all)
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self.bases
+
+    def base(self, partition: TopicPartition) -> int:
+        """The integer of a partition's offset 0."""
+        return self.bases[partition]
+
+    def partition(self, at: int) -> TopicPartition:
+        """The partition of a position's integer."""
+        return self._all[at >> SHIFT]
+
+    def position(self, at: int) -> Position:
+        """The position that an integer stands for."""
+        return position_in(self.partition(at), at & OFFSETS)
+
+    def positions(self, *found: int | None) -> tuple[Position, ...]:
+        """The distinct positions that integers stand for, without None."""
+        return tuple(self.position(at) for at in dict.fromkeys(found) if at is not None)

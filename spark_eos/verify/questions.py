@@ -1,0 +1,202 @@
+"""All records of a verification in SQL, and the questions about them.
+
+An id is either the position of the source record, as an integer, or the bytes of the header or key.
+Inputs and outputs have positions of their own: ``source`` is an input's, ``first``, ``last`` and
+``position`` of outputs are an output's. Each question is a view with one row for each case:
+``number`` (of records missing or surplus), ``id``, ``source``, ``first``, ``last`` and ``detail``.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from spark_eos.verify.control_records import Fate, Uncommitted
+from spark_eos.verify.database import Database
+from spark_eos.verify.findings import Kind
+from spark_eos.verify.partitions import OFFSETS, SHIFT, Partitions
+
+Id = int | bytes
+InputRow = tuple[Id, int, int, int]
+"""Id, position, number of outputs expected, and DUE, DONE or AHEAD."""
+OutputRow = tuple[Id, int, int]
+"""Id, position, and 0, or if the source offset goes back here: 1 + the offset that precedes it."""
+
+DUE: Final = 0
+"""Input below the group's offset from before the outputs were read: its output must exist."""
+DONE: Final = 1
+"""Input below the group's offset from after the outputs were read: its output may exist."""
+AHEAD: Final = 2
+"""Input at or above that offset: its output must not exist."""
+
+_OUTPUT: Final = 3
+
+_SCHEMA: Final = f"""
+CREATE TABLE inputs (id, position INTEGER, expected INTEGER, standing INTEGER);
+CREATE TABLE outputs (id, position INTEGER, back INTEGER);
+CREATE TABLE without_source (position INTEGER, value BLOB);
+CREATE TABLE uncommitted (first INTEGER PRIMARY KEY, last INTEGER, fate INTEGER, producer INTEGER);
+CREATE TABLE attempts (id, position INTEGER, fate INTEGER);
+CREATE TABLE limits (partition INTEGER PRIMARY KEY, low INTEGER, unsure INTEGER);
+CREATE VIEW seen AS
+    SELECT id, standing AS code, expected AS number, position FROM inputs
+    UNION ALL SELECT id, {_OUTPUT}, back, position FROM outputs;
+"""
+
+_MATCH: Final = f"""
+CREATE TABLE odd AS SELECT
+    id,
+    COUNT(*) FILTER (WHERE code < {_OUTPUT}) AS sources,
+    COUNT(*) FILTER (WHERE code = {_OUTPUT}) AS visible,
+    COALESCE(SUM(number) FILTER (WHERE code < {_OUTPUT}), 0) AS expected,
+    COALESCE(SUM(number) FILTER (WHERE code = {DUE}), 0) AS due,
+    COALESCE(SUM(number) FILTER (WHERE code < {AHEAD}), 0) AS done,
+    COALESCE(MAX(number) FILTER (WHERE code = {_OUTPUT}), 0) AS back,
+    COUNT(*) FILTER (WHERE code = {_OUTPUT} AND number > 0) AS backs,
+    MIN(position) FILTER (WHERE code < {_OUTPUT}) AS source,
+    MIN(position) FILTER (WHERE code = {_OUTPUT}) AS first,
+    MAX(position) FILTER (WHERE code = {_OUTPUT}) AS last,
+    MAX(position) FILTER (WHERE code = {_OUTPUT} AND number > 0) AS moved
+FROM seen GROUP BY id
+HAVING visible < due OR visible > done OR backs > 0
+"""
+_EXPOSED: Final = """
+CREATE TABLE exposed AS
+    SELECT o.id, o.position, u.fate, u.producer
+    FROM (SELECT id, position FROM outputs UNION ALL SELECT NULL, position FROM without_source) AS o
+    JOIN uncommitted AS u
+    ON u.first = (SELECT MAX(first) FROM uncommitted WHERE first <= o.position)
+    WHERE o.position <= u.last AND EXISTS (SELECT 1 FROM uncommitted)
+"""
+
+# Removal by retention is neither a loss, nor does it turn outputs into outputs of no input.
+_MISSING: Final = f"""
+CREATE VIEW missing AS SELECT *, due - visible AS number, EXISTS (
+    SELECT 1 FROM limits WHERE partition = source >> {SHIFT} AND source & {OFFSETS} < unsure
+) AS unsure
+FROM odd WHERE visible < due
+"""
+_UNMATCHED: Final = f"""
+CREATE VIEW unmatched AS SELECT *, typeof(id) = 'integer' AND EXISTS (
+    SELECT 1 FROM limits WHERE partition = id >> {SHIFT} AND id & {OFFSETS} < low
+) AS gone
+FROM odd WHERE sources = 0
+"""
+_LOST: Final = f"""
+CREATE VIEW lost_writes AS SELECT
+    m.number, m.id, m.source, a.position AS first, NULL AS last, CASE a.fate
+        WHEN {Fate.ABORTED:d} THEN 'aborted'
+        WHEN {Fate.OPEN:d} THEN 'in an open transaction'
+        ELSE 'never written' END AS detail,
+    COALESCE(a.fate, 0) AS fate, m.visible
+FROM missing AS m LEFT JOIN (
+    SELECT id, MAX(fate) AS fate, MIN(position) AS position FROM attempts GROUP BY id
+) AS a USING (id)
+WHERE NOT m.unsure
+"""
+# Where inputs may have no output: only those whose outputs the query has tried to write.
+_TRIED: Final = "AND a.fate IS NOT NULL AND NOT m.visible"
+
+_EXPOSED_TO: Final = """
+CREATE VIEW {kind} AS SELECT
+    1 AS number, id, CASE typeof(id) WHEN 'integer' THEN id END AS source,
+    position AS first, NULL AS last, printf('producer id %d', producer) AS detail
+FROM exposed WHERE fate = {fate}
+"""
+_QUESTIONS: Final = (
+    f"""
+CREATE VIEW {Kind.DUPLICATE.value} AS SELECT
+    visible - expected AS number, id, source, first, last,
+    printf('%d visible, %d expected', visible, expected) AS detail
+FROM odd WHERE sources AND visible > expected
+""",
+    f"""
+CREATE VIEW {Kind.PHANTOM.value} AS
+SELECT
+    1 AS number, NULL AS id, NULL AS source, position AS first, NULL AS last,
+    CASE WHEN value IS NULL THEN 'without the header or key' ELSE 'names ' || quoted(value) END
+    AS detail
+FROM without_source
+UNION ALL
+SELECT
+    visible, id, NULL, first, last,
+    CASE typeof(id) WHEN 'integer' THEN 'there is no input ' || input_position(id)
+    ELSE 'there is no such input' END
+FROM unmatched
+WHERE NOT gone AND (typeof(id) = 'integer' OR NOT EXISTS (SELECT 1 FROM limits WHERE low > 0))
+""",
+    _EXPOSED_TO.format(kind=Kind.ABORTED_READ.value, fate=int(Fate.ABORTED)),
+    _EXPOSED_TO.format(kind=Kind.DIRTY_READ.value, fate=int(Fate.OPEN)),
+    # A surplus record that goes back is a duplicate, and says nothing about order.
+    f"""
+CREATE VIEW {Kind.REORDERED.value} AS SELECT
+    backs AS number, id, id AS source, moved AS first, NULL AS last,
+    printf('after offset %d', back - 1) AS detail
+FROM odd WHERE sources AND visible <= expected AND backs
+""",
+    f"""
+CREATE VIEW {Kind.WITHOUT_OFFSET.value} AS SELECT
+    MIN(visible, expected) - done AS number, id, source, first, NULL AS last, '' AS detail
+FROM odd WHERE sources AND MIN(visible, expected) > done
+""",
+    f"""
+CREATE VIEW {Kind.UNPROCESSED.value} AS SELECT
+    1 AS number, id, position AS source, NULL AS first, NULL AS last, '' AS detail
+FROM inputs WHERE standing = {AHEAD} AND expected > 0
+""",
+)
+
+
+class Records(Database):
+    """All records of a verification."""
+
+    def __init__(self, inputs: Partitions) -> None:
+        def input_position(at: int) -> str:
+            return str(inputs.position(at))
+
+        super().__init__(_SCHEMA, input_position=input_position, quoted=repr)
+
+    def add_inputs(self, rows: Iterable[InputRow]) -> None:
+        """Adds input records."""
+        self.insert("inputs", rows, 4)
+
+    def add_outputs(
+        self, rows: Iterable[OutputRow], without_source: Iterable[tuple[int, bytes | None]]
+    ) -> None:
+        """Adds visible output records; those that refer to no input as position, header or key."""
+        self.insert("outputs", rows, 3)
+        self.insert("without_source", without_source, 2)
+
+    def add_uncommitted(self, base: int, runs: Iterable[Uncommitted]) -> None:
+        """Adds runs of records of an output partition whose transactions were not committed."""
+        rows = ((base + run.first, base + run.last, int(run.fate), run.producer_id) for run in runs)
+        self.insert("uncommitted", rows, 4)
+
+    def add_attempts(self, rows: Iterable[OutputRow]) -> None:
+        """Adds, of records read with read_uncommitted, those that were not committed."""
+        self.insert_each(
+            # By name: Python 3.12 warns of numbered ones.
+            "INSERT INTO attempts SELECT :id, :at, fate FROM uncommitted WHERE last >= :at AND "
+            "first = (SELECT MAX(first) FROM uncommitted WHERE first <= :at)",
+            ({"id": id_, "at": at} for id_, at, _ in rows),
+        )
+
+    def uncommitted_spans(self) -> list[tuple[int, int]]:
+        """First and last position of uncommitted records in each output partition."""
+        query = f"SELECT MIN(first), MAX(last) FROM uncommitted GROUP BY first >> {SHIFT}"
+        return [(first, last) for first, last in self.ask(query)]
+
+    def match(
+        self, limits: Mapping[int, tuple[int, int]], *, at_most_once_each: bool = False
+    ) -> None:
+        """Matches all records, and creates the questions' views.
+
+        Args:
+            limits: By number of the input partition, its first existing offset, and the one below
+                which retention may have removed outputs.
+            at_most_once_each: Whether inputs may have no output, or fewer than expected.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+        self.insert("limits", ((number, *offsets) for number, offsets in limits.items()), 3)
+        lost = f"{_LOST} {_TRIED}" if at_most_once_each else _LOST
+        self.run([_MATCH, _EXPOSED, _MISSING, _UNMATCHED, lost, *_QUESTIONS])

@@ -1,0 +1,140 @@
+"""Reads spans of partitions as a consumer with an isolation level sees them, with librdkafka."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from typing import Final
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, Message
+from kafka import TopicPartition
+
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import DeadlineExceededError, VerificationError
+from spark_eos.verify.partitions import Partitions, Spans, name_of
+
+READ_COMMITTED: Final = "read_committed"
+READ_UNCOMMITTED: Final = "read_uncommitted"
+
+# Larger batches are slower: their records live long enough to be moved to older generations of the
+# garbage collector.
+_MAX_RECORDS: Final = 1_000
+_BYTES: Final = 32 << 20
+_SAMPLE: Final = 20
+# Seconds after which a call returns with fewer records than asked for; also the delay of Ctrl-C.
+_WAIT: Final = 0.02
+
+Batch = list[tuple[int, Message]]
+"""Records, each with its position as an integer."""
+
+
+class Reader:
+    """Reads partitions with one isolation level; gives up after the timeout without progress."""
+
+    def __init__(
+        self, settings: ClientSettings, partitions: Partitions, isolation_level: str, timeout: float
+    ) -> None:
+        self._settings = {
+            **settings.for_consumer(),
+            # librdkafka requires a group id; no group is joined, and nothing is committed.
+            "group.id": f"spark-eos-verify-{uuid.uuid4()}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # Retention may remove the first records while they are read.
+            "auto.offset.reset": "earliest",
+            "isolation.level": isolation_level,
+            "check.crcs": True,
+            # By default librdkafka waits a second when the queue is full, and queues too much.
+            "fetch.queue.backoff.ms": 5,
+            "queued.min.messages": 20_000,
+            "queued.max.messages.kbytes": 32_768,
+        }
+        self._bases = partitions.bases
+        self._timeout = timeout
+
+    def read(self, spans: Spans, advance: Callable[[int], None]) -> Iterator[Batch]:
+        """Yields the visible records of spans, in order within each partition.
+
+        A span ends early at the last stable offset, beyond which the consumer can't read.
+        ``advance`` is called with the number of offsets read since the last call.
+
+        Raises:
+            DeadlineExceededError: No progress within the timeout.
+            VerificationError: A partition can't be read.
+        """
+        # Where each partition is that has not been read to its end.
+        at = {partition: low for partition, (low, end) in spans.items() if low < end}
+        with closing(Consumer(self._settings)) as consumer:
+            consumer.assign(_offsets(at.items()))
+            size = _SAMPLE
+            moved_at = time.monotonic()
+            while at:
+                messages = consumer.consume(size, timeout=_WAIT)
+                size = _next_size(messages, size)
+                batch, done = self._sort(messages, spans)
+                if batch:
+                    yield batch
+                moved = 0
+                for found in consumer.position(_offsets((one, _NONE) for one in at)):
+                    partition = TopicPartition(found.topic, found.partition)
+                    end = spans[partition][1]
+                    reached = end if partition in done else min(found.offset, end)
+                    moved += max(0, reached - at[partition])
+                    at[partition] = max(at[partition], reached)
+                    if reached == end:
+                        done.add(partition)
+                finished = [(one, _NONE) for one in done if at.pop(one, None) is not None]
+                if finished:
+                    # Records beyond the span must not delay other partitions.
+                    consumer.pause(_offsets(finished))
+                advance(moved)
+                now = time.monotonic()
+                moved_at = now if messages or moved else moved_at
+                if now - moved_at > self._timeout:
+                    stuck = ", ".join(map(name_of, list(at)[:5]))
+                    raise DeadlineExceededError(
+                        f"no record of {stuck} came within {self._timeout:g} s"
+                    )
+
+    def _sort(self, messages: list[Message], spans: Spans) -> tuple[Batch, set[TopicPartition]]:
+        """The records within the spans, and the partitions whose end has been reached."""
+        batch: Batch = []
+        stopped: set[TopicPartition] = set()
+        for message in messages:
+            error = message.error()
+            if error is not None and message.topic() is None:
+                if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    # librdkafka looks up the group's coordinator even though nobody joins it.
+                    continue
+                raise VerificationError(f"reading: {error.str()}")
+            partition: TopicPartition = (message.topic(), message.partition())
+            if error is None:
+                offset: int = message.offset()  # type: ignore[assignment]
+                if offset < spans[partition][1]:
+                    batch.append((self._bases[partition] | offset, message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                stopped.add(partition)
+            else:
+                raise VerificationError(f"reading {name_of(partition)}: {error.str()}")
+        return batch, stopped
+
+
+_NONE: Final = confluent_kafka.OFFSET_INVALID
+
+
+def _offsets(
+    found: Iterable[tuple[TopicPartition, int]],
+) -> list[confluent_kafka.TopicPartition]:
+    return [
+        confluent_kafka.TopicPartition(one.topic, one.partition, offset) for one, offset in found
+    ]
+
+
+def _next_size(messages: list[Message], size: int) -> int:
+    """How many records make up about 32 MiB, estimated from a sample of the last ones."""
+    sample = messages[:: max(1, len(messages) // _SAMPLE)]
+    if not sample:
+        return size
+    mean = sum(len(message.value() or b"") for message in sample) / len(sample)
+    return max(_SAMPLE, min(_MAX_RECORDS, int(_BYTES / (mean + 1))))
