@@ -17,10 +17,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from spark_eos.cli.comparison_tables import comparison_tables
 from spark_eos.cli.query import terminal
 from spark_eos.cli.verify_document import as_json
-from spark_eos.cli.verify_tables import findings_tables
+from spark_eos.cli.verify_tables import verify_tables
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, source_client_options
 from spark_eos.verify import Comparison, Findings, compare, verify
@@ -214,10 +213,8 @@ def verify_command(
         raise _CannotJudgeError(str(error)) from error
     if json_:
         click.echo(as_json(found))
-    elif isinstance(found, Comparison):
-        terminal().print(comparison_tables(found))
     else:
-        terminal().print(findings_tables(found))
+        terminal().print(verify_tables(found))
     raise SystemExit(int(found.verdict))
 
 

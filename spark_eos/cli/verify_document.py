@@ -1,17 +1,13 @@
-"""Findings as one JSON document. Its keys are a public interface: don't rename any."""
+"""Findings as one JSON document.
+
+Its keys are a public interface: don't rename any, nor fields of examples and positions.
+"""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
-from spark_eos.verify import (
-    Comparison,
-    Example,
-    Finding,
-    Findings,
-    Kind,
-    Position,
-    RowExample,
-)
+from spark_eos.verify import Comparison, Example, Finding, Findings, Kind
 
 
 def as_json(found: Findings | Comparison) -> str:
@@ -56,12 +52,8 @@ def _finding(kind: Kind, finding: Finding) -> dict[str, Any]:
 
 def _example(example: Example) -> dict[str, Any]:
     name = example.name
-    return {
-        "source": None if example.source is None else _position(example.source),
-        "name": None if name is None else name.decode("utf-8", "backslashreplace"),
-        "outputs": [_position(position) for position in example.outputs],
-        "detail": example.detail,
-    }
+    text = None if name is None else name.decode("utf-8", "backslashreplace")
+    return {**asdict(example), "name": text}
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
@@ -73,30 +65,11 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "found": {
             kind.value: {
                 "count": found.count,
-                "examples": [_row_example(example) for example in found.examples],
+                "examples": [asdict(example) for example in found.examples],
             }
             for kind, found in comparison.found.items()
         },
         "not_checked": [kind.value for kind in comparison.unchecked],
         "unjudged": dict(comparison.unjudged),
         "notes": list(comparison.notes),
-    }
-
-
-def _row_example(example: RowExample) -> dict[str, Any]:
-    return {
-        "key": example.key,
-        "value": example.value,
-        "expected": example.expected,
-        "source": example.source,
-        "outputs": [_position(position) for position in example.outputs],
-        "detail": example.detail,
-    }
-
-
-def _position(position: Position) -> dict[str, Any]:
-    return {
-        "topic": position.topic,
-        "partition": position.partition,
-        "offset": position.offset,
     }

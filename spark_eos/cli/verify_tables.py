@@ -1,121 +1,159 @@
-"""Findings as tables for a terminal of 100 columns or more."""
+"""Findings and comparisons as tables for a terminal of 100 columns or more."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spark_eos.verify import Example, Finding, Findings, Kind, Verdict
+from spark_eos.verify import (
+    Comparison,
+    Difference,
+    Differences,
+    Example,
+    Finding,
+    Findings,
+    Kind,
+    RowExample,
+    Verdict,
+)
 
-_NAMES = {
-    Kind.LOST: "lost writes",
-    Kind.DUPLICATE: "duplicates",
-    Kind.PHANTOM: "outputs of no input",
-    Kind.ABORTED_READ: "aborted reads (G1a)",
-    Kind.DIRTY_READ: "dirty reads",
-    Kind.REORDERED: "reordered",
-    Kind.WITHOUT_OFFSET: "outputs without their offset",
-    Kind.BEYOND_END: "group offsets beyond the input's end",
-    Kind.OPEN: "open transactions",
-    Kind.UNPROCESSED: "not yet processed",
+_VERDICTS: Final = {
+    Verdict.SOUND: ("SOUND", "bold green"),
+    Verdict.ANOMALIES: ("ANOMALIES", "bold red"),
+    Verdict.UNJUDGED: ("CAN'T BE JUDGED", "bold yellow"),
 }
-_MEANINGS = {
-    Kind.LOST: "processed input without visible output",
-    Kind.DUPLICATE: "more visible outputs of an input than expected",
-    Kind.PHANTOM: "visible outputs without an input",
-    Kind.ABORTED_READ: "visible, but their transaction was aborted",
-    Kind.DIRTY_READ: "visible, but their transaction has not ended",
-    Kind.REORDERED: "visible after the output of a later input",
-    Kind.WITHOUT_OFFSET: "visible, but the group has not committed their input",
-    Kind.BEYOND_END: "the group has committed offsets that do not exist",
-    Kind.OPEN: "not ended within the timeout",
-    Kind.UNPROCESSED: "input at or above the group's offsets",
+# By kind: its name, and what it means.
+_Checks = Mapping[Any, tuple[str, str]]
+_FINDINGS: Final[_Checks] = {
+    Kind.LOST: ("lost writes", "processed input without visible output"),
+    Kind.DUPLICATE: ("duplicates", "more visible outputs of an input than expected"),
+    Kind.PHANTOM: ("outputs of no input", "visible outputs without an input"),
+    Kind.ABORTED_READ: ("aborted reads (G1a)", "visible, but their transaction was aborted"),
+    Kind.DIRTY_READ: ("dirty reads", "visible, but their transaction has not ended"),
+    Kind.REORDERED: ("reordered", "visible after the output of a later input"),
+    Kind.WITHOUT_OFFSET: (
+        "outputs without their offset",
+        "visible, but the group has not committed their input",
+    ),
+    Kind.BEYOND_END: (
+        "group offsets beyond the input's end",
+        "the group has committed offsets that do not exist",
+    ),
+    Kind.OPEN: ("open transactions", "not ended within the timeout"),
+    Kind.UNPROCESSED: ("not yet processed", "input at or above the group's offsets"),
 }
-_FATES = {"none": "never written", "aborted": "aborted", "open": "in an open transaction"}
-_WHY_NOT = {
+_OF_ROWS: Final[_Checks] = {
+    Difference.MISSING: ("missing", "expected rows that are not there"),
+    Difference.DUPLICATE: ("duplicates", "rows that are there more often than expected"),
+    Difference.UNEXPECTED: ("unexpected", "rows that are there, but were never expected"),
+    Difference.VALUE: ("different values", ""),
+    Difference.OPEN: ("open transactions", "not ended within the timeout"),
+}
+_OF_KEYS: Final[_Checks] = {
+    **_OF_ROWS,
+    Difference.MISSING: ("missing", "expected keys that are not there, or deleted"),
+    Difference.UNEXPECTED: ("unexpected", "keys that are there, but were never expected"),
+    Difference.VALUE: ("different values", "keys whose last value is not the expected one"),
+}
+_WHY_NOT: Final[Mapping[Any, str]] = {
     Kind.REORDERED: "needs --position-header",
     Kind.WITHOUT_OFFSET: "needs --group-id",
     Kind.BEYOND_END: "needs --group-id",
     Kind.UNPROCESSED: "needs --group-id",
+    Difference.DUPLICATE: "does not apply to --key",
+    Difference.VALUE: "needs --key",
+}
+_FATES: Final = {
+    "none": "never written",
+    "aborted": "aborted",
+    "open": "in an open transaction",
 }
 
 
-def findings_tables(findings: Findings) -> RenderableType:
-    """Returns the verdict, the checks, and examples of anomalies."""
-    parts: list[RenderableType] = [_headline(findings), Text(), _checks(findings)]
-    for line in _remarks(findings):
+def verify_tables(found: Findings | Comparison) -> RenderableType:
+    """The verdict, the checks, and examples of what was found."""
+    checks = _FINDINGS if isinstance(found, Findings) else _OF_ROWS
+    if isinstance(found, Findings):
+        summary = f"{found.records_in:,} records in"
+        level = found.isolation_level
+    else:
+        summary = f"{found.rows_expected:,} rows expected"
+        level = "read_committed"
+    summary = f": {summary}, {found.records_out:,} out as a {level} consumer sees them"
+    if isinstance(found, Comparison) and found.by_key:
+        checks = _OF_KEYS
+        summary += "\nCompared by the last value of each key."
+    parts: list[RenderableType] = [Text.assemble(_VERDICTS[found.verdict], summary), Text()]
+    parts.append(_table(found, checks))
+    for line in _remarks(found):
         parts += [Text(), Text(line)]
-    for kind, finding in findings.found.items():
-        if finding.examples:
-            parts += [Text(), _examples(kind, finding)]
+    for kind, one in found.found.items():
+        if one.examples:
+            parts += [Text(), _examples(kind, checks[kind][0], one)]
     return Group(*parts)
 
 
-def verdict_text(verdict: Verdict) -> tuple[str, str]:
-    """Returns a verdict's words and their style."""
-    return {
-        Verdict.SOUND: ("SOUND", "bold green"),
-        Verdict.ANOMALIES: ("ANOMALIES", "bold red"),
-        Verdict.UNJUDGED: ("CAN'T BE JUDGED", "bold yellow"),
-    }[verdict]
-
-
-def _headline(findings: Findings) -> Text:
-    return Text.assemble(
-        verdict_text(findings.verdict),
-        f": {findings.records_in:,} records in, {findings.records_out:,} out as a "
-        f"{findings.isolation_level} consumer sees them",
-    )
-
-
-def _checks(findings: Findings) -> Table:
+def _table(found: Findings | Comparison, checks: _Checks) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     table.add_column("check")
     table.add_column("found", justify="right", no_wrap=True)
     table.add_column("meaning")
-    for kind in Kind:
-        finding = findings.found.get(kind)
-        if finding is None:
-            table.add_row(_NAMES[kind], "-", Text(f"not checked: {_WHY_NOT[kind]}", style="dim"))
+    counts = {kind: one.count for kind, one in found.found.items()}
+    for kind, (name, meaning) in checks.items():
+        if kind not in counts:
+            table.add_row(name, "-", Text(f"not checked: {_WHY_NOT[kind]}", style="dim"))
             continue
-        style = "bold red" if kind in findings.anomalies else ""
-        table.add_row(Text(_NAMES[kind], style), Text(f"{finding.count:,}", style), _MEANINGS[kind])
+        style = "bold red" if kind in found.anomalies else ""
+        table.add_row(Text(name, style), Text(f"{counts[kind]:,}", style), meaning)
     return table
 
 
-def _parts(finding: Finding) -> str:
-    return ", ".join(f"{_FATES[name]} {count:,}" for name, count in finding.parts.items())
-
-
-def _remarks(findings: Findings) -> Iterator[str]:
-    if findings.input_gone:
-        yield f"The input of {findings.input_gone:,} outputs has been removed by retention."
-    for reason, count in findings.unjudged.items():
+def _remarks(found: Findings | Comparison) -> Iterator[str]:
+    if isinstance(found, Findings) and found.input_gone:
+        yield f"The input of {found.input_gone:,} outputs has been removed by retention."
+    for reason, count in found.unjudged.items():
         yield f"Can't be judged: {count:,} {reason}."
-    for note in findings.notes:
+    for note in found.notes:
         yield f"Note: {note}."
 
 
-def _examples(kind: Kind, finding: Finding) -> Text:
-    shown = len(finding.examples)
-    more = f", {shown} of {finding.count:,}" if shown < finding.count else ""
-    if finding.parts:
-        more += f" ({_parts(finding)})"
-    text = Text.assemble((f"{_NAMES[kind]}{more}:", "bold"))
-    for example in finding.examples:
-        text.append(f"\n  {_example(example)}")
+def _examples(kind: Kind | Difference, name: str, found: Finding | Differences) -> Text:
+    shown = len(found.examples)
+    more = f", {shown} of {found.count:,}" if shown < found.count else ""
+    if isinstance(found, Finding) and found.parts:
+        fates = (f"{_FATES[fate]} {count:,}" for fate, count in found.parts.items())
+        more += f" ({', '.join(fates)})"
+    text = Text.assemble((f"{name}{more}:", "bold"))
+    for example in found.examples:
+        pieces = _of_record(example) if isinstance(example, Example) else _of_row(kind, example)
+        text.append(f"\n  {', '.join(piece for piece in pieces if piece)}")
     return text
 
 
-def _example(example: Example) -> str:
-    pieces = []
-    if example.source is not None:
-        pieces.append(str(example.source))
-    if example.name is not None:
-        pieces.append(repr(example.name)[1:])
-    if example.outputs:
-        pieces.append("at " + " and ".join(map(str, example.outputs)))
-    described = " ".join(pieces)
-    return ", ".join(piece for piece in (described, example.detail) if piece)
+def _of_record(example: Example) -> Iterator[str]:
+    source = "" if example.source is None else str(example.source)
+    name = "" if example.name is None else repr(example.name)[1:]
+    yield " ".join(piece for piece in (source, name, _at(example)) if piece)
+    yield example.detail
+
+
+def _of_row(kind: Kind | Difference, example: RowExample) -> Iterator[str]:
+    if kind is not Difference.OPEN:
+        yield "" if example.key is None else f"key '{example.key}'"  # null, or not compared
+        yield f"value {_quoted(example.value)}"
+    if kind is Difference.VALUE:
+        yield f"expected {_quoted(example.expected)}"
+    yield "" if example.source is None else f"row {example.source}"
+    yield _at(example)
+    yield example.detail
+
+
+def _at(example: Example | RowExample) -> str:
+    return "at " + " and ".join(map(str, example.outputs)) if example.outputs else ""
+
+
+def _quoted(text: str | None) -> str:
+    return "null" if text is None else f"'{text}'"
