@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -118,9 +119,9 @@ def compare(
                 Partitions({} if topic is None else cluster.partition_counts([topic])),
                 Partitions(cluster.partition_counts(outputs)),
                 counts,
-                by_key=key,
-                timeout=timeout,
-                watch=watch or silent,
+                key,
+                timeout,
+                watch or silent,
             )
             work.settle(brokers, group_id, prefix)
             work.compare(files)
@@ -129,96 +130,85 @@ def compare(
         raise VerificationError(reason_of(error)) from error
 
 
+@dataclass
 class _Comparing:
     """What the steps share; each sets what the later ones need."""
 
-    _settled: Settled
-    _held_up: list[RowExample]
-    _expected: Rows
-    _visible: Rows
-    _lows: Mapping[TopicPartition, int]
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        expected: Partitions,
-        outputs: Partitions,
-        counts: RowCounts,
-        *,
-        by_key: bool,
-        timeout: float,
-        watch: Watch,
-    ) -> None:
-        self._cluster = cluster
-        self._expected_partitions = expected
-        self._outputs = outputs
-        self._counts = counts
-        self._by_key = by_key
-        self._timeout = timeout
-        self._watch = watch
+    cluster: Cluster
+    expected_partitions: Partitions
+    outputs: Partitions
+    counts: RowCounts
+    by_key: bool
+    timeout: float
+    watch: Watch
+    settled: Settled = field(init=False)
+    held_up: list[RowExample] = field(init=False)
+    expected: Rows = field(init=False)
+    visible: Rows = field(init=False)
+    lows: Mapping[TopicPartition, int] = field(init=False)
 
     def settle(self, brokers: Brokers, group_id: str | None, prefix: str | None) -> None:
         """1. Takes the ends, and waits until what is below them is committed or aborted."""
-        self._watch("Waiting for open transactions", 0, 1)
-        everything = [*self._expected_partitions, *self._outputs]
-        self._settled = settle(self._cluster, everything, brokers, prefix, self._timeout)
+        self.watch("Waiting for open transactions", 0, 1)
+        everything = [*self.expected_partitions, *self.outputs]
+        self.settled = settle(self.cluster, everything, brokers, prefix, self.timeout)
         unstable: set[TopicPartition] = set()
         if group_id is not None:
-            offsets, unstable = GroupOffsets(brokers, group_id, self._timeout).read(stable=True)
+            offsets, unstable = GroupOffsets(brokers, group_id, self.timeout).read(stable=True)
             if not offsets and not unstable:
                 raise VerificationError(
                     f"group {group_id!r} has no committed offset in any topic that may be "
                     "described: check --group-id, or leave it out"
                 )
         names = sorted(map(name_of, unstable))
-        self._held_up = [
+        self.held_up = [
             RowExample(outputs=outputs, detail=detail)
-            for outputs, detail in self._settled.held_up(group_id, names)
+            for outputs, detail in self.settled.held_up(group_id, names)
         ]
 
     def compare(self, files: ParquetRows | None) -> None:
         """2. Reads both sides, and compares them."""
-        counts = self._counts
-        self._expected = files or self._topic_rows(self._expected_partitions)
-        self._visible = self._topic_rows(self._outputs)
+        counts = self.counts
+        self.expected = files or self._topic_rows(self.expected_partitions)
+        self.visible = self._topic_rows(self.outputs)
         hashed = self._hashed()
         # First the expectation, which may turn out to be unfit.
-        advance = meter(self._watch, "Reading what is expected", self._expected.total)
-        for batch in self._expected.read(advance):
+        advance = meter(self.watch, "Reading what is expected", self.expected.total)
+        for batch in self.expected.read(advance):
             counts.add(EXPECTED, map(hashed, self._fit(batch)))
-        for batch in self._visible.read(meter(self._watch, "Reading outputs", self._visible.total)):
+        for batch in self.visible.read(meter(self.watch, "Reading outputs", self.visible.total)):
             rows = batch
-            if self._by_key:
+            if self.by_key:
                 counts.add_keyless(row.number for row in batch if row.key is None)
                 rows = [row for row in batch if row.key is not None]
             counts.add(VISIBLE, map(hashed, rows))
         # Only now, because retention may have removed more in the meantime.
-        self._lows = self._cluster.lows([*self._expected_partitions, *self._outputs])
-        self._watch("Comparing", 0, 1)
-        if self._by_key:
+        self.lows = self.cluster.lows([*self.expected_partitions, *self.outputs])
+        self.watch("Comparing", 0, 1)
+        if self.by_key:
             counts.compare_keys(by_partition=files is None)
             self._refuse_ambiguous()
         else:
             counts.compare()
 
     def _topic_rows(self, partitions: Partitions) -> TopicRows:
-        lows = self._cluster.lows(partitions)
-        spans = {one: (low, self._settled.ends[one]) for one, low in lows.items()}
-        reader = Reader(self._cluster.settings, partitions, READ_COMMITTED, self._timeout)
+        lows = self.cluster.lows(partitions)
+        spans = {one: (low, self.settled.ends[one]) for one, low in lows.items()}
+        reader = Reader(self.cluster.settings, partitions, READ_COMMITTED, self.timeout)
         return TopicRows(reader, partitions, spans)
 
     def _fit(self, batch: list[Row]) -> Iterator[Row]:
-        outputs = {one.topic for one in self._outputs}
+        outputs = {one.topic for one in self.outputs}
         for row in batch:
-            if self._expected.has_topic and row.topic not in outputs:
+            if self.expected.has_topic and row.topic not in outputs:
                 what = "has no topic" if row.topic is None else f"is for topic {row.topic!r}"
                 raise VerificationError(
-                    f"the expected row {self._expected.name(row.number)} {what}: each must be for "
+                    f"the expected row {self.expected.name(row.number)} {what}: each must be for "
                     "a topic of --output"
                 )
-            if self._by_key and row.key is None:
+            if self.by_key and row.key is None:
                 raise VerificationError(
-                    f"the expected row {self._expected.name(row.number)} has no key: it can't be "
+                    f"the expected row {self.expected.name(row.number)} has no key: it can't be "
                     "compared by --key"
                 )
             yield row
@@ -226,15 +216,15 @@ class _Comparing:
     def _hashed(self) -> Callable[[Row], HashedRow]:
         """The function that hashes rows of either side."""
         topics: dict[str | None, bytes] = {}
-        if self._expected.has_topic:
-            topics = {one.topic: one.topic.encode() for one in self._outputs}
-        if self._by_key:
+        if self.expected.has_topic:
+            topics = {one.topic: one.topic.encode() for one in self.outputs}
+        if self.by_key:
             return lambda row: (
                 digest([topics.get(row.topic), row.key]),
                 None if row.value is None else digest([row.value]),
                 row.number,
             )
-        if self._expected.has_key:
+        if self.expected.has_key:
             return lambda row: (
                 digest([topics.get(row.topic), row.key, row.value]),
                 None,
@@ -243,9 +233,9 @@ class _Comparing:
         return lambda row: (digest([topics.get(row.topic), row.value]), None, row.number)
 
     def _refuse_ambiguous(self) -> None:
-        for first, last in self._counts.ask("SELECT first, last FROM ambiguous LIMIT 1"):
-            key = next((shown(row.key) for row in self._expected.pick([first])), None)
-            names = f"{self._expected.name(first)} and {self._expected.name(last)}"
+        for first, last in self.counts.ask("SELECT first, last FROM ambiguous LIMIT 1"):
+            key = next((shown(row.key) for row in self.expected.pick([first])), None)
+            names = f"{self.expected.name(first)} and {self.expected.name(last)}"
             raise VerificationError(
                 f"the expected rows {names} have the same key {key!r} and different values: "
                 "nothing says which is the last"
@@ -253,25 +243,25 @@ class _Comparing:
 
     def comparison(self, most: int) -> Comparison:
         """3. Counts each kind of difference, and reads examples again: SQL has only hashes."""
-        ask, lows = self._counts.number, self._lows
-        other = Difference.VALUE if self._by_key else Difference.DUPLICATE
+        ask, lows = self.counts.number, self.lows
+        other = Difference.VALUE if self.by_key else Difference.DUPLICATE
         kinds = (Difference.MISSING, other, Difference.UNEXPECTED)
         counts = {kind: ask(f"SELECT SUM(number) FROM {kind.value}") for kind in kinds}
         unjudged = dict.fromkeys((_OUTPUTS_REMOVED, _EXPECTED_REMOVED, _ELSEWHERE), 0)
-        if any(lows[one] for one in self._outputs):
+        if any(lows[one] for one in self.outputs):
             unjudged[_OUTPUTS_REMOVED] = counts.pop(Difference.MISSING)
-        if any(lows[one] for one in self._expected_partitions):
+        if any(lows[one] for one in self.expected_partitions):
             for kind in (Difference.DUPLICATE, Difference.UNEXPECTED):
                 unjudged[_EXPECTED_REMOVED] += counts.pop(kind, 0)
-        if self._by_key:
+        if self.by_key:
             unjudged[_ELSEWHERE] = ask("SELECT COUNT(*) FROM unsure")
         cases: dict[Difference, list[_Case]] = {
-            kind: self._counts.ask(
+            kind: self.counts.ask(
                 f"SELECT source, first, last, detail FROM {kind.value} LIMIT ?", most
             )
             for kind in counts
         }
-        keyless = self._counts.ask("SELECT position FROM keyless LIMIT ?", most)
+        keyless = self.counts.ask("SELECT position FROM keyless LIMIT ?", most)
         unkeyed: list[_Case] = [(None, at, at, "without a key") for (at,) in keyless]
         cases.setdefault(Difference.UNEXPECTED, []).extend(unkeyed)
         without_key = ask("SELECT COUNT(*) FROM keyless")
@@ -281,12 +271,12 @@ class _Comparing:
             kind: Differences(counts.get(kind, 0), tuple(examples.get(kind, ())[:most]))
             for kind in kinds
         }
-        found[Difference.OPEN] = Differences(len(self._held_up), tuple(self._held_up[:most]))
+        found[Difference.OPEN] = Differences(len(self.held_up), tuple(self.held_up[:most]))
         side = "SELECT COUNT(*) FROM rows WHERE side ="
         return Comparison(
             rows_expected=ask(f"{side} {EXPECTED}"),
             records_out=ask(f"{side} {VISIBLE}") + without_key,
-            by_key=self._by_key,
+            by_key=self.by_key,
             found={kind: found[kind] for kind in Difference if kind in found},
             unjudged={reason: count for reason, count in unjudged.items() if count},
             notes=tuple(self._notes()),
@@ -297,8 +287,8 @@ class _Comparing:
     ) -> dict[Difference, list[RowExample]]:
         """Reads keys and values of cases; those that are gone since have neither."""
         every = [case for some in cases.values() for case in some]
-        wanted = _picked(self._expected, {source for source, *_ in every if source is not None})
-        seen = _picked(self._visible, {first for _, first, *_ in every if first is not None})
+        wanted = _picked(self.expected, {source for source, *_ in every if source is not None})
+        seen = _picked(self.visible, {first for _, first, *_ in every if first is not None})
         examples: dict[Difference, list[RowExample]] = {}
         for kind, some in cases.items():
             examples[kind] = []
@@ -312,17 +302,17 @@ class _Comparing:
                         key,
                         value,
                         expected if kind is Difference.VALUE else None,
-                        None if source is None else self._expected.name(source),
-                        self._outputs.positions(first, last),
+                        None if source is None else self.expected.name(source),
+                        self.outputs.positions(first, last),
                         detail,
                     )
                 )
         return examples
 
     def _notes(self) -> Iterator[str]:
-        if not self._expected.has_key:
+        if not self.expected.has_key:
             yield "keys were not compared, as the expectation has no column 'key'"
-        if self._settled.short:
+        if self.settled.short:
             yield "what is behind an open transaction can't be seen: differences may be due to that"
 
 

@@ -30,13 +30,7 @@ _MOST_PARTITIONS: Final = 1 << 31
 
 @dataclass(frozen=True)
 class InputOffsets:
-    """What a group's offsets say about the inputs.
-
-    Attributes:
-        committed: Next offset to read; without partitions of which none is committed.
-        unstable: ``topic:partition`` of the group's partitions whose offset an open transaction
-            was about to change until the timeout.
-    """
+    """The next offset to read, if any is committed; and what stayed unstable, by name."""
 
     committed: Mapping[TopicPartition, int]
     unstable: tuple[str, ...] = ()

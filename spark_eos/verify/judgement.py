@@ -22,20 +22,7 @@ _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a verification, once all records have been read and matched.
-
-    Attributes:
-        records: The records, matched.
-        matching: What they were matched by.
-        inputs: The input partitions.
-        outputs: The output partitions.
-        isolation_level: Isolation level at which the outputs were read.
-        group_id: The group, if one was given.
-        offsets: Its offsets, from after the outputs were read.
-        input_lows: First offsets of the inputs.
-        input_ends: Last stable offsets of the inputs.
-        settled: How far the outputs are settled.
-    """
+    """What is known once all records have been read and matched; offsets are those of the end."""
 
     records: Records
     matching: Matching

@@ -11,14 +11,7 @@ from spark_eos.verify.records import Reader
 
 
 class Row(NamedTuple):
-    """A row, or a record.
-
-    Attributes:
-        number: Its number in its source; a record's is its position as an integer.
-        topic: Its topic; None if the source has no topics.
-        key: Its key; None if it is null, or if the source has no keys.
-        value: Its value; None if it is null.
-    """
+    """A row or record; its number is one of its file, or its position as an integer."""
 
     number: int
     topic: str | None

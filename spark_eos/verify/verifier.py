@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -173,30 +174,19 @@ def check_topics(topics: Sequence[str], what: str) -> None:
             raise ConfigurationError(f"topic {topic!r} is given more than once")
 
 
+@dataclass(frozen=True)
 class _Verification:
     """What the steps share."""
 
-    def __init__(
-        self,
-        matching: Matching,
-        source: Cluster,
-        target: Cluster,
-        brokers: Brokers,
-        inputs: Partitions,
-        outputs: Partitions,
-        records: Records,
-        timeout: float,
-        watch: Watch,
-    ) -> None:
-        self._matching = matching
-        self._source = source
-        self._target = target
-        self._brokers = brokers
-        self._inputs = inputs
-        self._outputs = outputs
-        self._records = records
-        self._timeout = timeout
-        self._watch = watch
+    matching: Matching
+    source: Cluster
+    target: Cluster
+    brokers: Brokers
+    inputs: Partitions
+    outputs: Partitions
+    records: Records
+    timeout: float
+    watch: Watch
 
     def gather(self, group_id: str | None, prefix: str | None, isolation_level: str) -> Evidence:
         """Collects the evidence, in an order that is safe while a query runs.
@@ -204,17 +194,17 @@ class _Verification:
         Input committed before the outputs' ends are taken has its output below those ends; and
         the source offset of every visible output is committed once the outputs have been read.
         """
-        source, target, records = self._source, self._target, self._records
+        source, target, records = self.source, self.target, self.records
         # 1. The group's committed offsets: all input below them is due.
         progress = None if group_id is None else self._progress(group_id)
         before = None if progress is None else progress.read(stable=False)
         # 2. The outputs' ends; wait until everything below them is committed or aborted.
-        self._watch("Waiting for open transactions", 0, 1)
-        settled = settle(target, self._outputs, self._brokers, prefix, self._timeout)
+        self.watch("Waiting for open transactions", 0, 1)
+        settled = settle(target, self.outputs, self.brokers, prefix, self.timeout)
         # 3. The outputs, as a consumer sees them.
-        output_lows = target.lows(self._outputs)
-        rows = Outputs(self._matching, self._inputs, self._outputs)
-        reader = Reader(target.settings, self._outputs, isolation_level, self._timeout)
+        output_lows = target.lows(self.outputs)
+        rows = Outputs(self.matching, self.inputs, self.outputs)
+        reader = Reader(target.settings, self.outputs, isolation_level, self.timeout)
         spans = {one: (output_lows[one], end) for one, end in settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             records.add_outputs(*rows.rows(batch))
@@ -226,28 +216,28 @@ class _Verification:
         #    had none when its records were read.
         self._read_control_records()
         # 6. The inputs. After the outputs, so that they include the source of every output.
-        input_ends = source.stable_ends(self._inputs)
-        self._read_inputs(input_ends, Inputs(self._matching, self._inputs, before, after))
+        input_ends = source.stable_ends(self.inputs)
+        self._read_inputs(input_ends, Inputs(self.matching, self.inputs, before, after))
         # Only now, because retention may have removed more in the meantime.
-        input_lows = source.lows(self._inputs)
+        input_lows = source.lows(self.inputs)
         # 7. Match inputs and outputs.
-        self._watch("Matching", 0, 1)
+        self.watch("Matching", 0, 1)
         unsure = rows.unsure(output_lows)
         records.match(
             {
                 base >> SHIFT: (input_lows[one], unsure[one])
-                for one, base in self._inputs.bases.items()
+                for one, base in self.inputs.bases.items()
             },
-            at_most_once_each=self._matching.at_most_once_each,
+            at_most_once_each=self.matching.at_most_once_each,
         )
         # 8. Find out why outputs are missing.
         if records.number("SELECT COUNT(*) FROM missing"):
             self._read_attempts()
         return Evidence(
             records=records,
-            matching=self._matching,
-            inputs=self._inputs,
-            outputs=self._outputs,
+            matching=self.matching,
+            inputs=self.inputs,
+            outputs=self.outputs,
             isolation_level=isolation_level,
             group_id=group_id,
             offsets=after or InputOffsets({}),
@@ -257,42 +247,42 @@ class _Verification:
         )
 
     def _progress(self, group_id: str) -> InputProgress:
-        group = GroupOffsets(self._brokers, group_id, self._timeout)
-        if self._source is self._target:
-            return DirectProgress(group, self._inputs)
-        return MirroredProgress(group, self._inputs, self._target, self._source)
+        group = GroupOffsets(self.brokers, group_id, self.timeout)
+        if self.source is self.target:
+            return DirectProgress(group, self.inputs)
+        return MirroredProgress(group, self.inputs, self.target, self.source)
 
     def _read_control_records(self) -> None:
-        target, outputs = self._target, self._outputs
+        target, outputs = self.target, self.outputs
         topics = sorted({one.topic for one in outputs})
-        reader = ControlRecords(self._brokers, lambda: target.leaders(topics), self._timeout)
+        reader = ControlRecords(self.brokers, lambda: target.leaders(topics), self.timeout)
         lows = target.lows(outputs)
         # The current high watermarks: one may lie beyond the end of the records read.
         spans = {one: (lows[one], end) for one, end in target.ends(outputs).items()}
         advance = self._meter("Reading transaction markers", spans)
         for one, (low, end) in spans.items():
-            self._records.add_uncommitted(
+            self.records.add_uncommitted(
                 outputs.base(one), reader.uncommitted(one, low, end, advance)
             )
 
     def _read_inputs(self, ends: Mapping[Any, int], rows: Inputs) -> None:
-        lows = self._source.lows(self._inputs)
+        lows = self.source.lows(self.inputs)
         spans = {one: (lows[one], end) for one, end in ends.items()}
-        reader = Reader(self._source.settings, self._inputs, READ_COMMITTED, self._timeout)
+        reader = Reader(self.source.settings, self.inputs, READ_COMMITTED, self.timeout)
         for batch in reader.read(spans, self._meter("Reading inputs", spans)):
-            self._records.add_inputs(rows.rows(batch))
+            self.records.add_inputs(rows.rows(batch))
 
     def _read_attempts(self) -> None:
         spans = {
-            self._outputs.partition(first): (first & OFFSETS, (last & OFFSETS) + 1)
-            for first, last in self._records.uncommitted_spans()
+            self.outputs.partition(first): (first & OFFSETS, (last & OFFSETS) + 1)
+            for first, last in self.records.uncommitted_spans()
         }
         if not spans:
             return
-        rows = Outputs(self._matching, self._inputs, self._outputs)
-        reader = Reader(self._target.settings, self._outputs, READ_UNCOMMITTED, self._timeout)
+        rows = Outputs(self.matching, self.inputs, self.outputs)
+        reader = Reader(self.target.settings, self.outputs, READ_UNCOMMITTED, self.timeout)
         for batch in reader.read(spans, self._meter("Reading aborted outputs", spans)):
-            self._records.add_attempts(rows.rows(batch)[0])
+            self.records.add_attempts(rows.rows(batch)[0])
 
     def _meter(self, what: str, spans: Spans) -> Callable[[int], None]:
-        return meter(self._watch, what, size(spans))
+        return meter(self.watch, what, size(spans))
