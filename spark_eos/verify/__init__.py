@@ -1,8 +1,8 @@
 """An independent verifier: it judges a query by its topics alone.
 
 `verify` judges the output by the input, record by record; `compare` by what the user expects.
-It shares no code with the writing side but the names of a dead letter's headers, so it can't repeat
-a mistake made there.
+It reads headers, offsets and transactions by code of its own, so it can't repeat a mistake of the
+code that writes them. Both sides share client settings, connections and checks of arguments.
 """
 
 import spark_eos.client  # noqa: F401 - before kafka-python, which it imports quietly
