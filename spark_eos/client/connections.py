@@ -1,17 +1,19 @@
 """kafka-python's connections, made to say why a listener refuses them and not to retry forever."""
 
-import functools
 import logging
-import random
 import ssl
 import time
-from collections.abc import Iterator
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
-from kafka.net.manager import KafkaConnectionManager
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
 
+from spark_eos.client.kafka_python import (
+    NodeConnections,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    causes,
+    closed_by_peer,
+)
 from spark_eos.client.oauth import TokenError
 from spark_eos.client.printable import printable
 from spark_eos.client.sasl import MSK_IAM
@@ -22,8 +24,6 @@ from spark_eos.errors import AuthenticationError
 # Seconds. A listener of another protocol closes each connection silently. So does a load balancer
 # while its brokers restart, but not for long.
 _SILENCE: Final = 5.0
-# Seconds to wait for a broker before trying another one, if any broker can answer.
-_SILENT: Final = 1.0
 _TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
 # OpenSSL's codes of a failed verification.
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
@@ -48,80 +48,31 @@ for _name in ("kafka.net.connection", "kafka.protocol.parser"):
     logging.getLogger(_name).addFilter(_HiddenCredentials())
 
 
-class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
+class ConnectionManager(NodeConnections):
     """The connections to one cluster.
 
     kafka-python keeps retrying a listener that refuses the client. This class raises
     `AuthenticationError` instead: at once if TLS or SASL fails, and, until the cluster is reached,
     after a few seconds if the listener only closes connections.
 
-    Args:
-        net: The event loop.
-        settings: The client settings.
-        configuration: The same settings for kafka-python.
-
     Attributes:
         last_failure: The last broker that could not be connected to, and why.
     """
 
-    def __init__(self, net: Any, settings: ClientSettings, configuration: dict[str, Any]) -> None:
+    def __init__(
+        self, selector: Any, settings: ClientSettings, configuration: dict[str, Any]
+    ) -> None:
         self._security = settings.security
         self._refusal: AuthenticationError | None = None
         self._closing_since: float | None = None
-        self._met: dict[Any, float] = {}
         self.last_failure: str | None = None
-        super().__init__(net, **configuration)
+        super().__init__(selector, configuration)
 
-    def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
-        """Returns the connection to a broker, which may still be connecting.
-
-        Raises:
-            AuthenticationError: A connection was refused permanently.
-        """
+    def check(self) -> None:
+        """Raises `AuthenticationError` if a connection was refused permanently."""
         refused = self.refused()
         if refused is not None:
             raise refused
-        known = self._conns.get(node_id)
-        found = super().get_connection(node_id, *arguments, **named)
-        if found is not known:
-            self._met[node_id] = time.monotonic()
-            broker = self.cluster.broker_metadata(node_id)
-            note = functools.partial(self._failed, f"{printable(broker.host)}:{broker.port}")
-            found.init_future.add_errback(note)
-            found.close_future.add_errback(note)
-        return found
-
-    def least_loaded_node(self) -> Any:
-        """Chooses a broker for a request that any can answer, preferably one that is connected.
-
-        kafka-python prefers a new connection to a busy one, but a broker that is down and still
-        named in the metadata makes the client wait for many seconds.
-        """
-        nodes = [broker.node_id for broker in self.cluster.brokers()]
-        connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
-        if connected:
-            return min(connected, key=lambda conn: len(conn.in_flight_requests)).node_id
-        # Skip brokers that failed, and those that have been connecting for too long.
-        since = time.monotonic() - _SILENT
-        likely = [n for n in nodes if n not in self._backoff and self._met.get(n, since) >= since]
-        return random.choice(likely) if likely else super().least_loaded_node()  # noqa: S311
-
-    def connected_to(self, node_id: Any) -> bool:
-        """Whether there is an open connection to the broker."""
-        conn = self._conns.get(node_id)
-        return conn is not None and bool(conn.connected)
-
-    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
-        receive = transport._sock_recv
-
-        def receive_all() -> tuple[bytes, Exception | None]:
-            # kafka-python drops data received right before the end, such as why it is refused.
-            data, error = receive()
-            return (data, None) if data else (data, error)
-
-        transport._sock_recv = receive_all
-        return transport
 
     def refused(self) -> AuthenticationError | None:
         """Why a connection was refused permanently; None if none was.
@@ -131,14 +82,15 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         found, self._refusal = self._refusal, None
         return found
 
-    def _failed(self, address: str, error: BaseException) -> None:
-        listener = f"{address} ({self._security})"
+    def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
+        """Keeps why a connection failed, for the errors of those who need it."""
+        listener = f"{printable(address)} ({self._security})"
         reason = refusal(error, self._security)
         if reason is not None:
             self._refusal = AuthenticationError(f"{listener}: {reason}")
             self._refusal.__cause__ = error
             return
-        if self.bootstrapped or not _closed_silently(error):
+        if reached or not closed_by_peer(error):
             self.last_failure = f"{listener}: {error}"
             self._closing_since = None
             return
@@ -153,12 +105,6 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
             self._refusal = AuthenticationError(self.last_failure)
 
 
-def _closed_silently(error: BaseException) -> bool:
-    return "socket disconnected" in str(error) or any(
-        isinstance(one, ssl.SSLEOFError | ConnectionResetError) for one in _causes(error)
-    )
-
-
 def refusal(error: BaseException, security: Security) -> str | None:
     """Explains why a connection is refused permanently, and names the setting to change.
 
@@ -169,7 +115,7 @@ def refusal(error: BaseException, security: Security) -> str | None:
     Returns:
         The explanation; None if a later attempt may succeed.
     """
-    for one in _causes(error):
+    for one in causes(error):
         if isinstance(one, ssl.SSLCertVerificationError):
             return f"{one.verify_message or one.reason}: {_certificate_advice(one)}"
         if isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLEOFError):
@@ -192,19 +138,6 @@ def _sasl_answer(error: BaseException, security: Security) -> str | None:
     if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
         return f"the broker refuses the credentials: {_credential_advice(security)}. {error}"
     return None
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    # kafka-python passes the cause as an argument, or raises while handling it.
-    seen: list[BaseException] = []
-    found: list[BaseException | None] = [error]
-    while found:
-        one = found.pop(0)
-        if one is not None and one not in seen:
-            seen.append(one)
-            yield one
-            found += [a for a in one.args if isinstance(a, BaseException)]
-            found += [one.__cause__, one.__context__]
 
 
 def _certificate_advice(error: ssl.SSLCertVerificationError) -> str:

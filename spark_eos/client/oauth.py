@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kafka.net.sasl.oauth import AbstractTokenProvider
-
+from spark_eos.client.kafka_python import AbstractTokenProvider
 from spark_eos.client.printable import printable
 from spark_eos.client.token_request import answer_to
 from spark_eos.errors import ConfigurationError, PrintableError

@@ -1,19 +1,18 @@
-"""Connections to brokers through kafka-python: one request, one answer.
+"""Connections to brokers: one request, one answer.
 
-kafka-python's `kafka.net` provides connections, TLS, SASL, broker metadata and API versions. One
-event loop thread serves any number of calling threads.
+kafka-python provides connections, TLS, SASL, broker metadata and API versions. One event loop
+thread serves any number of calling threads.
 """
 
-import copy
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
-from kafka.net.selector import NetworkSelector
 
 from spark_eos.acls import Grantee
 from spark_eos.client.connections import ConnectionManager
+from spark_eos.client.kafka_python import EventLoop, api_name
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError
 from spark_eos.kafka.deadline import Deadline, RetriableError
@@ -46,8 +45,7 @@ class BrokerConnections:
         self._settings = settings
         self._request_timeout = request_timeout
         self._lock = threading.Lock()
-        self._net: NetworkSelector | None = None
-        self._manager: Any = None
+        self._open: tuple[EventLoop, ConnectionManager] | None = None
         self._closed = False
 
     @property
@@ -64,33 +62,27 @@ class BrokerConnections:
         """Closes all connections and ends the event loop thread. May be called again."""
         with self._lock:
             self._closed = True
-            net, self._net = self._net, None
-            if net is not None:
-                net.run(self._close_connections)
-                net.stop(timeout_ms=5_000)
-                net.close()
+            found, self._open = self._open, None
+            if found is not None:
+                loop, manager = found
+                loop.close(manager)
 
-    async def _close_connections(self) -> None:
-        self._manager.close()
-
-    def _connected(self, deadline: Deadline) -> NetworkSelector:
+    def _connected(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
         with self._lock:
             if self._closed:
                 raise SparkEosError("the connections are closed")
-            if self._net is None:
-                self._net = self._connect(deadline)
-            return self._net
+            if self._open is None:
+                self._open = self._connect(deadline)
+            return self._open
 
-    def _connect(self, deadline: Deadline) -> NetworkSelector:
+    def _connect(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
         configuration = self._settings.for_wire()
-        net = NetworkSelector(**configuration)
-        net.start()
-        self._manager = ConnectionManager(net, self._settings, configuration)
+        loop = EventLoop(configuration)
+        manager = ConnectionManager(loop.selector, self._settings, configuration)
         try:
-            self._manager.bootstrap(timeout_ms=max(1, int(deadline.remaining() * 1000)))
+            manager.reach(deadline.remaining())
         except Exception as error:
-            net.stop(timeout_ms=1_000)
-            net.close()
+            loop.close(manager)
             if isinstance(error, SparkEosError):
                 raise
             if not isinstance(error, (*_NOT_SENT, *_LOST)):
@@ -100,54 +92,31 @@ class BrokerConnections:
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={self._settings.bootstrap_servers!r} could be "
                 f"reached within {deadline.seconds:g} s ({deadline.setting}): "
-                f"{self._manager.last_failure or error}"
+                f"{manager.last_failure or error}"
             ) from error
-        # Otherwise later connections would be limited to the API versions of this first broker,
-        # which may be one that has not been upgraded yet.
-        self._manager.broker_version_data = None
-        return net
+        return loop, manager
 
     def brokers(self, deadline: Deadline) -> list[int]:
         """The node ids of all brokers, in order."""
-        self._connected(deadline)
-        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
+        _, manager = self._connected(deadline)
+        return sorted(manager.addresses())
 
     def addresses(self, deadline: Deadline) -> list[str]:
         """The addresses that brokers advertise, such as ``host:9092``."""
-        self._connected(deadline)
-        return [f"{broker.host}:{broker.port}" for broker in self._manager.cluster.brokers()]
+        _, manager = self._connected(deadline)
+        return list(manager.addresses().values())
 
-    def address(self, node: int) -> str:
+    def address(self, node: int, deadline: Deadline) -> str:
         """A broker's node id and address from the metadata, such as ``2 (host:9092)``."""
-        broker = self._manager.cluster.broker_metadata(node)
-        return str(node) if broker is None else f"{node} ({broker.host}:{broker.port})"
+        _, manager = self._connected(deadline)
+        found = manager.addresses().get(node)
+        return str(node) if found is None else f"{node} ({found})"
 
     def _timeout_ms(self, deadline: Deadline) -> int:
         # The deadline limits when an attempt may start. An attempt that starts in the last moment
         # still gets the time a busy broker needs; otherwise an answer under way would be cut off.
         seconds = max(_MIN_TIMEOUT, deadline.remaining())
         return int(min(self._request_timeout, seconds) * 1000)
-
-    def _exchange(
-        self, net: NetworkSelector, request: Any, node: int | None, deadline: Deadline
-    ) -> Any:
-        timeout_ms = self._timeout_ms(deadline)
-        # A message keeps the version it was first sent with, but the next attempt may go to a
-        # broker that speaks another version.
-        sent = copy.copy(request)
-
-        async def exchange() -> Any:
-            manager = self._manager
-            chosen = manager.least_loaded_node() if node is None else node
-            answer = manager.send(sent, node_id=chosen, request_timeout_ms=timeout_ms)
-            if manager.connected_to(chosen):
-                return await answer
-            # The request's timeout does not cover connecting, so the wait is limited here. If any
-            # broker can answer, the next attempt asks another one.
-            limit = timeout_ms if node is not None else min(timeout_ms, _CONNECT_MS)
-            return await manager.wait_for(answer, limit)
-
-        return net.run(exchange)
 
     def send(
         self,
@@ -170,18 +139,19 @@ class BrokerConnections:
             AuthenticationError: The broker and this client do not accept each other.
             SparkEosError: The connections are closed, or kafka-python can't send the request.
         """
-        net = self._connected(deadline)
+        loop, manager = self._connected(deadline)
+        timeout_ms = self._timeout_ms(deadline)
         try:
-            return self._exchange(net, request, node, deadline)
+            return loop.run(manager.answer, request, node, timeout_ms, _CONNECT_MS)
         except _NOT_SENT as error:
-            self._manager.cluster.request_update()
+            manager.expire_metadata()
             raise RetriableError(f"{api_name(request)} not sent: {error!r}") from error
         except _LOST as error:
             if on_lost is not None:
                 on_lost()
             raise RetriableError(f"{api_name(request)} not answered: {error!r}") from error
         except (kafka_errors.KafkaError, RuntimeError) as error:
-            refused = self._manager.refused()
+            refused = manager.refused()
             if refused is not None:
                 raise refused from error
             raise SparkEosError(f"{api_name(request)}: {error!r}") from error
@@ -207,27 +177,13 @@ class BrokerConnections:
     def _send_all(
         self, requests: Iterable[tuple[int, Any]], deadline: Deadline
     ) -> list[Any | None]:
-        net = self._connected(deadline)
-        timeout_ms = self._timeout_ms(deadline)
-        sent = [(node, copy.copy(request)) for node, request in requests]
-
-        async def exchange() -> list[Any | None]:
-            under_way = [
-                self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
-                for node, request in sent
-            ]
-            # The request's timeout does not cover connecting, so the wait is limited here.
-            until = Deadline(timeout_ms / 1000, deadline.setting)
-            return [
-                await _or_none(self._manager.wait_for(answer, until.remaining() * 1000))
-                for answer in under_way
-            ]
-
+        loop, manager = self._connected(deadline)
+        sent = list(requests)
         try:
-            found: list[Any | None] = net.run(exchange)
+            found: list[Any | None] = loop.run(manager.answers, sent, self._timeout_ms(deadline))
         except kafka_errors.UnknownBrokerIdError:
             # The broker has left the cluster since the caller learned of it.
-            self._manager.cluster.request_update()
+            manager.expire_metadata()
             return [None] * len(sent)
         except RuntimeError as error:
             raise SparkEosError(f"the connections are closed: {error!r}") from error
@@ -257,15 +213,3 @@ class BrokerConnections:
             return interpret(self.send(request, deadline, node=node))
 
         return deadline.attempts(api_name(request))(attempt)
-
-
-def api_name(request: Any) -> str:
-    """Kafka's name of a request's API, such as ``ListOffsets``."""
-    return str(request.name).removesuffix("Request")
-
-
-async def _or_none(answer: Any) -> Any | None:
-    try:
-        return await answer
-    except (kafka_errors.KafkaError, OSError):
-        return None

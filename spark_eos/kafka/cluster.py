@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-
 from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.client.error_codes import Code, code_names, refusal
+from spark_eos.client.kafka_python import ApiVersionsRequest, MetadataRequest
 from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError

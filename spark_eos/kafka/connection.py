@@ -5,13 +5,12 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from kafka.protocol.metadata import FindCoordinatorRequest
-
 from spark_eos import acls
 from spark_eos.acls import Operation, ResourceType
 from spark_eos.client.error_codes import Code, code_names, refusal
+from spark_eos.client.kafka_python import FindCoordinatorRequest, api_name
 from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.brokers import BrokerConnections, api_name
+from spark_eos.kafka.brokers import BrokerConnections
 from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.kafka.transactional_ids import id_prefix_of
 

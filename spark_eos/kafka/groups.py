@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.admin import DescribeGroupsRequest
-
 from spark_eos.acls import ResourceType, describe
 from spark_eos.client.error_codes import Code, refusal
+from spark_eos.client.kafka_python import DescribeGroupsRequest
 from spark_eos.client.printable import printable
 from spark_eos.kafka.connection import CoordinatorType, Wire
 from spark_eos.kafka.deadline import Deadline

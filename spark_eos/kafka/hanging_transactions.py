@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from kafka.protocol.admin import DescribeProducersRequest
-
+from spark_eos.client.kafka_python import DescribeProducersRequest
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.cluster import metadata_request
 from spark_eos.kafka.connection import CoordinatorType, Wire

@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.protocol.admin import DescribeProducersRequest
-
 from spark_eos.client.error_codes import Code
+from spark_eos.client.kafka_python import DescribeProducersRequest
 from spark_eos.kafka.cluster import by_topic
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline

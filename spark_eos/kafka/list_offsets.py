@@ -8,10 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSpec
-
 from spark_eos.acls import ResourceType, describe
 from spark_eos.client.error_codes import Code, code_names, refusal
+from spark_eos.client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
 from spark_eos.kafka.cluster import by_topic, metadata_request
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError

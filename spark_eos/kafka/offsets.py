@@ -4,10 +4,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
-
 from spark_eos.acls import ResourceType, describe
 from spark_eos.client.error_codes import Code, refusal
+from spark_eos.client.kafka_python import OffsetCommitRequest, OffsetFetchRequest
 from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.cluster import NO_ID, by_topic, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType, Wire

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-
 from spark_eos.acls import Operation, transactional_ids
 from spark_eos.client.error_codes import Code, code_names, refusal
+from spark_eos.client.kafka_python import DescribeTransactionsRequest, ListTransactionsRequest
 from spark_eos.errors import KafkaResponseError
 from spark_eos.kafka.connection import CoordinatorType, Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
@@ -111,7 +110,7 @@ def open_transactions(
         within = deadline if patience.expired else patience
         for node, response in zip(nodes, wire.send_to_each(request, nodes, within), strict=True):
             if response is None:
-                silent.append(wire.address(node))
+                silent.append(wire.address(node, deadline))
                 continue
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from cachetools import TTLCache
-from kafka.util import ensure_valid_topic_name
 
 from spark_eos.acls import Operation
+from spark_eos.client.kafka_python import ensure_valid_topic_name
 from spark_eos.errors import DeadlineExceededError, OffsetsLostError, TopicNotFoundError
 from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import NO_ID, TopicInfo

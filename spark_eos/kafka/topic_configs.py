@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.protocol.admin import DescribeConfigsRequest
-
+from spark_eos.client.kafka_python import DescribeConfigsRequest
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 

@@ -2,11 +2,10 @@
 
 from typing import Any, Final
 
-from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest
-
 from spark_eos import acls
 from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.client.error_codes import is_final, refusal
+from spark_eos.client.kafka_python import CreatePartitionsRequest, CreateTopicsRequest
 from spark_eos.client.printable import printable
 from spark_eos.errors import AuthorizationError, KafkaResponseError
 from spark_eos.kafka.cluster import TopicInfo, topics

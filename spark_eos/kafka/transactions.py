@@ -5,10 +5,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.protocol.producer import InitProducerIdRequest
-
 from spark_eos.acls import Operation, transactional_ids
 from spark_eos.client.error_codes import RETRIED, Code, Verdict, code_name, refusal, verdict
+from spark_eos.client.kafka_python import InitProducerIdRequest
 from spark_eos.errors import SparkEosError
 from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType, Wire

@@ -9,7 +9,7 @@ import types
 import warnings
 from typing import Any
 
-from kafka.protocol.api_message import ApiMessage
+from spark_eos.client.kafka_python import ApiMessage
 
 
 def _message(name: str) -> Any:

@@ -1,0 +1,235 @@
+"""What spark-eos uses of kafka-python within: its event loop, connections and messages.
+
+Everything else uses this module, the public `kafka.errors`, and nothing else of kafka-python. Any
+release of kafka-python may change what is used here; `tests/unit/client/test_kafka_python.py` has
+a test for each name, and CONTRIBUTING.md says what an upgrade takes.
+"""
+
+import copy
+import random
+import ssl
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.consumer import (
+    IsolationLevel,
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetSpec,
+)
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.producer import InitProducerIdRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kafka.util import ensure_valid_topic_name
+
+__all__ = [
+    "AbstractTokenProvider",
+    "ApiMessage",
+    "ApiVersionsRequest",
+    "CreatePartitionsRequest",
+    "CreateTopicsRequest",
+    "DescribeConfigsRequest",
+    "DescribeGroupsRequest",
+    "DescribeProducersRequest",
+    "DescribeTransactionsRequest",
+    "EventLoop",
+    "FindCoordinatorRequest",
+    "InitProducerIdRequest",
+    "IsolationLevel",
+    "ListOffsetsRequest",
+    "ListTransactionsRequest",
+    "MetadataRequest",
+    "NodeConnections",
+    "OffsetCommitRequest",
+    "OffsetFetchRequest",
+    "OffsetSpec",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "api_name",
+    "causes",
+    "closed_by_peer",
+    "ensure_valid_topic_name",
+]
+
+# Seconds to wait for a broker before trying another one, if any broker can answer.
+_SILENT: Final = 1.0
+_STOP_MS: Final = 5_000
+
+
+class EventLoop:
+    """kafka-python's event loop in a thread of its own; safe to use from any thread."""
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        self.selector = NetworkSelector(**configuration)
+        self.selector.start()
+
+    def run(self, coroutine: Any, *arguments: Any) -> Any:
+        """Runs a coroutine function in the loop and returns or raises what it does."""
+        return self.selector.run(coroutine, *arguments)
+
+    def close(self, manager: KafkaConnectionManager) -> None:
+        """Closes the connections and ends the thread."""
+
+        async def close_all() -> None:
+            manager.close()
+
+        self.run(close_all)
+        self.selector.stop(timeout_ms=_STOP_MS)
+        self.selector.close()
+
+
+class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
+    """kafka-python's connections to one cluster, with what these lack.
+
+    A subclass says what a failed connection means, in `check` and `failed`.
+    """
+
+    def __init__(self, selector: Any, configuration: dict[str, Any]) -> None:
+        self._met: dict[Any, float] = {}
+        super().__init__(selector, **configuration)
+
+    def check(self) -> None:
+        """Called before each use of a connection; may raise."""
+
+    def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
+        """Called when a connection ends by an error; ``reached``: the cluster was, before."""
+
+    def reach(self, seconds: float) -> None:
+        """Asks any bootstrap server for the cluster's brokers, until one answers."""
+        self.bootstrap(timeout_ms=max(1, int(seconds * 1000)))
+        # Otherwise later connections would be limited to the API versions of this first broker,
+        # which may be one that has not been upgraded yet.
+        self.broker_version_data = None
+
+    def addresses(self) -> dict[int, str]:
+        """``host:port`` by node id, from the metadata."""
+        return {b.node_id: f"{b.host}:{b.port}" for b in self.cluster.brokers()}
+
+    def expire_metadata(self) -> None:
+        """Has the metadata read again soon."""
+        self.cluster.request_update()
+
+    def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
+        """Returns the connection to a broker, which may still be connecting."""
+        self.check()
+        known = self._conns.get(node_id)
+        found = super().get_connection(node_id, *arguments, **named)
+        if found is not known:
+            self._met[node_id] = time.monotonic()
+            broker = self.cluster.broker_metadata(node_id)
+
+            def ended(error: BaseException) -> None:
+                self.failed(f"{broker.host}:{broker.port}", error, reached=self.bootstrapped)
+
+            found.init_future.add_errback(ended)
+            found.close_future.add_errback(ended)
+        return found
+
+    def least_loaded_node(self) -> Any:
+        """Chooses a broker for a request that any can answer, preferably one that is connected.
+
+        kafka-python prefers a new connection to a busy one, but a broker that is down and still
+        named in the metadata makes the client wait for many seconds.
+        """
+        nodes = [broker.node_id for broker in self.cluster.brokers()]
+        connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
+        if connected:
+            return min(connected, key=lambda conn: len(conn.in_flight_requests)).node_id
+        # Skip brokers that failed, and those that have been connecting for too long.
+        since = time.monotonic() - _SILENT
+        likely = [n for n in nodes if n not in self._backoff and self._met.get(n, since) >= since]
+        return random.choice(likely) if likely else super().least_loaded_node()  # noqa: S311
+
+    async def answer(
+        self, request: Any, node: int | None, timeout_ms: int, any_connect_ms: int
+    ) -> Any:
+        """Sends a request to a broker and waits for the answer.
+
+        Args:
+            request: The request; it may be sent again.
+            node: Node id of the broker; None for the least loaded one.
+            timeout_ms: Limits the wait.
+            any_connect_ms: Limits connecting to the least loaded broker: another one can answer.
+        """
+        chosen = self.least_loaded_node() if node is None else node
+        # A message keeps the version it was first sent with, but the next attempt may go to a
+        # broker that speaks another version.
+        sent = self.send(copy.copy(request), node_id=chosen, request_timeout_ms=timeout_ms)
+        connection = self._conns.get(chosen)
+        if connection is not None and connection.connected:
+            return await sent
+        # The request's timeout does not cover connecting, so the wait is limited here.
+        return await self.wait_for(
+            sent, timeout_ms if node is not None else min(timeout_ms, any_connect_ms)
+        )
+
+    async def answers(
+        self, requests: Iterable[tuple[int, Any]], timeout_ms: int
+    ) -> list[Any | None]:
+        """Sends requests to nodes at once; None for each answer that did not come in time."""
+        under_way = [
+            self.send(copy.copy(request), node_id=node, request_timeout_ms=timeout_ms)
+            for node, request in requests
+        ]
+        until = time.monotonic() + timeout_ms / 1000
+        return [await self._or_none(sent, until) for sent in under_way]
+
+    async def _or_none(self, sent: Any, until: float) -> Any | None:
+        try:
+            return await self.wait_for(sent, max(0.0, until - time.monotonic()) * 1000)
+        except (kafka_errors.KafkaError, OSError):
+            return None
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        receive = transport._sock_recv
+
+        def receive_all() -> tuple[bytes, Exception | None]:
+            # kafka-python drops data received right before the end, such as why it is refused.
+            data, error = receive()
+            return (data, None) if data else (data, error)
+
+        transport._sock_recv = receive_all
+        return transport
+
+
+def api_name(request: Any) -> str:
+    """Kafka's name of a request's API, such as ``ListOffsets``."""
+    return str(request.name).removesuffix("Request")
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error of a connection and all that have led to it."""
+    # kafka-python passes the cause as an argument, or raises while handling it.
+    seen: list[BaseException] = []
+    found: list[BaseException | None] = [error]
+    while found:
+        one = found.pop(0)
+        if one is not None and one not in seen:
+            seen.append(one)
+            yield one
+            found += [a for a in one.args if isinstance(a, BaseException)]
+            found += [one.__cause__, one.__context__]
+
+
+def closed_by_peer(error: BaseException) -> bool:
+    """Whether a connection ended because the listener closed it without an answer."""
+    return "socket disconnected" in str(error) or any(
+        isinstance(one, ssl.SSLEOFError | ConnectionResetError) for one in causes(error)
+    )

@@ -1,0 +1,235 @@
+"""What spark-eos uses of kafka-python within does what it is used for, on a real broker."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka import errors as kafka_errors
+from kafka.net.sasl.oauth import SaslMechanismOAuth
+from kafka.net.transport import KafkaTCPTransport
+
+from spark_eos.client.kafka_python import (
+    ApiVersionsRequest,
+    EventLoop,
+    MetadataRequest,
+    NodeConnections,
+    api_name,
+    causes,
+    closed_by_peer,
+    ensure_valid_topic_name,
+)
+from spark_eos.client.oauth import TokenProvider
+from spark_eos.client.settings import ClientSettings
+from spark_eos.testing import EmbeddedKafka
+
+
+class _Watched(NodeConnections):
+    """NodeConnections that keep what their hooks are called with, and the names of requests."""
+
+    def __init__(self, selector: Any, configuration: dict[str, Any]) -> None:
+        self.checks = 0
+        self.ends: list[tuple[str, BaseException, bool]] = []
+        self.sent: list[str] = []
+        super().__init__(selector, configuration)
+
+    def check(self) -> None:
+        self.checks += 1
+
+    def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
+        self.ends.append((address, error, reached))
+
+    def send(self, request: Any, *arguments: Any, **named: Any) -> Any:
+        self.sent.append(api_name(request))
+        return super().send(request, *arguments, **named)
+
+
+@contextlib.contextmanager
+def _connections(servers: str) -> Iterator[tuple[EventLoop, _Watched]]:
+    configuration = ClientSettings({"bootstrap.servers": servers}).for_wire()
+    loop = EventLoop(configuration)
+    manager = _Watched(loop.selector, configuration)
+    try:
+        yield loop, manager
+    finally:
+        loop.close(manager)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka() as own:
+        yield own
+
+
+@pytest.fixture
+def connected(broker: EmbeddedKafka) -> Iterator[tuple[EventLoop, _Watched]]:
+    with _connections(broker.bootstrap_servers) as (loop, manager):
+        manager.reach(30)
+        yield loop, manager
+
+
+_Connected = tuple[EventLoop, _Watched]
+
+
+def test_reaching_a_cluster_gives_its_addresses(
+    broker: EmbeddedKafka, connected: _Connected
+) -> None:
+    _, manager = connected
+    assert list(manager.addresses().values()) == [broker.bootstrap_servers]
+    assert manager.bootstrapped
+
+
+def test_each_connection_learns_its_brokers_own_versions(connected: _Connected) -> None:
+    loop, manager = connected
+    (node,) = manager.addresses()
+    assert manager.broker_version_data is None
+    loop.run(manager.answer, MetadataRequest(topics=[]), node, 10_000, 10_000)
+    own = manager._conns[node].broker_version_data
+    assert own.api_version(MetadataRequest) == MetadataRequest.max_version
+    assert manager.broker_version_data is None
+
+
+@pytest.mark.parametrize("asked", ["any broker", "one broker"])
+def test_an_answer_leaves_the_request_as_it_was(connected: _Connected, asked: str) -> None:
+    loop, manager = connected
+    (node,) = manager.addresses()
+    chosen = None if asked == "any broker" else node
+    request = ApiVersionsRequest(client_software_name="spark-eos", client_software_version="1")
+    for _ in range(2):
+        answer = loop.run(manager.answer, request, chosen, 10_000, 10_000)
+        assert answer.error_code == 0
+        assert request.API_VERSION is None
+    assert manager.checks > 0
+
+
+def test_answers_of_one_node(connected: _Connected) -> None:
+    loop, manager = connected
+    (node,) = manager.addresses()
+    request = MetadataRequest(topics=[])
+    found = loop.run(manager.answers, [(node, request), (node, request)], 10_000)
+    assert [answer.brokers[0].node_id for answer in found] == [node, node]
+
+
+def test_a_broker_that_the_metadata_lacks(connected: _Connected) -> None:
+    loop, manager = connected
+    request = MetadataRequest(topics=[])
+    with pytest.raises(kafka_errors.UnknownBrokerIdError):
+        loop.run(manager.answer, request, 99, 1_000, 1_000)
+    with pytest.raises(kafka_errors.UnknownBrokerIdError):
+        loop.run(manager.answers, [(99, request)], 1_000)
+
+
+def test_waiting_for_a_connection_is_limited(broker: EmbeddedKafka, connected: _Connected) -> None:
+    loop, manager = connected
+    (node,) = manager.addresses()
+    broker.pause()
+    try:
+        begin = time.monotonic()
+        # Connected it is, by the kernel, but no version is answered.
+        with pytest.raises(kafka_errors.KafkaTimeoutError):
+            loop.run(manager.answer, MetadataRequest(topics=[]), node, 400, 400)
+        with pytest.raises(kafka_errors.KafkaTimeoutError):
+            loop.run(manager.answer, MetadataRequest(topics=[]), None, 60_000, 400)
+        assert loop.run(manager.answers, [(node, MetadataRequest(topics=[]))], 400) == [None]
+        assert time.monotonic() - begin < 20
+    finally:
+        broker.resume()
+
+
+def test_expired_metadata_is_read_again(connected: _Connected) -> None:
+    loop, manager = connected
+    until = time.monotonic() + 10
+    manager.sent.clear()
+    manager.expire_metadata()
+    while "Metadata" not in manager.sent:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    (node,) = manager.addresses()
+    loop.run(manager.answer, MetadataRequest(topics=[]), node, 10_000, 10_000)
+
+
+def test_the_connected_broker_with_the_least_to_do_is_chosen(connected: _Connected) -> None:
+    loop, manager = connected
+    (node,) = manager.addresses()
+    assert manager.least_loaded_node() == node  # not connected to any
+    loop.run(manager.answer, MetadataRequest(topics=[]), node, 10_000, 10_000)
+    assert manager._conns[node].connected
+    assert manager.least_loaded_node() == node
+
+
+@contextlib.contextmanager
+def _listener(said: bytes) -> Iterator[int]:
+    """A listener that says something and closes each connection."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                accepted, _ = server.accept()
+                accepted.sendall(said)
+                accepted.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(10)
+
+
+def test_what_is_told_of_a_connection_that_the_listener_closes() -> None:
+    with (
+        _listener(b"") as port,
+        _connections(f"127.0.0.1:{port}") as (_, manager),
+        pytest.raises(kafka_errors.KafkaTimeoutError),
+    ):
+        manager.reach(0.5)
+    address, error, reached = manager.ends[0]
+    assert (address, reached) == (f"127.0.0.1:{port}", False)
+    assert closed_by_peer(error)
+    assert error in causes(error)
+
+
+def test_data_received_right_before_the_end_is_kept() -> None:
+    with _listener(b"refused") as port, _connections(f"127.0.0.1:{port}") as (loop, manager):
+
+        async def received() -> tuple[type, Any]:
+            (node,) = manager.cluster.bootstrap_brokers()
+            transport = await manager._build_transport(node)
+            try:
+                time.sleep(0.2)  # noqa: ASYNC251 - both data and end have come by then
+                return type(transport), [transport._sock_recv() for _ in range(2)]
+            finally:
+                transport.close()
+
+        kind, found = loop.run(received)
+    assert kind is KafkaTCPTransport
+    (data, none), (nothing, error) = found
+    assert (data, none, nothing) == (b"refused", None, b"")
+    assert closed_by_peer(error)
+
+
+def test_a_closed_loop_answers_nobody(broker: EmbeddedKafka) -> None:
+    with _connections(broker.bootstrap_servers) as (loop, manager):
+        manager.reach(30)
+        (node,) = manager.addresses()
+    with pytest.raises(RuntimeError):
+        loop.run(manager.answer, MetadataRequest(topics=[]), node, 1_000, 1_000)
+
+
+def test_tokens_are_asked_for_with_their_extensions() -> None:
+    provider = TokenProvider(lambda _: ("abc", time.time() + 60), "", {"tenant": "a"})
+    sent = SaslMechanismOAuth(sasl_oauth_token_provider=provider).auth_bytes()
+    assert sent == b"n,,\x01auth=Bearer abc\x01tenant=a\x01\x01"
+
+
+def test_names_that_no_topic_can_have() -> None:
+    ensure_valid_topic_name("orders.v1")
+    for name in ("no name", ".", "x" * 250):
+        with pytest.raises(ValueError, match="opic name"):
+            ensure_valid_topic_name(name)
