@@ -5,8 +5,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from spark_eos.admin.mirrored_progress import MirroredPartition, mirrored_partitions
-from spark_eos.admin.staged_status import StagedStatus, progress_topics, staged_status
+from spark_eos.admin.group_progress import GroupProgress, MirroredPartition, StagedStatus
 from spark_eos.admin.status_tables import status_html
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver.preflight import offset_commit_version
@@ -16,8 +15,6 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.held_back import HeldBack, held_back
 from spark_eos.kafka.list_offsets import EndOffsets, end_offsets
-from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
-from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.kafka.open_transactions import OpenTransaction, lingering
 from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 
@@ -234,11 +231,10 @@ def query_status(
             f"this group_id, or its offsets have expired{left}"
         )
     # Committed offsets first, so that none is newer than its partition's end.
-    committed = all_group_offsets(wire, group_id, deadline, positions=True)
-    mirrored = mirrored_partitions(committed)
-    # The offsets of progress topics are no positions in their logs.
-    progress = progress_topics(committed) | {one.place[0] for one in mirrored}
-    sources = {topic for topic, _ in [*committed, *_assigned(group)]} - progress
+    progress = GroupProgress.read(wire, group_id, deadline)
+    mirrored = progress.mirrored
+    read = {topic for topic, _ in [*progress.committed, *_assigned(group)]}
+    sources = read - progress.progress_topics
     ends = end_offsets(wire, sources | {*targets}, deadline)
     own = {one.producer_id for one in transactions}
     others = tuple(one for one in held_back(wire, ends, deadline) if one.producer_id not in own)
@@ -252,21 +248,16 @@ def query_status(
         taken_at=time.time(),
         group=group,
         partitions=(
-            *_partitions(sources, ends, committed, group),
+            *_partitions(sources, ends, progress, group),
             *_mirrored(mirrored_ends, mirrored, group),
         ),
         mirrored=mirrored,
-        staged=staged_status(committed),
-        foreign=_foreign(committed),
+        staged=progress.staged,
+        foreign=progress.foreign,
         transactions=transactions,
         held_back=others,
         cluster=cluster_status(wire, bootstrap_servers, deadline),
     )
-
-
-def _foreign(committed: Mapping[tuple[str, int], CommittedOffset]) -> tuple[tuple[str, int], ...]:
-    others = KnownPartitions.of(committed).set_by_others
-    return tuple(sorted(place for place in others if has_text(committed[place])))
 
 
 def _assigned(group: groups.DescribedGroup) -> dict[tuple[str, int], str]:
@@ -277,12 +268,12 @@ def _assigned(group: groups.DescribedGroup) -> dict[tuple[str, int], str]:
 def _partitions(
     topics: Collection[str],
     ends: _Ends,
-    committed: Mapping[tuple[str, int], CommittedOffset],
+    progress: GroupProgress,
     group: groups.DescribedGroup,
 ) -> Iterator[PartitionStatus]:
     members = _assigned(group)
-    for place in sorted(p for p in {*committed, *members, *ends} if p[0] in topics):
-        known = committed.get(place)
+    for place in sorted(p for p in {*progress.committed, *members, *ends} if p[0] in topics):
+        known = progress.committed.get(place)
         yield _partition(
             *place, None if known is None else known.offset, ends.get(place), members.get(place)
         )

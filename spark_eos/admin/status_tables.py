@@ -8,8 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spark_eos.admin.fitting_table import FittingTable
-from spark_eos.admin.mirrored_progress import MirroredPartition
-from spark_eos.admin.staged_status import StagedStatus
+from spark_eos.admin.group_progress import MirroredPartition, StagedStatus
 from spark_eos.client.html_tables import html_line
 from spark_eos.client.printable import printable
 from spark_eos.kafka.cluster import by_topic

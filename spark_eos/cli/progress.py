@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import click
 
-from spark_eos.admin.mirrored_progress import Place, group_progress, set_progress
+from spark_eos.admin.group_progress import Place, mirrored_progress
+from spark_eos.admin.mirrored_progress import set_progress
 from spark_eos.admin.status_tables import progress_table
 from spark_eos.cli.query import Query, connected, query_options, terminal
 from spark_eos.client.settings import ClientSettings
@@ -67,7 +68,7 @@ def progress(
     with contextlib.ExitStack() as stack:
         wire = stack.enter_context(connected(query))
         if not wanted:
-            found = group_progress(wire, query.group_id, query.deadline())
+            found = mirrored_progress(wire, query.group_id, query.deadline())
             terminal().print(progress_table(found))
             return
         source = None

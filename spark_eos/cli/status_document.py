@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from spark_eos.admin.staged_status import StagedStatus
+from spark_eos.admin.group_progress import StagedStatus
 from spark_eos.admin.status import PartitionStatus, Status
 from spark_eos.admin.status_tables import host
 from spark_eos.kafka.groups import DescribedMember

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_eos.kafka import cluster
-from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch
+from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch, position_metadata
 from spark_eos.kafka.offsets import commit_offsets
 from support.flow import Flow
 from support.groups import set_offsets
@@ -169,3 +169,14 @@ def test_what_others_have_written_moves_no_cursor(flow: Flow, progress: str) -> 
     shown = run("status", flow).output
     assert "set by another client" in shown
     assert [line for line in shown.splitlines() if not line.isprintable()] == []
+
+
+def test_a_staged_querys_own_positions_are_not_foreign(flow: Flow, progress: str) -> None:
+    flow.produce(range(5), partition=0)
+    _stage(flow, progress, _BATCH, *[8 << 32] * 4)
+    place = (flow.source, 0)
+    texts = {place: position_metadata(progress)}
+    set_offsets(flow.bootstrap_servers, flow.group_id, {place: 4}, texts)
+    found = document(flow)
+    assert found["foreign_offsets"] == []
+    assert [p["committed_offset"] for p in found["partitions"] if p["partition"] == 0] == [4]
