@@ -190,10 +190,11 @@ class DeadLetterReplay:
                 counter, key = kept_back
                 counter[key] += 1
             return []
-        if "omitted" in letter.told and not self._skip_omitted:
+        omitted = letter.told.get("omitted")
+        if omitted is not None and not self._skip_omitted:
             raise WriteError(
                 f"dead letter {letter.place} does not hold its whole record (omitted: "
-                f"{letter.told['omitted'][:_SHOWN]}), so it can't be replayed, and the replay ends "
+                f"{omitted[:_SHOWN]}), so it can't be replayed, and the replay ends "
                 "before it. Read its source record yourself, and give --skip-omitted to pass over "
                 "it"
             )

@@ -112,11 +112,6 @@ def dead_letter(message: Any) -> DeadLetter:
 class DeadLetterTopic:
     """A dead-letter topic.
 
-    Args:
-        settings: Client settings.
-        topic: The topic.
-        timeout: Seconds to wait for each answer.
-
     Attributes:
         settings: See above.
         name: The topic's name.

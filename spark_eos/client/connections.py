@@ -16,7 +16,6 @@ from spark_eos.client.kafka_python import (
 )
 from spark_eos.client.oauth import TokenError
 from spark_eos.client.printable import printable
-from spark_eos.client.sasl import MSK_IAM
 from spark_eos.client.security import Security
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import AuthenticationError
@@ -108,10 +107,6 @@ class ConnectionManager(NodeConnections):
 def refusal(error: BaseException, security: Security) -> str | None:
     """Explains why a connection is refused permanently, and names the setting to change.
 
-    Args:
-        error: The error that ended the connection.
-        security: The security settings of the connection.
-
     Returns:
         The explanation; None if a later attempt may succeed.
     """
@@ -136,7 +131,8 @@ def _sasl_answer(error: BaseException, security: Security) -> str | None:
     if isinstance(error, kafka_errors.IllegalSaslStateError):
         return f"the listener does not speak SASL: change security.protocol. {error}"
     if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
-        return f"the broker refuses the credentials: {_credential_advice(security)}. {error}"
+        advice = "check security.protocol" if security.sasl is None else security.sasl.advice
+        return f"the broker refuses the credentials: {advice}. {error}"
     return None
 
 
@@ -169,15 +165,3 @@ def _alert(error: ssl.SSLError, security: Security) -> str:
             f"ssl.certificate.location ({reason})"
         )
     return f"TLS failed: {reason}; does the listener speak TLS? Check security.protocol"
-
-
-def _credential_advice(security: Security) -> str:
-    if security.sasl is None:
-        return "check security.protocol"
-    if security.sasl.username:
-        return "check sasl.username and sasl.password"
-    if security.sasl.credentials is not None:
-        return "it does not accept the token of sasl.oauthbearer.token.endpoint.url"
-    if security.sasl.mechanism == MSK_IAM:
-        return "check the AWS credentials on this machine and the policies of their identity"
-    return "it does not accept the token that oauth_cb returned"

@@ -136,31 +136,18 @@ _REMEDIES: Final[Mapping[int, str]] = {
 
 
 def remedy(code: int, needed: Iterable[Acl], grantee: Grantee) -> str:
-    """What the operator can do about an error code; "" if unknown.
-
-    Args:
-        code: Kafka's error code.
-        needed: The ACLs that the request needs.
-        grantee: Who sent the request.
-    """
+    """What the operator can do about an error code; "" if unknown."""
     missing = _missing(code, needed)
     return grantee.lacks(missing) if missing else _REMEDIES.get(code, "")
 
 
 def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> KafkaResponseError:
-    """Makes the error for a final error code: an `AuthorizationError` if ACLs are missing.
-
-    Args:
-        what: What was requested, for the text.
-        code: Kafka's error code.
-        needed: The ACLs that the request needs.
-        grantee: Who sent the request.
-    """
+    """Makes the error for a final error code: an `AuthorizationError` if ACLs are missing."""
     missing = _missing(code, needed)
     text = f"{what}: {code_name(code)}"
     if code in DENIED:
-        told = f": {grantee.lacks(missing)}" if missing else ""
-        return AuthorizationError(text + told, code, missing)
+        how = f": {grantee.lacks(missing)}" if missing else ""
+        return AuthorizationError(text + how, code, missing)
     return KafkaResponseError(text, code)
 
 

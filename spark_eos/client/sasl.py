@@ -1,17 +1,17 @@
-"""SASL: who a client says it is, told to librdkafka, kafka-python and Java."""
+"""SASL: who a client says it is, in the settings of librdkafka, kafka-python and Java."""
 
 import functools
 import os
 import urllib.parse
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from spark_eos.client.jaas import JaasLine
 from spark_eos.client.oauth import ClientCredentials, MskIam, TokenFunction, TokenProvider
 from spark_eos.client.tls import java_trust
-from spark_eos.errors import ConfigurationError
 
 MSK_IAM: Final = "AWS_MSK_IAM"
+OAUTHBEARER: Final = "OAUTHBEARER"
 BY_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 OIDC: Final = "sasl.oauthbearer."
 MSK_OPTIONS: Final = {
@@ -27,57 +27,100 @@ _OAUTH_HANDLER: Final = (
 )
 # As librdkafka's HTTP client reads them.
 _PROXIES: Final = ("http_proxy", "all_proxy", "ALL_PROXY")
+# Spark's log omits everything after password= in a JAAS line; Kafka ignores this option.
+_REDACTED: Final = {"password": ""}
 _MSK_HANDLER: Final = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 
 
-@dataclass(frozen=True)
-class Sasl:
-    """A SASL mechanism and its credentials.
+class Sasl(Protocol):
+    """A SASL mechanism and its credentials, for each client; one class for each kind."""
 
-    Attributes:
-        mechanism: Kafka's name of the mechanism, or `MSK_IAM`.
-        module: Class name of Java's login module.
-        username: User name for PLAIN and SCRAM.
-        password: Password for PLAIN and SCRAM.
-        credentials: Client credentials for OAUTHBEARER.
-        function: Function that returns tokens for OAUTHBEARER and MSK.
-        config: Argument of the function.
-        extensions: SASL extensions for OAUTHBEARER (KIP-342), as (name, value) pairs.
+    @property
+    def mechanism(self) -> str:
+        """Kafka's name of the mechanism, or `MSK_IAM`."""
+
+    @property
+    def user(self) -> str | None:
+        """The user name; None if only the brokers know it."""
+
+    @property
+    def advice(self) -> str:
+        """What to do if the brokers refuse the credentials."""
+
+    @property
+    def needs_java_handler(self) -> bool:
+        """Whether Spark's source needs a login handler: Java can't call a Python function."""
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Settings for librdkafka."""
+
+    def for_wire(self) -> dict[str, Any]:
+        """Settings for kafka-python."""
+
+    def for_java(self) -> dict[str, str]:
+        """Settings for Kafka's Java clients."""
+
+
+@dataclass(frozen=True)
+class Password:
+    """PLAIN or SCRAM; ``module`` is the class name of Java's login module.
 
     Example:
-        >>> sasl = Sasl("PLAIN", "PlainLoginModule", username="alice", password="secret")
+        >>> sasl = Password("PLAIN", "PlainLoginModule", "alice", "secret")
         >>> sasl
-        Sasl(mechanism='PLAIN', module='PlainLoginModule', username='alice', credentials=None)
+        Password(mechanism='PLAIN', module='PlainLoginModule', user='alice')
         >>> sasl.for_java()["sasl.jaas.config"]
         'PlainLoginModule required username="alice" password="secret";'
     """
 
     mechanism: str
     module: str
-    username: str = ""
-    password: str = field(default="", repr=False)
-    credentials: ClientCredentials | None = None
-    function: TokenFunction | None = field(default=None, repr=False)
-    config: str = field(default="", repr=False)
-    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-    @property
-    def needs_java_handler(self) -> bool:
-        """Whether Spark's source needs a login handler: Java can't call a Python function."""
-        return self.function is not None and self.mechanism != MSK_IAM
+    user: str
+    password: str = field(repr=False)
+    advice: ClassVar[str] = "check sasl.username and sasl.password"
+    needs_java_handler: ClassVar[bool] = False
 
     def for_librdkafka(self) -> dict[str, Any]:
         """Settings for librdkafka."""
-        if self.mechanism in BY_PASSWORD:
-            return {
-                "sasl.mechanism": self.mechanism,
-                "sasl.username": self.username,
-                "sasl.password": self.password,
-            }
-        settings: dict[str, Any] = {"sasl.mechanism": "OAUTHBEARER"}
+        return {
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.user,
+            "sasl.password": self.password,
+        }
+
+    def for_wire(self) -> dict[str, Any]:
+        """Settings for kafka-python, which leaves escaping (RFC 5802, 5.1) to its caller."""
+        scram = self.mechanism != "PLAIN"
+        return {
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": self.user.replace("=", "=3D").replace(",", "=2C")
+            if scram
+            else self.user,
+            "sasl_plain_password": self.password,
+        }
+
+    def for_java(self) -> dict[str, str]:
+        """Settings for Kafka's Java clients."""
+        line = JaasLine(self.module, {"username": self.user, "password": self.password})
+        return {"sasl.mechanism": self.mechanism, "sasl.jaas.config": line.render()}
+
+
+@dataclass(frozen=True)
+class Grant:
+    """OAUTHBEARER by client credentials, with SASL extensions (KIP-342) as (name, value) pairs."""
+
+    module: str
+    credentials: ClientCredentials
+    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    mechanism: ClassVar[str] = OAUTHBEARER
+    user: ClassVar[None] = None
+    advice: ClassVar[str] = "it does not accept the token of sasl.oauthbearer.token.endpoint.url"
+    needs_java_handler: ClassVar[bool] = False
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Settings for librdkafka, which asks for tokens itself unless a proxy would hear it."""
         found = self.credentials
-        if found is None:
-            return {**settings, "oauth_cb": self.function, f"{OIDC}config": self.config}
+        settings: dict[str, Any] = {"sasl.mechanism": OAUTHBEARER}
         if urllib.parse.urlsplit(found.endpoint).scheme == "http" and any(
             map(os.environ.get, _PROXIES)
         ):
@@ -96,59 +139,94 @@ class Sasl:
         return settings
 
     def for_wire(self) -> dict[str, Any]:
-        """Settings for kafka-python.
-
-        Raises:
-            ConfigurationError: OAUTHBEARER has neither client credentials nor a function.
-        """
-        if self.mechanism in BY_PASSWORD:
-            username = self.username
-            if self.mechanism != "PLAIN":
-                # kafka-python leaves the escaping of RFC 5802 (section 5.1) to its caller.
-                username = username.replace("=", "=3D").replace(",", "=2C")
-            return {
-                "sasl_mechanism": self.mechanism,
-                "sasl_plain_username": username,
-                "sasl_plain_password": self.password,
-            }
-        function = self.function or self.credentials
-        if function is None:
-            raise ConfigurationError("OAUTHBEARER needs client credentials or oauth_cb")
-        provider = TokenProvider(function, self.config, dict(self.extensions))
-        return {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
+        """Settings for kafka-python."""
+        return _by_token(TokenProvider(self.credentials, "", dict(self.extensions)))
 
     def for_java(self) -> dict[str, str]:
         """Settings for Kafka's Java clients."""
-        if self.mechanism in BY_PASSWORD:
-            line = JaasLine(self.module, {"username": self.username, "password": self.password})
-            return {"sasl.mechanism": self.mechanism, "sasl.jaas.config": line.render()}
-        if isinstance(self.function, MskIam):
-            given = {
-                name: getattr(self.function, here)
-                for name, here in MSK_OPTIONS.items()
-                if getattr(self.function, here) is not None
-            }
-            return {
-                "sasl.mechanism": MSK_IAM,
-                "sasl.jaas.config": JaasLine(self.module, given).render(),
-                "sasl.client.callback.handler.class": _MSK_HANDLER,
-            }
-        # Spark's log omits everything after password= in a JAAS line; Kafka ignores this option.
-        options = {"password": ""}
-        options |= {f"extension_{name}": value for name, value in self.extensions}
-        settings = {"sasl.mechanism": "OAUTHBEARER"}
-        if self.credentials is not None:
-            found = self.credentials
-            options["clientId"] = found.client_id
-            options["clientSecret"] = found.client_secret
-            if found.scope is not None:
-                options["scope"] = found.scope
-            if found.authorities is not None:
-                options |= java_trust(found.authorities)
-            settings[f"{OIDC}token.endpoint.url"] = found.endpoint
-            settings[_LOGIN_HANDLER] = shaded(_OAUTH_HANDLER)
-        settings["sasl.jaas.config"] = JaasLine(self.module, options).render()
-        return settings
+        found = self.credentials
+        options = {**_REDACTED, **{f"extension_{name}": text for name, text in self.extensions}}
+        options["clientId"] = found.client_id
+        options["clientSecret"] = found.client_secret
+        if found.scope is not None:
+            options["scope"] = found.scope
+        if found.authorities is not None:
+            options |= java_trust(found.authorities)
+        return {
+            "sasl.mechanism": OAUTHBEARER,
+            f"{OIDC}token.endpoint.url": found.endpoint,
+            _LOGIN_HANDLER: shaded(_OAUTH_HANDLER),
+            "sasl.jaas.config": JaasLine(self.module, options).render(),
+        }
+
+
+@dataclass(frozen=True)
+class TokenCallback:
+    """OAUTHBEARER by the user's function, called with ``config``."""
+
+    module: str
+    function: TokenFunction = field(repr=False)
+    config: str = field(default="", repr=False)
+    mechanism: ClassVar[str] = OAUTHBEARER
+    user: ClassVar[None] = None
+    advice: ClassVar[str] = "it does not accept the token that oauth_cb returned"
+    needs_java_handler: ClassVar[bool] = True
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Settings for librdkafka."""
+        return {
+            "sasl.mechanism": OAUTHBEARER,
+            "oauth_cb": self.function,
+            f"{OIDC}config": self.config,
+        }
+
+    def for_wire(self) -> dict[str, Any]:
+        """Settings for kafka-python."""
+        return _by_token(TokenProvider(self.function, self.config, {}))
+
+    def for_java(self) -> dict[str, str]:
+        """Settings for Kafka's Java clients, without the handler that the user has to set."""
+        line = JaasLine(self.module, _REDACTED)
+        return {"sasl.mechanism": OAUTHBEARER, "sasl.jaas.config": line.render()}
+
+
+@dataclass(frozen=True)
+class Msk:
+    """Amazon MSK: to Java a mechanism of its own, to the others OAUTHBEARER."""
+
+    module: str
+    function: MskIam
+    mechanism: ClassVar[str] = MSK_IAM
+    user: ClassVar[None] = None
+    advice: ClassVar[str] = (
+        "check the AWS credentials on this machine and the policies of their identity"
+    )
+    needs_java_handler: ClassVar[bool] = False
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Settings for librdkafka."""
+        return {"sasl.mechanism": OAUTHBEARER, "oauth_cb": self.function, f"{OIDC}config": ""}
+
+    def for_wire(self) -> dict[str, Any]:
+        """Settings for kafka-python."""
+        return _by_token(TokenProvider(self.function, "", {}))
+
+    def for_java(self) -> dict[str, str]:
+        """Settings for Kafka's Java clients."""
+        given = {
+            name: text
+            for name, here in MSK_OPTIONS.items()
+            if (text := getattr(self.function, here)) is not None
+        }
+        return {
+            "sasl.mechanism": MSK_IAM,
+            "sasl.jaas.config": JaasLine(self.module, given).render(),
+            "sasl.client.callback.handler.class": _MSK_HANDLER,
+        }
+
+
+def _by_token(provider: TokenProvider) -> dict[str, Any]:
+    return {"sasl_mechanism": OAUTHBEARER, "sasl_oauth_token_provider": provider}
 
 
 def _token(

@@ -8,7 +8,19 @@ from typing import Any, Final
 from spark_eos.client.jaas import JaasError, JaasLine, parse_jaas
 from spark_eos.client.oauth import ClientCredentials, MskIam, msk_region, msk_signer
 from spark_eos.client.pem import pem
-from spark_eos.client.sasl import BY_PASSWORD, MSK_IAM, MSK_OPTIONS, OIDC, Sasl, shaded
+from spark_eos.client.sasl import (
+    BY_PASSWORD,
+    MSK_IAM,
+    MSK_OPTIONS,
+    OAUTHBEARER,
+    OIDC,
+    Grant,
+    Msk,
+    Password,
+    Sasl,
+    TokenCallback,
+    shaded,
+)
 from spark_eos.errors import ConfigurationError
 
 _NEEDED: Final = ("client.id", "client.secret", "token.endpoint.url")
@@ -43,7 +55,7 @@ def sasl(settings: Mapping[str, Any]) -> Sasl:
 
     Example:
         >>> given = {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
-        >>> sasl(given).username
+        >>> sasl(given).user
         'a'
     """
     given = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
@@ -57,7 +69,7 @@ def sasl(settings: Mapping[str, Any]) -> Sasl:
         return _by_password(mechanism, settings, line)
     if mechanism == MSK_IAM:
         return _msk(settings, line)
-    if mechanism == "OAUTHBEARER":
+    if mechanism == OAUTHBEARER:
         if line is not None:
             raise ConfigurationError(
                 "kafka['sasl.jaas.config'] works for PLAIN and SCRAM only; for OAUTHBEARER set "
@@ -90,12 +102,7 @@ def _by_password(mechanism: str, settings: Mapping[str, Any], line: JaasLine | N
             raise ConfigurationError(
                 f"kafka needs {' and '.join(missing)} for sasl.mechanism={mechanism}"
             )
-        return Sasl(
-            mechanism,
-            shaded(module),
-            username=str(user["username"]),
-            password=str(user["password"]),
-        )
+        return Password(mechanism, shaded(module), str(user["username"]), str(user["password"]))
     if "sasl.username" in settings or "sasl.password" in settings:
         raise ConfigurationError(
             "kafka: set sasl.username and sasl.password, or sasl.jaas.config, not both"
@@ -110,12 +117,7 @@ def _by_password(mechanism: str, settings: Mapping[str, Any], line: JaasLine | N
             "kafka['sasl.jaas.config'] must have exactly the options username and password, "
             f"not {', '.join(sorted(line.options)) or 'none'}"
         )
-    return Sasl(
-        mechanism,
-        line.module,
-        username=line.options["username"],
-        password=line.options["password"],
-    )
+    return Password(mechanism, line.module, line.options["username"], line.options["password"])
 
 
 def _msk(settings: Mapping[str, Any], line: JaasLine | None) -> Sasl:
@@ -129,7 +131,7 @@ def _msk(settings: Mapping[str, Any], line: JaasLine | None) -> Sasl:
     msk_signer()
     region = msk_region(str(settings.get("bootstrap.servers", "")))
     function = MskIam(region, **{MSK_OPTIONS[name]: text for name, text in options.items()})
-    return Sasl(MSK_IAM, _MSK, function=function)
+    return Msk(_MSK, function)
 
 
 def _oauth(settings: Mapping[str, Any]) -> Sasl:
@@ -139,7 +141,7 @@ def _oauth(settings: Mapping[str, Any]) -> Sasl:
         if given:
             raise ConfigurationError(f"kafka: set oauth_cb or {given[0]}, not both")
         config = str(settings.get(f"{OIDC}config", ""))
-        return Sasl("OAUTHBEARER", shaded(_OAUTH), function=function, config=config)
+        return TokenCallback(shaded(_OAUTH), function, config)
     if str(settings.get(f"{OIDC}method", "")).lower() != "oidc":
         raise ConfigurationError(
             f"kafka: sasl.mechanism=OAUTHBEARER needs {OIDC}method=oidc, with {OIDC}client.id, "
@@ -153,17 +155,16 @@ def _oauth(settings: Mapping[str, Any]) -> Sasl:
     endpoint = str(settings[f"{OIDC}token.endpoint.url"])
     _check_endpoint(endpoint)
     scope = settings.get(f"{OIDC}scope")
-    return Sasl(
-        "OAUTHBEARER",
+    return Grant(
         shaded(_OAUTH),
-        credentials=ClientCredentials(
+        ClientCredentials(
             endpoint,
             str(settings[f"{OIDC}client.id"]),
             str(settings[f"{OIDC}client.secret"]),
             None if scope is None else str(scope),
             pem(settings, "https.ca"),
         ),
-        extensions=_extensions(str(settings.get(f"{OIDC}extensions", ""))),
+        _extensions(str(settings.get(f"{OIDC}extensions", ""))),
     )
 
 

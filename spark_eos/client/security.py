@@ -63,15 +63,15 @@ class Security:
         parts = [self.protocol]
         if self.sasl is not None:
             parts.append(self.sasl.mechanism)
-            if self.sasl.username:
-                parts.append(f"as {self.sasl.username}")
+            if self.sasl.user:
+                parts.append(f"as {self.sasl.user}")
         return " ".join(parts)
 
     @property
     def principal(self) -> str | None:
         """The client's principal, unless brokers map names; None if only the brokers know it."""
         if self.sasl is not None:
-            return f"User:{self.sasl.username}" if self.sasl.username else None
+            return f"User:{self.sasl.user}" if self.sasl.user else None
         shown = self.tls is not None and self.tls.certificate is not None
         return None if shown else "User:ANONYMOUS"
 

@@ -20,11 +20,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def answer_to(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
     """Sends a request and returns the body of the answer.
 
-    Args:
-        request: The request.
-        context: SSL context for https.
-        seconds: Time limit for everything, DNS lookup included.
-
     Raises:
         OSError: No answer came in time, or it is an HTTP error or a redirect.
         ValueError: The answer is longer than 1 MiB.

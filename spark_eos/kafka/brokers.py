@@ -34,12 +34,7 @@ Result = TypeVar("Result")
 
 
 class BrokerConnections:
-    """Connections to the brokers of one cluster, safe to use from any thread.
-
-    Args:
-        settings: The client settings.
-        request_timeout: Longest wait for one answer, in seconds.
-    """
+    """Connections to the brokers of one cluster, safe to use from any thread."""
 
     def __init__(self, settings: ClientSettings, *, request_timeout: float = 10.0) -> None:
         self._settings = settings

@@ -62,11 +62,6 @@ class TopicInfo:
 def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) -> BrokerFeatures:
     """Asks a broker for its API versions and the cluster's finalized features.
 
-    Args:
-        wire: The connections.
-        deadline: Limits all attempts together.
-        node: Node id of the broker; None for any.
-
     Raises:
         KafkaResponseError: The broker answered with an error.
     """
@@ -89,10 +84,6 @@ def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) 
 
 def cluster_id(wire: Wire, deadline: Deadline) -> str:
     """Asks for the cluster's id.
-
-    Args:
-        wire: The connections.
-        deadline: Limits all attempts together.
 
     Raises:
         DeadlineExceededError: No answer in time.
@@ -155,11 +146,6 @@ def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> lis
     """Finds which ACLs on topics this client lacks.
 
     Nothing is reported about topics that do not exist.
-
-    Args:
-        wire: The connections.
-        wanted: ACLs on topics.
-        deadline: Limits all attempts together.
     """
     request = metadata_request({acl.name for acl in wanted}, operations=True)
 

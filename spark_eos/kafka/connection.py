@@ -26,12 +26,7 @@ class CoordinatorType(enum.IntEnum):
 
 
 class Wire(BrokerConnections):
-    """Connections to one cluster that also find coordinators; safe to use from any thread.
-
-    Args:
-        settings: The client settings.
-        request_timeout: Longest wait for one answer, in seconds.
-    """
+    """Connections to one cluster that also find coordinators; safe to use from any thread."""
 
     def __init__(self, settings: ClientSettings, *, request_timeout: float = 10.0) -> None:
         super().__init__(settings, request_timeout=request_timeout)
@@ -39,11 +34,6 @@ class Wire(BrokerConnections):
 
     def coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
         """The node id of a coordinator, looked up once and then cached.
-
-        Args:
-            kind: Group or transaction.
-            key: The group id or transactional id.
-            deadline: Limits the wait for the answer.
 
         Raises:
             RetriableError: The coordinator is not available now.

@@ -48,11 +48,6 @@ def durability(wire: Wire, names: Collection[str], deadline: Deadline) -> dict[s
 
     Topics that do not exist, or that this client may not describe, are left out.
 
-    Args:
-        wire: The connections.
-        names: Topic names.
-        deadline: Limits all attempts together.
-
     Returns:
         By topic name, in order.
     """

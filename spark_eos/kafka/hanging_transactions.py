@@ -33,13 +33,7 @@ def offsets_partition(group_id: str, partitions: int) -> int:
 
 
 def holder_of_offsets(wire: Wire, group_id: str, deadline: Deadline) -> str:
-    """Describes what an operator can do about offsets that stay unstable; changes nothing.
-
-    Args:
-        wire: The connections.
-        group_id: The group whose offsets an open transaction holds.
-        deadline: Limits all calls together.
-    """
+    """Describes what an operator can do about offsets that stay unstable; changes nothing."""
     place = f"--topic {_OFFSETS} --partition <abs(hashCode of the group id) % partitions>"
     starts: list[tuple[int, int]] = []
     try:

@@ -45,11 +45,6 @@ def held_back(
 ) -> tuple[HeldBack, ...]:
     """Finds what holds back the partitions whose last stable offset is below their end.
 
-    Args:
-        wire: The connections.
-        ends: Ends by (topic, partition).
-        deadline: Limits all calls together.
-
     Returns:
         One for each such partition, in order. Partitions that nothing holds back cost no request.
 

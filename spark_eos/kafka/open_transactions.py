@@ -158,12 +158,6 @@ def lingering(
 ) -> tuple[OpenTransaction, ...]:
     """Finds all open transactions of a query's workers, the oldest first. Changes nothing.
 
-    Args:
-        wire: The connections.
-        prefix: The query's ``transactional_id_prefix``.
-        group_id: The query's group.
-        deadline: Limits all calls together.
-
     Raises:
         KafkaResponseError: Transactions can't be listed or described.
         AuthorizationError: The transactional ids may not be described.

@@ -86,11 +86,6 @@ def topic_configs(
 ) -> dict[str, TopicConfig | None]:
     """Asks for the configs of topics; None for a topic whose configs the broker does not tell.
 
-    Args:
-        wire: The connections.
-        names: Topic names.
-        deadline: Limits all attempts together.
-
     Raises:
         DeadlineExceededError: No answer in time.
     """
@@ -98,8 +93,8 @@ def topic_configs(
     return {topic: None if values is None else _config(values) for topic, values in found.items()}
 
 
-def _config(told: Values) -> TopicConfig | None:
-    values = {name: text for name, text in told.items() if text is not None}
+def _config(given: Values) -> TopicConfig | None:
+    values = {name: text for name, text in given.items() if text is not None}
     if not values.keys() >= set(_NAMES):
         return None
     judged = values["message.timestamp.type"] == "CreateTime"

@@ -38,10 +38,6 @@ def create_topic(
         AuthorizationError: The topic may not be created.
         KafkaResponseError: The controller refuses; the text has its reason.
         DeadlineExceededError: No final answer came in time.
-
-    Example::
-
-        create_topic(wire, "spark-eos-progress", 33, None, Deadline(30, "connect_timeout_ms"))
     """
     request = CreateTopicsRequest(
         topics=[
@@ -82,10 +78,6 @@ def add_partitions(wire: Wire, name: str, total: int, deadline: Deadline) -> Non
         AuthorizationError: The topic may not be altered.
         KafkaResponseError: The controller refuses; the text has its reason.
         DeadlineExceededError: No final answer came in time.
-
-    Example::
-
-        add_partitions(wire, "spark-eos-progress", 65, Deadline(30, "connect_timeout_ms"))
     """
     request = CreatePartitionsRequest(
         topics=[
@@ -129,10 +121,6 @@ def await_topic(
     Raises:
         AuthorizationError: The operation is not allowed.
         DeadlineExceededError: The topic could not be used in time.
-
-    Example::
-
-        await_topic(wire, "spark-eos-progress", Deadline(30, "connect_timeout_ms"), Operation.READ)
     """
 
     def attempt() -> TopicInfo:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_eos.client.jaas import JaasError, JaasLine, parse_jaas
 from spark_eos.client.oauth import MskIam, TokenProvider, msk_region
+from spark_eos.client.sasl import Msk
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.jobs.options import JobOptions, job_options
@@ -199,7 +200,7 @@ def test_amazons_own_jaas_line_is_taken() -> None:
     options = client.for_spark_source()
     assert options["kafka.sasl.jaas.config"] == line
     assert options["kafka.sasl.mechanism"] == "AWS_MSK_IAM"
-    assert client.security.sasl is not None
+    assert isinstance(client.security.sasl, Msk)
     assert client.security.sasl.function == MskIam(None, role="arn:1", session="orders")
     assert client.for_producer("id", 1)["sasl.mechanism"] == "OAUTHBEARER"
     with pytest.raises(ConfigurationError, match="awsProfileName, awsRoleArn"):
