@@ -90,12 +90,12 @@ class Password:
 
     def for_wire(self) -> dict[str, Any]:
         """Settings for kafka-python, which leaves escaping (RFC 5802, 5.1) to its caller."""
-        scram = self.mechanism != "PLAIN"
+        user = self.user
+        if self.mechanism != "PLAIN":
+            user = user.replace("=", "=3D").replace(",", "=2C")
         return {
             "sasl_mechanism": self.mechanism,
-            "sasl_plain_username": self.user.replace("=", "=3D").replace(",", "=2C")
-            if scram
-            else self.user,
+            "sasl_plain_username": user,
             "sasl_plain_password": self.password,
         }
 
