@@ -21,7 +21,7 @@ from spark_eos.verify.parquet_rows import ParquetRows
 from spark_eos.verify.partitions import Partitions, name_of
 from spark_eos.verify.records import READ_COMMITTED, Reader
 from spark_eos.verify.row_counts import EXPECTED, VISIBLE, HashedRow, RowCounts, digest
-from spark_eos.verify.rows import Row, Rows, TopicRows, shown
+from spark_eos.verify.rows import Row, TopicRows, shown
 from spark_eos.verify.verifier import check_topics
 from spark_eos.verify.watching import Watch, meter, silent
 
@@ -31,6 +31,7 @@ _OUTPUTS_REMOVED: Final = "missing rows, where retention has removed outputs"
 _EXPECTED_REMOVED: Final = "surplus outputs, where retention has removed what was expected"
 _ELSEWHERE: Final = "keys in several partitions, of which no order says which value is the last"
 
+_Rows = ParquetRows | TopicRows
 _Case = tuple[int | None, int | None, int | None, str]
 """Expected row, first and last output, and detail."""
 
@@ -143,8 +144,8 @@ class _Comparing:
     watch: Watch
     settled: Settled = field(init=False)
     held_up: list[RowExample] = field(init=False)
-    expected: Rows = field(init=False)
-    visible: Rows = field(init=False)
+    expected: _Rows = field(init=False)
+    visible: TopicRows = field(init=False)
     lows: Mapping[TopicPartition, int] = field(init=False)
 
     def settle(self, brokers: Brokers, group_id: str | None, prefix: str | None) -> None:
@@ -316,6 +317,6 @@ class _Comparing:
             yield "what is behind an open transaction can't be seen: differences may be due to that"
 
 
-def _picked(rows: Rows, numbers: set[int]) -> dict[int | None, tuple[str | None, str | None]]:
+def _picked(rows: _Rows, numbers: set[int]) -> dict[int | None, tuple[str | None, str | None]]:
     """Key and value of some rows, to be shown."""
     return {row.number: (shown(row.key), shown(row.value)) for row in rows.pick(numbers)}

@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kafka import TopicPartition
 
@@ -34,16 +34,6 @@ class InputOffsets:
 
     committed: Mapping[TopicPartition, int]
     unstable: tuple[str, ...] = ()
-
-
-class InputProgress(Protocol):
-    """Reads how far a query has come."""
-
-    nothing: str
-    """Why a group without an offset of any input can't be judged."""
-
-    def read(self, *, stable: bool) -> InputOffsets:
-        """Reads the offsets; as `GroupOffsets.read`."""
 
 
 class DirectProgress:

@@ -1,7 +1,7 @@
-"""What a comparison reads: rows of Parquet files, and records of topics."""
+"""What a comparison reads: rows of topics here, those of Parquet files in `parquet_rows`."""
 
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kafka import TopicPartition
 
@@ -19,37 +19,8 @@ class Row(NamedTuple):
     value: bytes | None
 
 
-class Rows(Protocol):
-    """A source of rows, which can be read again."""
-
-    @property
-    def has_key(self) -> bool:
-        """Whether rows have keys."""
-
-    @property
-    def has_topic(self) -> bool:
-        """Whether rows say to which topic they belong."""
-
-    @property
-    def total(self) -> int:
-        """How much there is to read, in units of ``advance``."""
-
-    def read(self, advance: Callable[[int], None]) -> Iterator[list[Row]]:
-        """Yields all rows in batches; ``advance`` is called with how much was read.
-
-        Raises:
-            VerificationError: They can't be read.
-        """
-
-    def pick(self, numbers: Collection[int]) -> Iterator[Row]:
-        """Yields the rows of some numbers, without those that are gone."""
-
-    def name(self, number: int) -> str:
-        """Where a row is, for people."""
-
-
 class TopicRows:
-    """The records of spans of partitions, as a consumer with the reader's isolation level."""
+    """The records of spans of partitions, which can be read again; ``total`` counts offsets."""
 
     has_key = True
     has_topic = False
@@ -76,7 +47,7 @@ class TopicRows:
                 yield from (row for row in batch if row.number in wanted)
 
     def name(self, number: int) -> str:
-        """``topic:partition:offset``."""
+        """``topic:partition:offset``, for people."""
         return str(self._partitions.position(number))
 
     def _read(self, spans: Spans, advance: Callable[[int], None]) -> Iterator[list[Row]]:

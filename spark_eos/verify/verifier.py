@@ -18,7 +18,6 @@ from spark_eos.verify.group_offsets import GroupOffsets
 from spark_eos.verify.input_offsets import (
     DirectProgress,
     InputOffsets,
-    InputProgress,
     MirroredProgress,
 )
 from spark_eos.verify.judgement import Evidence, judge
@@ -246,7 +245,7 @@ class _Verification:
             settled=settled,
         )
 
-    def _progress(self, group_id: str) -> InputProgress:
+    def _progress(self, group_id: str) -> DirectProgress | MirroredProgress:
         group = GroupOffsets(self.brokers, group_id, self.timeout)
         if self.source is self.target:
             return DirectProgress(group, self.inputs)

@@ -52,7 +52,7 @@ def parquet(path: Path, rows: Iterable[Put], **more: Any) -> Path:
     return path
 
 
-def contrast(flow: Flow, expect: object, **more: Any) -> Comparison:
+def compared_with(flow: Flow, expect: object, **more: Any) -> Comparison:
     """Compares the flow's target."""
     arguments: dict[str, Any] = {
         "kafka": flow.kafka,

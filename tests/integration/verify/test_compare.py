@@ -9,7 +9,7 @@ import pytest
 
 from spark_eos.errors import TopicNotFoundError, VerificationError
 from spark_eos.verify import Difference, Verdict
-from support.expecting import Outputs, Put, contrast, counts, parquet, told
+from support.expecting import Outputs, Put, compared_with, counts, parquet, told
 from support.flow import Flow
 from support.groups import set_offsets
 from support.planting import Writer, remove
@@ -44,7 +44,7 @@ def test_what_is_there_as_expected(flow: Flow, expect: object) -> None:
     outputs.begin([("a", "1"), ("e", "5")])
     outputs.abort()
     outputs.write(ROWS[1:3])
-    comparison = contrast(flow, expect)
+    comparison = compared_with(flow, expect)
     assert counts(comparison) == {}
     assert comparison.verdict is Verdict.SOUND
     assert (comparison.rows_expected, comparison.records_out) == (5, 5)
@@ -57,7 +57,7 @@ def test_missing_duplicate_and_unexpected_rows(flow: Flow, tmp_path: Path) -> No
     # A key and a value that are null are others than empty ones.
     outputs.write([("a", "1"), ("a", "1"), ("b", "2"), ("", "3"), ("d", "")])
     outputs.write([("a", "1")], 1)
-    comparison = contrast(flow, parquet(tmp_path / "expected.parquet", ROWS))
+    comparison = compared_with(flow, parquet(tmp_path / "expected.parquet", ROWS))
     assert counts(comparison) == {
         Difference.MISSING: 3,
         Difference.DUPLICATE: 2,
@@ -77,7 +77,7 @@ def test_missing_duplicate_and_unexpected_rows(flow: Flow, tmp_path: Path) -> No
         ("", "3", None, None, ["0:3"], "1 visible, 0 expected"),
         ("d", "", None, None, ["0:4"], "1 visible, 0 expected"),
     ]
-    few = contrast(flow, tmp_path / name, examples=1)
+    few = compared_with(flow, tmp_path / name, examples=1)
     assert counts(few) == counts(comparison)
     assert len(told(few, Difference.MISSING)) == 1
 
@@ -85,7 +85,7 @@ def test_missing_duplicate_and_unexpected_rows(flow: Flow, tmp_path: Path) -> No
 def test_differences_from_a_topic(flow: Flow) -> None:
     expect = expect_topic(flow, ROWS)
     Outputs(flow).write([*ROWS[:2], ("e", "5")])
-    comparison = contrast(flow, expect)
+    comparison = compared_with(flow, expect)
     assert counts(comparison) == {Difference.MISSING: 3, Difference.UNEXPECTED: 1}
     topic = expect.removeprefix("topic:")
     assert [one[3] for one in told(comparison, Difference.MISSING)] == [
@@ -99,9 +99,9 @@ def test_differences_from_a_topic(flow: Flow) -> None:
 def test_without_a_column_of_keys_only_values_count(flow: Flow, tmp_path: Path) -> None:
     file = parquet(tmp_path / "expected.parquet", ROWS)
     Outputs(flow).write([("other", value) for _, value in ROWS])
-    assert counts(contrast(flow, file)) == {Difference.MISSING: 5, Difference.UNEXPECTED: 5}
+    assert counts(compared_with(flow, file)) == {Difference.MISSING: 5, Difference.UNEXPECTED: 5}
     pq.write_table(pq.read_table(file).drop_columns(["key"]), file)
-    comparison = contrast(flow, file)
+    comparison = compared_with(flow, file)
     assert comparison.verdict is Verdict.SOUND
     assert comparison.notes == ("keys were not compared, as the expectation has no column 'key'",)
 
@@ -114,7 +114,7 @@ def test_rows_of_several_topics(flow: Flow, tmp_path: Path) -> None:
     outputs.write([("a", "1")])
     outputs.write([("b", "2")], 0, other)
     plain = parquet(tmp_path / "plain.parquet", [("a", "1"), ("b", "2")])
-    assert counts(contrast(flow, plain, **both)) == {}
+    assert counts(compared_with(flow, plain, **both)) == {}
     right = parquet(
         tmp_path / "right.parquet", [("a", "1"), ("b", "2")], topic=[flow.target, other]
     )
@@ -122,11 +122,11 @@ def test_rows_of_several_topics(flow: Flow, tmp_path: Path) -> None:
         tmp_path / "wrong.parquet", [("a", "1"), ("b", "2")], topic=[other, flow.target]
     )
     for key in (False, True):
-        assert counts(contrast(flow, right, key=key, **both)) == {}
-        found = counts(contrast(flow, wrong, key=key, **both))
+        assert counts(compared_with(flow, right, key=key, **both)) == {}
+        found = counts(compared_with(flow, wrong, key=key, **both))
         assert found == {Difference.MISSING: 2, Difference.UNEXPECTED: 2}
     with pytest.raises(VerificationError, match=rf"right\.parquet:1 is for topic '{other}'"):
-        contrast(flow, right)
+        compared_with(flow, right)
 
 
 def test_directories_as_spark_partitions_them(flow: Flow, tmp_path: Path) -> None:
@@ -139,12 +139,12 @@ def test_directories_as_spark_partitions_them(flow: Flow, tmp_path: Path) -> Non
     parquet(tmp_path / f"e/topic={other}/part-0.parquet", [("b", "2"), ("c", "3")])
     (tmp_path / "e" / "_SUCCESS").touch()
     both = [flow.target, other]
-    comparison = contrast(flow, (tmp_path / "e").as_uri(), outputs=both)
+    comparison = compared_with(flow, (tmp_path / "e").as_uri(), outputs=both)
     assert counts(comparison) == {Difference.MISSING: 1}
     assert told(comparison, Difference.MISSING)[0][:2] == ("c", "3")
     parquet(tmp_path / "e/topic=__HIVE_DEFAULT_PARTITION__/part-0.parquet", [("b", "2")])
     with pytest.raises(VerificationError, match=r"part-0\.parquet:0 has no topic"):
-        contrast(flow, tmp_path / "e", outputs=both)
+        compared_with(flow, tmp_path / "e", outputs=both)
 
 
 def test_the_last_value_of_each_key(flow: Flow, tmp_path: Path) -> None:
@@ -158,21 +158,21 @@ def test_the_last_value_of_each_key(flow: Flow, tmp_path: Path) -> None:
     file = parquet(tmp_path / "expected.parquet", expected)
     topic = expect_topic(flow, [("a", "0"), *expected, ("e", None)], 1)
     for expect in (file, topic):
-        comparison = contrast(flow, expect, key=True)
+        comparison = compared_with(flow, expect, key=True)
         assert counts(comparison) == {}
         assert comparison.verdict is Verdict.SOUND
         assert comparison.unchecked == (Difference.DUPLICATE,)
 
     outputs.write([("a", "1"), ("c", None), ("e", "5"), (None, "9")])
     for expect in (file, topic):
-        comparison = contrast(flow, expect, key=True)
+        comparison = compared_with(flow, expect, key=True)
         assert counts(comparison) == {
             Difference.MISSING: 1,
             Difference.UNEXPECTED: 2,
             Difference.VALUE: 1,
         }
         assert comparison.records_out == 10
-    comparison = contrast(flow, file, key=True)
+    comparison = compared_with(flow, file, key=True)
     name = "expected.parquet"
     last = told(comparison, Difference.VALUE)
     assert last == [("a", "1", "3", f"{name}:0", last[0][4], "")]
@@ -189,10 +189,10 @@ def test_a_key_in_several_partitions_can_not_be_judged(flow: Flow, tmp_path: Pat
     outputs = Outputs(flow)
     outputs.write([("a", "1")])
     outputs.write([("a", "2")], 1)
-    comparison = contrast(flow, parquet(tmp_path / "e.parquet", [("a", "2")]), key=True)
+    comparison = compared_with(flow, parquet(tmp_path / "e.parquet", [("a", "2")]), key=True)
     assert (counts(comparison), comparison.verdict) == ({}, Verdict.UNJUDGED)
     assert list(comparison.unjudged.values()) == [1]
-    wrong = contrast(flow, parquet(tmp_path / "e.parquet", [("a", "3")]), key=True)
+    wrong = compared_with(flow, parquet(tmp_path / "e.parquet", [("a", "3")]), key=True)
     assert counts(wrong) == {Difference.VALUE: 1}
     assert told(wrong, Difference.VALUE)[0][4] == ["0:0", "1:0"]
 
@@ -201,10 +201,10 @@ def test_expected_rows_that_can_not_be_compared_by_key(flow: Flow, tmp_path: Pat
     Outputs(flow).write([("a", "1")])
     twice = parquet(tmp_path / "e.parquet", [("b", "0"), ("a", "1"), ("a", "2")])
     with pytest.raises(VerificationError, match=r"e\.parquet:1 and e\.parquet:2 .* key 'a'"):
-        contrast(flow, twice, key=True)
+        compared_with(flow, twice, key=True)
     keyless = parquet(tmp_path / "e.parquet", [("a", "1"), (None, "2")])
     with pytest.raises(VerificationError, match=r"e\.parquet:1 has no key"):
-        contrast(flow, keyless, key=True)
+        compared_with(flow, keyless, key=True)
 
 
 def test_open_transactions(flow: Flow, tmp_path: Path) -> None:
@@ -213,17 +213,17 @@ def test_open_transactions(flow: Flow, tmp_path: Path) -> None:
     outputs.write(ROWS[:2])
     other.begin(ROWS[2:3])
     outputs.write(ROWS[3:])
-    comparison = contrast(flow, file, timeout=1)
+    comparison = compared_with(flow, file, timeout=1)
     # What was committed behind the open one can't be seen either.
     assert counts(comparison) == {Difference.MISSING: 3, Difference.OPEN: 1}
     # Records 0 and 1, and a marker.
     (example,) = told(comparison, Difference.OPEN)
     assert example[4:] == (["0:3"], "last stable offset 3, end 7")
     assert any("open transaction" in note for note in comparison.notes)
-    prefixed = contrast(flow, file, timeout=1, prefix="other-")
+    prefixed = compared_with(flow, file, timeout=1, prefix="other-")
     assert counts(prefixed)[Difference.OPEN] == 2
     threading.Timer(0.5, other.commit).start()
-    assert counts(contrast(flow, file)) == {}
+    assert counts(compared_with(flow, file)) == {}
 
 
 def test_a_transaction_that_is_open_in_the_expected_topic(flow: Flow) -> None:
@@ -231,28 +231,28 @@ def test_a_transaction_that_is_open_in_the_expected_topic(flow: Flow) -> None:
     expect = expect_topic(flow, ROWS)
     late = Outputs(flow, "late")
     late.begin([("late", "")], 0, expect.removeprefix("topic:"))
-    assert counts(contrast(flow, expect, timeout=1)) == {Difference.OPEN: 1}
+    assert counts(compared_with(flow, expect, timeout=1)) == {Difference.OPEN: 1}
     late.abort()
-    assert counts(contrast(flow, expect)) == {}
+    assert counts(compared_with(flow, expect)) == {}
 
 
 def test_offsets_that_are_about_to_change(flow: Flow, tmp_path: Path) -> None:
     file = parquet(tmp_path / "e.parquet", ROWS)
     Outputs(flow).write(ROWS)
     with pytest.raises(VerificationError, match="has no committed offset"):
-        contrast(flow, file, group_id=flow.group_id)
+        compared_with(flow, file, group_id=flow.group_id)
     at = {(flow.source, partition): 0 for partition in range(2)}
     set_offsets(flow.bootstrap_servers, flow.group_id, at)
-    assert counts(contrast(flow, file, group_id=flow.group_id)) == {}
+    assert counts(compared_with(flow, file, group_id=flow.group_id)) == {}
     writer = Writer(flow)
     writer.begin([], {1: 5})
-    comparison = contrast(flow, file, group_id=flow.group_id, timeout=1)
+    comparison = compared_with(flow, file, group_id=flow.group_id, timeout=1)
     assert counts(comparison) == {Difference.OPEN: 1}
     detail = told(comparison, Difference.OPEN)[0][5]
     assert detail == f"offset of group {flow.group_id} in {flow.source}:1 is about to change"
-    assert counts(contrast(flow, file, timeout=1)) == {}
+    assert counts(compared_with(flow, file, timeout=1)) == {}
     threading.Timer(0.5, writer.commit).start()
-    assert counts(contrast(flow, file, group_id=flow.group_id)) == {}
+    assert counts(compared_with(flow, file, group_id=flow.group_id)) == {}
 
 
 @pytest.mark.parametrize("key", [False, True])
@@ -261,12 +261,12 @@ def test_what_retention_has_removed(flow: Flow, tmp_path: Path, *, key: bool) ->
     file = parquet(tmp_path / "e.parquet", rows)
     Outputs(flow).write(rows)
     remove(flow, flow.target, 0, 2)
-    comparison = contrast(flow, file, key=key)
+    comparison = compared_with(flow, file, key=key)
     assert (counts(comparison), comparison.verdict) == ({}, Verdict.UNJUDGED)
     assert dict(comparison.unjudged) == {"missing rows, where retention has removed outputs": 2}
     # What is left can still be wrong.
     Outputs(flow).write([("d", "4")], 1)
-    assert counts(contrast(flow, file, key=key)) == {Difference.UNEXPECTED: 1}
+    assert counts(compared_with(flow, file, key=key)) == {Difference.UNEXPECTED: 1}
 
 
 @pytest.mark.parametrize("key", [False, True])
@@ -275,7 +275,7 @@ def test_expected_records_that_retention_has_removed(flow: Flow, *, key: bool) -
     Outputs(flow).write(rows)
     expect = expect_topic(flow, rows, 1)
     remove(flow, expect.removeprefix("topic:"), 0, 1)
-    comparison = contrast(flow, expect, key=key)
+    comparison = compared_with(flow, expect, key=key)
     assert (counts(comparison), comparison.verdict) == ({}, Verdict.UNJUDGED)
     assert sum(comparison.unjudged.values()) == 1
 
@@ -288,7 +288,7 @@ def test_many_rows_in_several_files_and_batches(flow: Flow, tmp_path: Path) -> N
     outputs.write([*rows[:9_999], rows[77], *rows[10_000:15_000]])
     outputs.write(rows[15_000:], 1)
     progress: list[tuple[str, int, int]] = []
-    comparison = contrast(
+    comparison = compared_with(
         flow, tmp_path / "e", watch=lambda *step: progress.append(step), examples=3
     )
     assert counts(comparison) == {Difference.MISSING: 1, Difference.DUPLICATE: 1}
@@ -307,7 +307,7 @@ def test_many_rows_in_several_files_and_batches(flow: Flow, tmp_path: Path) -> N
 
 def test_long_and_unprintable_values_are_shortened_and_escaped(flow: Flow, tmp_path: Path) -> None:
     Outputs(flow).write([("\x1b[2J", "é" * 5_000), ("k", "\n")])
-    comparison = contrast(flow, parquet(tmp_path / "e.parquet", []))
+    comparison = compared_with(flow, parquet(tmp_path / "e.parquet", []))
     assert [one[:2] for one in told(comparison, Difference.UNEXPECTED)] == [
         ("\\x1b[2J", "é" * 60 + "..."),
         ("k", "\\n"),
@@ -318,4 +318,4 @@ def test_long_and_unprintable_values_are_shortened_and_escaped(flow: Flow, tmp_p
 def test_topics_that_do_not_exist(flow: Flow, tmp_path: Path, missing: dict[str, Any]) -> None:
     file = parquet(tmp_path / "e.parquet", ROWS)
     with pytest.raises(TopicNotFoundError, match="no-such"):
-        contrast(flow, **{"expect": file, **missing})
+        compared_with(flow, **{"expect": file, **missing})

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from spark_eos.cli import main
 from spark_eos.errors import ConfigurationError
-from support.expecting import Outputs, Put, contrast, parquet
+from support.expecting import Outputs, Put, compared_with, parquet
 from support.flow import Flow
 
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
@@ -226,7 +226,7 @@ def test_arguments_are_checked_before_anything_is_asked(
     kafka = {"bootstrap.servers": "127.0.0.1:1"}
     file = parquet(tmp_path / "e.parquet", ROWS)
     with pytest.raises(ConfigurationError):
-        contrast(flow, **{"expect": file, "kafka": kafka, **wrong})
+        compared_with(flow, **{"expect": file, "kafka": kafka, **wrong})
 
 
 def test_help() -> None:

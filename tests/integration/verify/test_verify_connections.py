@@ -10,7 +10,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from spark_eos.client.error_codes import Code
 from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify import Verdict
-from support.expecting import contrast, parquet
+from support.expecting import compared_with, parquet
 from support.flow import Flow
 from support.planting import Writer, fill, look, sources
 from support.proxy import KafkaProxy
@@ -86,8 +86,8 @@ def test_a_group_whose_offsets_are_refused_to_a_comparison(
     sound: Flow, proxy: KafkaProxy, tmp_path: Path, refused: Any
 ) -> None:
     file = parquet(tmp_path / "e.parquet", [(f"{p}-{offset}", "v") for p, offset in ALL])
-    compared = contrast(sound, file, group_id=sound.group_id)
+    compared = compared_with(sound, file, group_id=sound.group_id)
     assert compared.verdict is Verdict.SOUND
     proxy.on(OffsetFetchRequest, refused(Code.GROUP_AUTHORIZATION_FAILED))
     with pytest.raises(VerificationError, match=f"{sound.group_id}.*GROUP_AUTHORIZATION_FAILED"):
-        contrast(sound, file, group_id=sound.group_id)
+        compared_with(sound, file, group_id=sound.group_id)
