@@ -108,7 +108,8 @@ def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
 
 def _knows_of_broker_2(runs: Runs) -> bool:
     wire = runs.run._wire
-    wire._manager.cluster.request_update()
+    _, manager = wire._connected(deadline())
+    manager.expire_metadata()
     return 2 in wire.brokers(deadline())
 
 
