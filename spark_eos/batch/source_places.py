@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
-from spark_eos.batch.task_report import JobOutcome
+from spark_eos.batch.plan import BatchPlan
 
 Place = tuple[str, int]
 """A (topic, partition) pair."""
@@ -56,12 +55,6 @@ class SourcePlaces:
         """Values by the group's partitions, of values by source partition."""
         return {self.progress(source): value for source, value in values.items()}
 
-    def in_source(self, batch: BatchRange) -> BatchRange:
-        """The range of a batch by source partition, of one by the group's partitions."""
-        if not self.sources:
-            return batch
-        return BatchRange(batch.batch_id, self.by_source(batch.starts), self.by_source(batch.ends))
-
     def task_plan(self, planned: BatchPlan) -> BatchPlan:
         """A plan for tasks, which see rows of source partitions.
 
@@ -76,24 +69,6 @@ class SourcePlaces:
         return {
             self.source(place): replace(part, progress=place) for place, part in planned.items()
         }
-
-    def chosen(self, only: Partitions | None) -> Partitions | None:
-        """Source partitions, of the group's partitions; None for all."""
-        return None if only is None else [self.source(place) for place in only]
-
-    def outcome(self, outcome: JobOutcome) -> JobOutcome:
-        """A job's outcome by the group's partitions, of one by source partition."""
-        if not self.sources:
-            return outcome
-        return replace(
-            outcome,
-            partitions=self.by_progress(outcome.partitions),
-            misplaced={self.progress(source) for source in outcome.misplaced},
-        )
-
-    def source_outcome(self, outcome: JobOutcome) -> JobOutcome:
-        """The reverse of `outcome`."""
-        return SourcePlaces(self._progress).outcome(outcome)
 
     # Words for the user -----------------------------------------------------------------------
 

@@ -40,15 +40,15 @@ class DataLossCheck:
         self,
         batch: BatchRange,
         committed: Positions,
-        places: SourcePlaces,
+        pairs: SourcePlaces,
         outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
         """The batch's records that are deleted and not written.
 
         Args:
-            batch: The batch's range.
-            committed: Next offset by (topic, partition), from before the batch.
-            places: What the group's offsets stand for.
+            batch: The batch's range in its source.
+            committed: Next offset by source partition, from before the batch.
+            pairs: What the group's offsets stand for, for the text of the error.
             outcome: What becomes of the records, for the text of the error.
 
         Raises:
@@ -56,7 +56,6 @@ class DataLossCheck:
             CheckpointError: It is set, and Spark would refuse to go on at records that are written
                 and deleted.
         """
-        batch, committed = places.in_source(batch), places.by_source(committed)
         topics = {
             place[0]
             for place, end in batch.ends.items()
@@ -75,17 +74,17 @@ class DataLossCheck:
                 f"batch {batch.batch_id} of group {self._settings.group_id!r}: records were "
                 f"deleted (retention, or delete_records) before they were read, and {outcome}: "
                 f"{', '.join(map(str, lost))}. To continue without them, start with "
-                f"fail_on_data_loss=False, which reports every such gap{self._or_set(lost, places)}"
+                f"fail_on_data_loss=False, which reports every such gap{self._or_set(lost, pairs)}"
             )
         return lost
 
-    def _or_set(self, lost: Collection[LostRecords], places: SourcePlaces) -> str:
+    def _or_set(self, lost: Collection[LostRecords], pairs: SourcePlaces) -> str:
         if self._staged:
             return ""
-        wanted = {places.progress((one.topic, one.partition)): one.after for one in lost}
+        wanted = {pairs.progress((one.topic, one.partition)): one.after for one in lost}
         return (
             "; or set the group's offsets while the query is stopped "
-            f"({places.how_to_set(self._settings.group_id, wanted)}), and start with an empty "
+            f"({pairs.how_to_set(self._settings.group_id, wanted)}), and start with an empty "
             "checkpoint_location"
         )
 

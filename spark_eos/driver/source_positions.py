@@ -34,7 +34,6 @@ class SourcePositions:
         wire: Connections to the target's cluster, which has the sources, too.
         settings: Writer settings.
         membership: The group's members.
-        progress_topic: The topic of the query's progress.
         group_timeout_ms: Time limit of each call to the group, in milliseconds.
     """
 
@@ -43,25 +42,21 @@ class SourcePositions:
         wire: Wire,
         settings: WriterSettings,
         membership: GroupMembership,
-        progress_topic: str,
         group_timeout_ms: int,
     ) -> None:
         self._wire = wire
         self._settings = settings
         self._membership = membership
-        self._text = position_metadata(progress_topic)
+        self._text = ""
         self._group_timeout_ms = group_timeout_ms
         self._published: Positions = {}
         self._all_published = -offset_renewal.SECONDS
         self._failed = False
 
-    def publish(self, ranges: Iterable[BatchRange]) -> None:
-        """Publishes where a finished batch ends in its sources; whatever fails is only logged.
-
-        Args:
-            ranges: The batch's range in each source. A partition that two of them have is as far
-                as the one that lags behind.
-        """
+    def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
+        """Publishes where a finished batch ends in its sources; whatever fails is only logged."""
+        self._text = position_metadata(progress_topic)
+        # A partition that two sources have is as far as the one that lags behind.
         ends: Positions = {}
         for one in ranges:
             for place, end in one.ends.items():

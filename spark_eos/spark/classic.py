@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
+from spark_eos._run.run import Run
 from spark_eos.batch.plan import BatchRange
 from spark_eos.driver.note_files import Files
 from spark_eos.driver.offset_log import OffsetLog, fingerprint_of, parse_positions
-from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 from spark_eos.kafka.deadline import Deadline, RetriableError
 from spark_eos.spark.asynchronous import is_asynchronous
@@ -216,7 +216,7 @@ class ClassicRuntime:
         """Whether a batch belongs to this run."""
         return self._property(_RUN_ID) == self.run_id
 
-    def end_with(self, run: QueryRun) -> None:
+    def end_with(self, run: Run) -> None:
         """Makes the members leave when the interpreter exits."""
         leave_at_exit(run)
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
+from spark_eos._run.run import Run
 from spark_eos.batch.plan import BatchRange
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 from spark_eos.spark.connect_files import own_checkpoint
 from spark_eos.spark.narrow_plan import (
@@ -82,7 +82,7 @@ class ConnectRuntime:
         self._tag = f"spark-eos-{self.run_id}"
         self._cores = 0
         self._server = os.getppid()
-        self._run: QueryRun | None = None
+        self._run: Run | None = None
         self._previous: Any = None
         self._told_by_signal = False
         self._stop_asked = False
@@ -215,7 +215,7 @@ class ConnectRuntime:
 
     # The end of the run -----------------------------------------------------------------------
 
-    def end_with(self, run: QueryRun) -> None:
+    def end_with(self, run: Run) -> None:
         """Makes the run end on SIGTERM, with the interpreter, or with the server."""
         self._run = run
         leave_at_exit(run)

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from spark_eos.driver.query_run import QueryRun
+from spark_eos._run.run import Run
 
 # Consecutive failures to ask Spark whether the query is active, before it counts as ended.
 _UNANSWERED: Final = 3
@@ -40,7 +40,7 @@ def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable
     return active
 
 
-def leave_at_exit(run: QueryRun) -> None:
+def leave_at_exit(run: Run) -> None:
     """Makes the run's members leave when the interpreter exits."""
     reference = weakref.ref(run)
 

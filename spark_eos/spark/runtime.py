@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
+from spark_eos._run.run import Run
 from spark_eos.batch.plan import BatchRange
 from spark_eos.driver.note_files import Files
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import QueryStoppedError
 
 
@@ -40,7 +40,7 @@ class QueryRuntime(Protocol):
     def active(self) -> bool:
         """Whether the run is active; called about once a second."""
 
-    def end_with(self, run: QueryRun) -> None:
+    def end_with(self, run: Run) -> None:
         """Makes the run end when the process does, at the latest."""
 
     def batch(self) -> AbstractContextManager[None]:

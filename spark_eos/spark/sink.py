@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark_eos._run.run import RunLimits
 from spark_eos.admin.status import Status, ask_status
 from spark_eos.batch.dead_letters import dead_letter_settings
 from spark_eos.batch.source_topics import SourceTopics
@@ -20,10 +21,8 @@ from spark_eos.client.html_tables import html_table
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import preflight
 from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED
-from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.offset_renewal import end_renewal, renew_hourly
 from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
-from spark_eos.driver.staging import ProgressPartitions
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.addresses import leads_here
 from spark_eos.kafka.connection import Wire
@@ -31,13 +30,14 @@ from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import own_group
 from spark_eos.observability.on_batch import OnBatch, announce, announce_query, as_observers
 from spark_eos.spark.asynchronous import ProgressTracking, check_asynchronous, check_logged
+from spark_eos.spark.batches import Deliverer
 from spark_eos.spark.classic import HadoopFiles
 from spark_eos.spark.columns import check_columns, check_target
 from spark_eos.spark.connect import ConnectRuntime
 from spark_eos.spark.dead_letter_columns import check_error_column
 from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
 from spark_eos.spark.flat_source import can_be_flat, flattened, with_struct
-from spark_eos.spark.sink_run import RunLimits, SinkRun, StagingPlace, runtime_of
+from spark_eos.spark.sink_run import SinkRun, runtime_of
 from spark_eos.spark.source import (
     named_topics,
     read_from_offsets,
@@ -491,27 +491,16 @@ class ExactlyOnceSink:
         if delivery != STAGED:
             # Before the run joins the group and notes anything.
             check_columns(with_struct(frame.schema), self._settings.topic)
-        staging = None
-        if delivery == STAGED:
+        else:
             # A function of the user's own may have made it staged since `write`.
             self._check_losses_seen()
-            reads = only_read_by_sink(self._selections, self._sources)
-            staging = StagingPlace(location, self._progress(), reads)
-        source = None
-        if delivery == MIRRORED and self._settings.source_client is not None:
-            source = MirroredSource(self._settings.source_client, self._progress_topic)
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        self._run = SinkRun(
-            self._settings, runtime, self._limits, self._prepared_ms, staging, source
-        )
+        reads = only_read_by_sink(self._selections, self._sources)
+        deliverer = Deliverer(self._settings, location, self._progress_topic, reads)
+        self._run = SinkRun(deliverer, delivery, runtime, self._limits, self._prepared_ms)
         return self._run
-
-    def _progress(self) -> ProgressPartitions:
-        with contextlib.closing(Wire(self._settings.client)) as wire:
-            topic = ensure_progress_topic(wire, self._progress_topic, self._deadline())
-        return ProgressPartitions(topic.name, topic.partitions)
 
     def close(self) -> None:
         """Makes the group's members leave now; for use after the query has stopped.

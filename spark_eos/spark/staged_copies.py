@@ -49,7 +49,7 @@ _SESSION_IDLE: Final = 600.0
 
 
 class StagedCopies:
-    """The copies of one run's batches; a `spark_eos.driver.staging.BatchCopies` for each batch.
+    """The copies of one run's batches; a `spark_eos._progress.strategy.StagedFiles` for each batch.
 
     Args:
         runtime: Where the run takes place.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from spark_eos._progress.paired import Mirrored
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.progress_topic import ProgressTopic
 from spark_eos.kafka import cluster, offsets
 from spark_eos.kafka.connection import Wire
@@ -101,7 +101,8 @@ def mirrored_run(
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block; ``partitions`` of the progress topic, if it is missing."""
-    topic = ProgressTopic(flow.progress, partitions)
-    source = MirroredSource(ClientSettings(flow.source_kafka), topic)
-    with running(flow, checkpoint=checkpoint, source=source, **options) as runs:
+    delivery = Mirrored(ProgressTopic(flow.progress, partitions))
+    source = ClientSettings(flow.source_kafka)
+    options = {"source_client": source, **options}
+    with running(flow, checkpoint=checkpoint, delivery=delivery, **options) as runs:
         yield runs

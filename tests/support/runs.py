@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from spark_eos._progress.offsets import GroupOffsets
+from spark_eos._progress.own import Direct
+from spark_eos._progress.strategy import Batch, Delivery
+from spark_eos._run.run import Run, RunLimits
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.mirroring import MirroredSource
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.query_run import QueryRun
 from spark_eos.errors import OffsetsLostError
+from spark_eos.kafka.clusters import Clusters
 from spark_eos.worker import task
 from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow
@@ -88,8 +91,14 @@ class Runs:
     """
 
     flow: Flow
-    run: QueryRun
+    run: Run
     checkpoint: Checkpoint
+    log: OffsetLog
+
+    @property
+    def offsets(self) -> GroupOffsets:
+        """What the run knows of the group's offsets."""
+        return self.run._progress._offsets
 
     @property
     def coordinator_changed(self) -> bool:
@@ -170,7 +179,7 @@ class Runs:
                     reports += list(work(iter(batches)))
             return outcome_of(reports)
 
-        report = self.run.process(batch_id, job)
+        report = self.run.write(Batch(batch_id, job, self.log))
         self.checkpoint.finish(batch_id)
         return report
 
@@ -210,7 +219,7 @@ def running(
     *,
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 20_000,
-    source: MirroredSource | None = None,
+    delivery: Delivery = Direct(),  # noqa: B008 - a value
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block.
@@ -220,28 +229,25 @@ def running(
         max_members: maximum number of group members.
         checkpoint: what an earlier run has left; None for an empty one.
         group_timeout_ms: milliseconds that calls to the group may take.
-        source: the cluster that is read, if it is another one.
+        delivery: what the group's offsets stand for.
         options: replace fields of the writer's settings.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
-    with flow.wire() as wire:
-        run = QueryRun(
-            "",
-            wire,
-            replace(writer_settings(flow), **options),
-            OffsetLog(files),
-            max_members=max_members,
-            max_rounds=4,
-            group_timeout_ms=group_timeout_ms,
-            watch=lambda: True,
-            prepared_ms=_now_ms(),
-            source=source,
-        )
-        try:
-            yield Runs(flow, run, files)
-        finally:
-            run.leave()
-            close_producers()
+    settings = replace(writer_settings(flow), **options)
+    run = Run(
+        "",
+        Clusters(settings.client, settings.source_client),
+        settings,
+        RunLimits(max_members, max_rounds=4, group_timeout_ms=group_timeout_ms),
+        delivery,
+        watch=lambda: True,
+        prepared_ms=_now_ms(),
+    )
+    try:
+        yield Runs(flow, run, files, OffsetLog(files))
+    finally:
+        run.leave()
+        close_producers()
 
 
 def close_producers() -> None:

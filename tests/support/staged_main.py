@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.driver.offset_commits import OffsetCommits
+from spark_eos._progress.offsets import GroupOffsets
+from spark_eos._progress.progress import Progress
 from spark_eos.spark.sink_run import SinkRun
 from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.testing import spark_session
@@ -35,10 +36,10 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
         if (point, batch_id) == (at_point, at_batch):
             os.killpg(0, signal.Signals[name])
 
-    stage, commit, settle, write = (
+    stage, commit, finish, write = (
         StagedCopies.stage,
-        OffsetCommits.commit_ledger,
-        OffsetCommits.settle,
+        GroupOffsets.stage,
+        Progress.finish,
         SinkRun.write,
     )
 
@@ -56,13 +57,13 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
         reached("staged", batch_id)
         return found
 
-    def committed(self: Any, batch: Any, *others: Any) -> None:
-        commit(self, batch, *others)
-        reached("ledger", batch.batch_id)
+    def committed(self: Any, partition: Any, files: Any) -> None:
+        commit(self, partition, files)
+        reached("ledger", files.batch)
 
-    def settled(self: Any, batch: Any) -> None:
-        reached("written", batch.batch_id)
-        settle(self, batch)
+    def finished(self: Any, work: Any, outcomes: Any) -> Any:
+        reached("written", work.batch.id)
+        return finish(self, work, outcomes)
 
     def wrote(self: Any, frame: Any, batch_id: int, relation: str | None) -> BatchReport:
         report = write(self, frame, batch_id, relation)
@@ -70,8 +71,8 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
         return report
 
     StagedCopies.stage = staged  # type: ignore[method-assign]
-    OffsetCommits.commit_ledger = committed  # type: ignore[method-assign, assignment]
-    OffsetCommits.settle = settled  # type: ignore[method-assign]
+    GroupOffsets.stage = committed  # type: ignore[method-assign, assignment]
+    Progress.finish = finished  # type: ignore[method-assign]
     SinkRun.write = wrote  # type: ignore[method-assign]
 
 

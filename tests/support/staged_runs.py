@@ -5,14 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spark_eos._progress.staged import Staged
+from spark_eos._progress.strategy import Batch
+from spark_eos._run.run import Run, RunLimits
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.progress import first_position
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.query_run import QueryRun
-from spark_eos.driver.staging import ProgressPartitions
+from spark_eos.driver.progress_topic import ProgressTopic
+from spark_eos.kafka.clusters import Clusters
 from spark_eos.kafka.offset_metadata import StagedBatch
 from spark_eos.worker import task
 from support.flow import Flow
@@ -48,7 +51,7 @@ class Copies:
     empty: bool = False
 
     def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
-        """See `spark_eos.driver.staging.BatchCopies`."""
+        """See `spark_eos._progress.strategy.StagedFiles`."""
         name = f"{batch_id}-{len(self.rows):08x}"
         each = 0 if self.empty else 3 + len(self.rows)
         self.rows[name] = [each] * buckets
@@ -56,19 +59,19 @@ class Copies:
         return name, each * buckets
 
     def drain(self) -> int:
-        """See `spark_eos.driver.staging.BatchCopies`."""
+        """See `spark_eos._progress.strategy.StagedFiles`."""
         self.while_drained()
         self.drained += 1
         assert self.opened is not None
         return self.opened.rows - self.rows_less
 
     def open(self, copy: StagedBatch) -> bool:
-        """See `spark_eos.driver.staging.BatchCopies`."""
+        """See `spark_eos._progress.strategy.StagedFiles`."""
         self.opened = copy
         return copy.copy is None or copy.copy in self.rows
 
     def sweep(self, batch_id: int) -> None:
-        """See `spark_eos.driver.staging.BatchCopies`."""
+        """See `spark_eos._progress.strategy.StagedFiles`."""
         for name in [name for name in self.rows if int(name.partition("-")[0]) < batch_id]:
             self.rows[name] = []
 
@@ -78,10 +81,15 @@ class StagedRuns:
     """Writes staged batches; each row's value is its bucket and its position in the bucket."""
 
     flow: Flow
-    run: QueryRun
+    run: Run
     checkpoint: Checkpoint
     copies: Copies
     topic: str
+    log: OffsetLog
+
+    def publish(self, *ranges: BatchRange) -> None:
+        """Publishes positions as the run does behind each batch."""
+        self.run._progress._offsets.publish(self.topic, ranges)
 
     def batch(
         self,
@@ -125,7 +133,7 @@ class StagedRuns:
                     reports += list(work(iter([found])))
             return outcome_of(reports)
 
-        report = self.run.process(batch_id, job, self.copies)
+        report = self.run.write(Batch(batch_id, job, self.log, self.copies))
         if finish:
             self.checkpoint.finish(batch_id)
         return report
@@ -154,8 +162,7 @@ def staged_run(
     *,
     checkpoint: Checkpoint | None = None,
     copies: Copies | None = None,
-    buckets: int = 2,
-    **settings: Any,
+    **options: Any,
 ) -> Iterator[StagedRuns]:
     """A run that ends with the block.
 
@@ -163,29 +170,25 @@ def staged_run(
         flow: topics and group; its progress topic must exist.
         checkpoint: what an earlier run has left; None for an empty one.
         copies: the same of the copies.
-        buckets: number of progress partitions without the ledger's.
-        settings: writer settings that differ from the flow's.
+        options: writer settings that differ from the flow's.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     topic = progress_topic(flow)
-    with flow.wire() as wire:
-        run = QueryRun(
-            "",
-            wire,
-            replace(writer_settings(flow), **settings),
-            OffsetLog(files),
-            max_members=1,
-            max_rounds=4,
-            group_timeout_ms=20_000,
-            watch=lambda: True,
-            progress=ProgressPartitions(topic, buckets + 1),
-            reads=lambda name: name == flow.source,
-        )
-        try:
-            yield StagedRuns(flow, run, files, Copies() if copies is None else copies, topic)
-        finally:
-            run.leave()
-            close_producers()
+    settings = replace(writer_settings(flow), **options)
+    run = Run(
+        "",
+        Clusters(settings.client, settings.source_client),
+        settings,
+        RunLimits(max_members=1, max_rounds=4, group_timeout_ms=20_000),
+        Staged(ProgressTopic(topic), lambda name: name == flow.source),
+        watch=lambda: True,
+    )
+    try:
+        made = Copies() if copies is None else copies
+        yield StagedRuns(flow, run, files, made, topic, OffsetLog(files))
+    finally:
+        run.leave()
+        close_producers()
 
 
 def progress_topic(flow: Flow) -> str:

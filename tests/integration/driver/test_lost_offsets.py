@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
-from spark_eos.driver import offset_commits, offset_renewal
+from spark_eos._progress import offsets as group_offsets
+from spark_eos.driver import offset_renewal
 from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
 from spark_eos.kafka import cluster, offsets
 from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch
@@ -281,10 +282,9 @@ def test_a_note_tells_nothing_of_a_topic_that_it_does_not_name(flow: Flow) -> No
 def test_a_road_that_another_run_has_taken_meanwhile_is_noticed(flow: Flow) -> None:
     with running(flow) as runs:
         runs.batch(5, 5)
-        offsets = runs.run._offsets
         # As read from the group after this run was cut off.
         staged = {("progress", 0): StagedBatch("query", 7, None, 0, 1, "0")}
-        offsets.known = replace(offsets.known, staged=staged)
+        runs.offsets.pair(replace(runs.offsets.state.known, staged=staged))
         with pytest.raises(CheckpointError, match="delivery='staged'"):
             runs.batch(9, 9)
     assert len(flow.values()) == 10
@@ -350,7 +350,7 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
             _fail()
         return commit(wire, group, member, *more, **named)
 
-    monkeypatch.setattr(offset_commits, "commit_offsets", dying)
+    monkeypatch.setattr(group_offsets, "commit_offsets", dying)
     with (
         running(flow, max_members=2, checkpoint=checkpoint) as runs,
         pytest.raises(ConnectionError),
@@ -411,7 +411,7 @@ def test_offsets_are_renewed_between_batches_and_within(
         committed.append({partition: offset for (_, partition), offset in offsets.items()})
         return commit(wire, group, member, offsets, *more, **named)
 
-    monkeypatch.setattr(offset_commits, "commit_offsets", noting)
+    monkeypatch.setattr(group_offsets, "commit_offsets", noting)
     with running(flow) as runs:
         runs.batch(5, 5)
         # At the start, before anything is written, and once more when all are known; what tasks

@@ -107,7 +107,7 @@ def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
 
 
 def _knows_of_broker_2(runs: Runs) -> bool:
-    wire = runs.run._wire
+    wire = runs.run._clusters.target
     _, manager = wire._connected(deadline())
     manager.expire_metadata()
     return 2 in wire.brokers(deadline())

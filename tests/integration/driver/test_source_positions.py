@@ -100,8 +100,7 @@ def test_a_position_of_an_older_run_is_refused(staged: Flow) -> None:
         _batches(older, 2)
         with staged_run(staged, checkpoint=older.checkpoint, copies=older.copies) as newer:
             _batches(newer, 2)
-            assert older.run._positions is not None
-            older.run._positions.publish([behind])
+            older.publish(behind)
             assert set(_shown(staged).values()) == {3}
 
 
@@ -112,9 +111,8 @@ def test_positions_that_can_not_be_published_are_told_once_and_end_nothing(
     nowhere = BatchRange(0, {}, {(f"nowhere-{staged.name}", 0): 5})
     with staged_run(staged, copies=Copies()) as runs:
         _batches(runs, 1)
-        assert runs.run._positions is not None
         for _ in range(2):
-            runs.run._positions.publish([nowhere])
+            runs.publish(nowhere)
         _batches(runs, 1)
         assert caplog.text.count("positions can't be published") == 1
         assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text

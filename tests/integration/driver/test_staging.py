@@ -5,6 +5,7 @@ from typing import NoReturn
 import pytest
 
 from spark_eos import LostRecords, errors
+from spark_eos._progress.strategy import Batch
 from spark_eos.batch.progress import first_position
 from spark_eos.kafka.offsets import all_group_offsets
 from support.flow import Flow
@@ -225,7 +226,7 @@ def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_
             staged_run(staged, checkpoint=older.checkpoint, copies=older.copies) as newer,
             pytest.raises(errors.FencedByNewerRunError, match="has gone on to batch 2 meanwhile"),
         ):
-            newer.run.process(1, _never, newer.copies)
+            newer.run.write(Batch(1, _never, newer.log, newer.copies))
         assert sorted(staged.values()) == written
         # It was fenced, and joins again for a batch that is its own still.
         older.batch()
@@ -364,7 +365,7 @@ def test_a_progress_topic_that_has_grown(staged: Flow) -> None:
         checkpoint, copies = runs.checkpoint, runs.copies
     more = _BUCKETS + 2
     staged.broker.add_partitions(progress_topic(staged), more + 1)
-    with staged_run(staged, checkpoint=checkpoint, copies=copies, buckets=more) as runs:
+    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
         runs.batch()
         report = runs.batch()
         assert report.rows_written == 5 * more

@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
-from spark_eos.driver import committed_offsets
+from spark_eos._progress import reading
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos.kafka.connection import CoordinatorType
@@ -92,7 +92,7 @@ def _codes(answer: Any) -> list[int]:
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committed_offsets, "ABORT_INTERVAL", 0)
+    monkeypatch.setattr(reading, "ABORT_INTERVAL", 0)
     unverified = {
         "transaction.partition.verification.enable": "false",
         "offsets.topic.num.partitions": "7",

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._progress import reading
 from spark_eos.client.error_codes import Code, code_name
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver import committed_offsets
 from spark_eos.errors import AuthorizationError
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.worker.librdkafka_errors import TransactionError
@@ -269,7 +269,7 @@ def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(committed_offsets, "_SETTLING", 0.2)
+    monkeypatch.setattr(reading, "_SETTLING", 0.2)
     flow.grant(*flow.commands())
     flow.produce(range(4))
     # Another principal's, which may see it.

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.driver.rounds import BatchRounds
+from spark_eos._run.attempts import Attempts
 from spark_eos.errors import OffsetsLostError
 from spark_eos.spark import footers
 from spark_eos.spark.classic import ClassicRuntime
@@ -56,7 +56,7 @@ def _broken() -> Iterator[None]:
         raise RuntimeError("out of order")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BatchRounds, "run", run)
+        patch.setattr(Attempts, "run", run)
         with pytest.raises(Exception, match="out of order"):
             yield
 

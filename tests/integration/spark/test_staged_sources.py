@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
-from spark_eos.driver.rounds import BatchRounds
+from spark_eos._run.attempts import Attempts
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.testing import EmbeddedKafka
@@ -56,7 +56,7 @@ def _staged_only() -> Iterator[None]:
         raise RuntimeError("out of order")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BatchRounds, "run", run)
+        patch.setattr(Attempts, "run", run)
         with pytest.raises(Exception, match="out of order"):
             yield
 

@@ -1,0 +1,134 @@
+"""What may have become of a group's offsets since a run read them last, and the errors; pure."""
+
+from collections.abc import Mapping
+
+from spark_eos._progress.state import Expected
+from spark_eos.batch.plan import Partitions, Positions
+from spark_eos.batch.source_places import SourcePlaces
+from spark_eos.errors import FencedByNewerRunError, OffsetsLostError
+from spark_eos.kafka.offset_metadata import Doubt, KnownPartitions
+
+_NOTHING_HALF = "This run stops, and has left nothing half written"
+
+
+def command(group_id: str, pairs: SourcePlaces, partitions: Partitions) -> str:
+    """How an operator sets offsets of the group.
+
+    Example:
+        >>> command("orders", SourcePlaces(), [("in", 0)])
+        'kafka-consumer-groups.sh --reset-offsets --group orders --execute --topic in:0 \
+--to-offset N'
+    """
+    return pairs.how_to_set(group_id, dict.fromkeys(sorted(partitions), "N"))
+
+
+def check_not_moved_back(
+    group_id: str, pairs: SourcePlaces, before: Positions, now: Positions, partitions: Partitions
+) -> None:
+    """Refuses offsets that lie below what the run itself has seen committed.
+
+    Example:
+        >>> check_not_moved_back("orders", SourcePlaces(), {("in", 0): 5}, {("in", 0): 6},
+        ...     [("in", 0)])
+        >>> check_not_moved_back("orders", SourcePlaces(), {("in", 0): 5}, {}, [("in", 0)])
+        Traceback (most recent call last):
+            ...
+        spark_eos.errors.OffsetsLostError: group 'orders' had committed in-0 up to 5 and now has \
+no offset: somebody has set or deleted the group's offsets while the query was running
+    """
+    for partition, offset in before.items():
+        if partition in partitions and now.get(partition, -1) < offset:
+            raise OffsetsLostError(
+                f"group {group_id!r} had committed {pairs.name(partition)} up to {offset} and now "
+                f"has {now.get(partition, 'no offset')}: somebody has set or deleted the group's "
+                "offsets while the query was running"
+            )
+
+
+def check_not_moved_on(
+    group_id: str, pairs: SourcePlaces, before: Positions, now: Positions
+) -> None:
+    """Refuses offsets that lie above, although nobody but the run may commit."""
+    for partition, offset in before.items():
+        if (found := now.get(partition, offset)) > offset:
+            raise OffsetsLostError(
+                f"group {group_id!r} had committed {pairs.name(partition)} up to {offset} and now "
+                f"has {found}: a consumer other than spark-eos has used the group while the query "
+                f"was running, and offsets {offset} to {found - 1} are not written. To write "
+                f"them, set the group's offset back to {offset} while the query is stopped "
+                f"({command(group_id, pairs, [partition])}); otherwise the next start continues "
+                "after them"
+            )
+
+
+def check_same_pairs(group_id: str, known: KnownPartitions, now: KnownPartitions) -> None:
+    """Refuses progress partitions that a newer run has paired with another source partition."""
+    for partition, source in now.sources.items():
+        if known.sources.get(partition, source) != source:
+            raise FencedByNewerRunError(
+                f"group {group_id!r} has another source for {partition[0]}-{partition[1]}, "
+                f"{source}: a newer run has used it in the meantime. {_NOTHING_HALF}"
+            )
+
+
+def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -> None:
+    """Refuses a staged commit that this run has not made.
+
+    Example:
+        >>> check_same_staged("orders", {("p", 0): (None,)}, KnownPartitions())
+    """
+    for partition, admissible in expected.items():
+        staged = now.staged.get(partition)
+        if staged not in admissible:
+            what = "has no ledger any more" if staged is None else f"has staged {staged}"
+            raise FencedByNewerRunError(
+                f"group {group_id!r} {what}: a newer run has used it in the meantime, or somebody "
+                f"has set its offsets. {_NOTHING_HALF}"
+            )
+
+
+def check_no_suspects(
+    group_id: str, pairs: SourcePlaces, known: KnownPartitions, partitions: Partitions
+) -> None:
+    """Refuses ranges that an earlier run has marked as perhaps not fully written."""
+    for partition, suspect in sorted(known.doubts.items()):
+        if partition in partitions:
+            raise OffsetsLostError(
+                f"offsets {suspect.first} to {suspect.after - 1} of {pairs.name(partition)} may "
+                f"not all be written: an earlier run of group {group_id!r} got their rows out of "
+                "order or in two tasks, after some of them had been committed. Find out which are "
+                "missing (spark-eos verify). Then set the group's offset while the query is "
+                f"stopped: to {suspect.first} to write them all again, to {suspect.after} to "
+                f"continue after them ({command(group_id, pairs, [partition])}), and start with "
+                "an empty checkpoint_location"
+            )
+
+
+def suspects(
+    starts: Positions, seen: Positions, committed: Positions
+) -> dict[tuple[str, int], Doubt]:
+    """The ranges of a batch that may not be written although its group's offsets are past them.
+
+    Example:
+        >>> suspects({("in", 0): 5}, {("in", 0): 9}, {("in", 0): 7})
+        {('in', 0): Doubt(first=5, after=9)}
+        >>> suspects({("in", 0): 5}, {("in", 0): 0}, {("in", 0): 5})
+        {}
+    """
+    # With two tasks, the later commit may have moved the offset back below the earlier one.
+    after = {p: max(offset, committed.get(p, 0)) for p, offset in seen.items()}
+    return {p: Doubt(starts.get(p, 0), end) for p, end in after.items() if end > starts.get(p, 0)}
+
+
+def log_lags(
+    starts: Positions, committed: Mapping[tuple[str, int], int], partitions: Partitions
+) -> bool:
+    """Whether more is written than the checkpoint says, in some partition.
+
+    Example:
+        >>> log_lags({("in", 0): 5}, {("in", 0): 5}, [("in", 0)])
+        False
+        >>> log_lags({}, {("in", 0): 0}, [("in", 0)])
+        True
+    """
+    return any(committed[partition] > starts.get(partition, -1) for partition in partitions)

@@ -1,0 +1,297 @@
+"""The one owner of a group's offsets: fence, end open transactions, read; then commit."""
+
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+
+from spark_eos._progress import checks
+from spark_eos._progress.reading import OffsetReader
+from spark_eos._progress.state import State
+from spark_eos.acls import query_acls
+from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.error_codes import Code, Verdict, code_names, refusal, verdict
+from spark_eos.driver.assigned_partitions import by_member
+from spark_eos.driver.group_deadline import group_deadline
+from spark_eos.driver.leftover_transactions import LeftoverTransactions
+from spark_eos.driver.membership import GroupMembership
+from spark_eos.driver.source_positions import SourcePositions
+from spark_eos.kafka import cluster
+from spark_eos.kafka.cluster import TopicInfo
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline, RetriableError
+from spark_eos.kafka.offset_metadata import Doubt, KnownPartitions, StagedBatch
+from spark_eos.kafka.offsets import commit_offsets
+from spark_eos.kafka.topic_cache import TopicCache, source_topics
+from spark_eos.kafka.transactions import MemberIdentity
+
+
+class GroupOffsets:
+    """A group's offsets. All that changes `state` is here, and each change follows an answer.
+
+    Attributes:
+        state: What the run knows of them.
+        held: The group's partitions that the run holds and has read.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        settings: WriterSettings,
+        membership: GroupMembership,
+        transactions: LeftoverTransactions,
+        group_timeout_ms: int,
+    ) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._membership = membership
+        self._timeout_ms = group_timeout_ms
+        self._topics = TopicCache(
+            wire, max_block_ms=settings.max_block_ms, max_idle_ms=settings.metadata_max_idle_ms
+        )
+        self._reader = OffsetReader(wire, settings, membership, transactions, group_timeout_ms)
+        self._positions = SourcePositions(wire, settings, membership, group_timeout_ms)
+        # Whether brokers may accept offsets by topic name, so that a recreated topic has to be
+        # noticed here.
+        self._by_name = False
+        # Whether the answer to a commit was lost, so that it may still be carried out.
+        self._in_doubt = False
+        self._committed_all: float | None = None
+        self.state = State()
+        self.held: frozenset[tuple[str, int]] = frozenset()
+
+    # Fence and read ---------------------------------------------------------------------------
+
+    def topics(
+        self, partitions: Partitions, noted: Mapping[str, uuid.UUID] | None = None
+    ) -> dict[str, TopicInfo]:
+        """The partitions' topics; refuses those with other ids than when members joined."""
+        known = self._membership.topic_ids if noted is None else noted
+        names = {topic for topic, _ in partitions}
+        return source_topics(self._topics, names, known, self._settings.group_id)
+
+    def join(
+        self, topics: Mapping[str, TopicInfo], partitions: Partitions, *, by_name: bool
+    ) -> None:
+        """Fences all older runs, ends what they left open, and reads every offset of the group."""
+        self._by_name = by_name
+        self._membership.start(topics, partitions)
+        self._read(partitions)
+        self.state = self.state.knowing(self._reader.known())
+
+    def narrow(self, partitions: Partitions) -> None:
+        """Forgets the offsets of partitions that the run does not need."""
+        self.held = frozenset(partitions)
+        self.state = self.state.only(partitions)
+
+    def fence(self) -> None:
+        """Fences every task that knows the run's current members, then reads the offsets."""
+        self._fence(self.held)
+
+    def keep_up(self, partitions: Partitions) -> None:
+        """Fences and reads again if the group or the partitions have changed."""
+        membership, before, group = self._membership, self.state.committed, self._settings.group_id
+        if not (
+            set(partitions) - membership.identities().keys()
+            or set(partitions) != self.held
+            or membership.changed
+            or self._in_doubt
+        ):
+            return
+        alone = not membership.session_lost
+        self._fence(partitions)
+        self._in_doubt = False
+        if not alone:
+            # A newer run may have come and gone, written records and marked offsets.
+            self.state = self.state.knowing(self._reader.known())
+            self._know(self.state.committed.keys() & set(partitions))
+        # New partitions may be marked as well.
+        self.refuse_suspects()
+        if alone:
+            # After a lost session a newer run may have written these; otherwise none has.
+            checks.check_not_moved_on(group, self.state.pairs, before, self.state.committed)
+
+    def refuse_suspects(self) -> None:
+        """Refuses partitions that an earlier run has marked as perhaps not fully written."""
+        state = self.state
+        checks.check_no_suspects(self._settings.group_id, state.pairs, state.known, self.held)
+
+    def _fence(self, partitions: Partitions) -> None:
+        self._membership.take_over_own(self.topics(partitions), partitions)
+        self._read(partitions)
+
+    def _read(self, partitions: Partitions) -> None:
+        answer = self._reader.stable(partitions)
+        now, state, group = KnownPartitions.of(answer), self.state, self._settings.group_id
+        checks.check_same_pairs(group, state.known, now)
+        checks.check_same_staged(group, state.expected, now)
+        read = state.reading(answer)
+        checks.check_not_moved_back(group, state.pairs, state.committed, read.committed, partitions)
+        self.state = read
+        self.held = frozenset(partitions)
+
+    def _know(self, partitions: Partitions) -> None:
+        known = self.state.known.including(partitions, self._membership.topic_ids)
+        self.state = self.state.with_known(known)
+
+    # Write ------------------------------------------------------------------------------------
+
+    def plan(self, held: BatchRange) -> BatchPlan:
+        """What to do with each of a batch's partitions, by the group's partitions."""
+        membership, state = self._membership, self.state
+        return batch_plan(
+            held, state.committed, membership.identities(), membership.topic_ids, state.known
+        )
+
+    def written(self, offsets: Positions) -> None:
+        """Takes note of what tasks have committed."""
+        self.state = self.state.moved(offsets)
+
+    # Commit -----------------------------------------------------------------------------------
+
+    def commit(self, wanted: Positions, *, again: Collection[tuple[str, int]] = ()) -> None:
+        """Commits what is not committed yet, and ``again`` in any case; never moves one back."""
+        left = set(again)
+
+        def attempt() -> None:
+            committed = self.state.committed
+            pending = {
+                partition: max(offset, committed.get(partition, offset))
+                for partition, offset in wanted.items()
+                if partition in left or committed.get(partition, -1) < offset
+            }
+            if pending and self._by_name:
+                # The brokers would accept these for any topic that now has the name.
+                self.topics(pending)
+            members = self._membership.identities()
+            if unassigned := sorted(pending.keys() - members.keys()):
+                self.fence()
+                topic, partition = unassigned[0]
+                raise RetriableError(f"{topic}-{partition} is not assigned")
+            for member, own in by_member(pending, members).items():
+                codes = self._send(member, own, group_deadline(self._timeout_ms))
+                left.difference_update(p for p, code in codes.items() if code == Code.NONE)
+                if refused := {code for code in codes.values() if code}:
+                    self._refused(own, refused)
+
+        deadline = group_deadline(self._timeout_ms)
+        deadline.attempts("committing offsets of the batch")(attempt)
+        if self._in_doubt:
+            # A request that arrives late would undo what the next batch commits. Once fenced, its
+            # member no longer exists, and the broker refuses it.
+            self.fence()
+            self._in_doubt = False
+
+    def _send(
+        self, member: MemberIdentity, own: Positions, deadline: Deadline
+    ) -> dict[tuple[str, int], int]:
+        """Commits as one member; returns the error codes."""
+        codes = commit_offsets(
+            self._wire,
+            self._settings.group_id,
+            (member.member_id, member.epoch, member.instance_id),
+            own,
+            self._membership.topic_ids,
+            deadline,
+            metadata=self.state.known.texts(own),
+            on_lost=self._on_lost,
+        )
+        self.written({p: own[p] for p, code in codes.items() if code == Code.NONE})
+        return codes
+
+    def _on_lost(self) -> None:
+        self._in_doubt = True
+
+    def _refused(self, own: Positions, codes: set[int]) -> None:
+        if codes == {Code.UNKNOWN_TOPIC_ID}:
+            self.topics(own)
+            raise RetriableError(code_names(codes))
+        if verdict(codes) is Verdict.REJECTED:
+            self.fence()
+            raise RetriableError(code_names(codes))
+        settings = self._settings
+        raise refusal(
+            f"committing offsets of group {settings.group_id!r}",
+            min(codes),
+            query_acls(settings.group_id, settings.id_prefix, {t for t, _ in own}, []),
+            settings.client.grantee,
+        )
+
+    def initialize(self, initial: Positions) -> None:
+        """Gives held partitions their first offsets, and commits the others again.
+
+        From then on, a partition without an offset is one whose offset was lost.
+        """
+        # Before any metadata names them as known: if the run dies in between, the next one must
+        # not take partitions without an offset for lost ones.
+        self.commit(initial)
+        self._know(self.held)
+        self.commit_all()
+
+    def commit_all(self, wanted: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Commits all held offsets, moved or not, since each expires by its own age."""
+        committed = self.state.committed
+        self.commit({p: committed[p] for p in self.held} | {**(wanted or {})}, again=self.held)
+        self._committed_all = time.monotonic()
+
+    def older_than(self, seconds: float) -> bool:
+        """Whether it is so many seconds since all offsets were committed."""
+        since = self._committed_all
+        return since is not None and time.monotonic() - since >= seconds
+
+    def renew(self, deadline: Deadline) -> None:
+        """Commits all held offsets again between batches; nothing is repeated if that fails."""
+        if self._may_renew(deadline):
+            # Nobody else should commit between batches; if somebody did, don't undo it.
+            found, committed = self._reader.fetch(self.held, deadline), self.state.committed
+            unmoved = {p: o.offset for p, o in found.items() if o.offset == committed.get(p)}
+            for member, own in by_member(unmoved, self._membership.identities()).items():
+                self._send(member, own, deadline)
+        self._committed_all = time.monotonic()
+        self._positions.renew()
+
+    def _may_renew(self, deadline: Deadline) -> bool:
+        """Whether the partitions' topics are those that the members have joined with."""
+        if not self._by_name:
+            return True
+        ids = self._membership.topic_ids
+        now = cluster.topics(self._wire, {topic for topic, _ in self.held}, deadline)
+        return all(name in now and now[name].topic_id == ids[name] for name in ids)
+
+    def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
+        """Publishes where a finished batch ends in its sources, for monitoring only."""
+        self._positions.publish(progress_topic, ranges)
+
+    # What the offsets mean --------------------------------------------------------------------
+
+    def stage(self, partition: tuple[str, int], staged: StagedBatch) -> None:
+        """Commits which staged files count."""
+        self.state = self.state.staging(partition, staged)
+        self.commit({partition: self.state.committed[partition]}, again=[partition])
+        self.state = self.state.expecting(partition)
+
+    def watch(self, partition: tuple[str, int]) -> None:
+        """From now on, whoever reads notices if a newer run has moved the staged commit."""
+        self.state = self.state.expecting(partition)
+
+    def accept(self, offsets: Positions) -> None:
+        """Takes offsets that an operator has set for what they mean."""
+        self.state = self.state.moved(offsets)
+
+    def pair(self, known: KnownPartitions) -> None:
+        """Takes over what progress partitions stand for."""
+        self.state = self.state.with_known(known)
+
+    def mark(self, starts: Positions, partitions: Partitions) -> dict[tuple[str, int], Doubt]:
+        """Marks ranges that may not be written although the group's offsets are past them.
+
+        The marks are part of the committed offsets until an operator resets these.
+        """
+        seen = {p: self.state.committed.get(p, 0) for p in partitions}
+        # A later commit may lie below an earlier one: the read would take it for a reset.
+        self.state = self.state.only(self.state.committed.keys() - set(partitions))
+        self.fence()
+        found = checks.suspects(starts, seen, self.state.committed)
+        self.state = self.state.suspecting(found)
+        self.commit({p: self.state.committed[p] for p in found}, again=found)
+        return found

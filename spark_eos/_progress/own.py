@@ -1,0 +1,105 @@
+"""Own offsets: a source partition's own offset in the group is its progress (direct)."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from spark_eos._progress.missing import Evidence, initial_offsets
+from spark_eos._progress.strategy import Batch, Query, Work
+from spark_eos.batch.data_loss import LostRecords, deleted_meanwhile
+from spark_eos.batch.offset_gap import check_no_gap
+from spark_eos.batch.plan import BatchRange, Partitions, Positions
+from spark_eos.batch.task_report import JobOutcome
+from spark_eos.driver.checkpoint_note import DIRECT, Note
+from spark_eos.driver.data_loss_check import DataLossCheck
+from spark_eos.kafka.list_offsets import start_offsets
+
+
+class OwnOffsets:
+    """See `spark_eos._progress.strategy.Strategy`."""
+
+    delivery = DIRECT
+    progress_topic: str | None = None
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._offsets = query.offsets
+        self._data_loss = DataLossCheck(
+            query.clusters.source, query.settings, query.group_timeout_ms
+        )
+
+    def first(self, batch: Batch) -> Partitions:
+        return batch.source.ends.keys()
+
+    def learn(self, batch: Batch, note: Note) -> None:
+        pass
+
+    def work(self, batch: Batch) -> Work:
+        return self._work(batch, batch.source)
+
+    def _work(self, batch: Batch, held: BatchRange) -> Work:
+        return Work(
+            batch,
+            batch.source,
+            held,
+            self._query.settings,
+            functools.partial(self._initial, held),
+            lambda: self._data_loss.explaining(lambda: self._lost(batch, self._committed())),
+        )
+
+    def _initial(self, held: BatchRange, evidence: Evidence) -> Positions:
+        committed = self._offsets.state.committed
+        new = held.ends.keys() - committed.keys() - held.starts.keys()
+        return initial_offsets(held, committed, self._first_offsets(new), evidence)
+
+    def _first_offsets(self, new: Partitions) -> Positions:
+        topics = {topic for topic, _ in new}
+        return start_offsets(self._query.clusters.target, topics, self._query.deadline())
+
+    def prepare(self, work: Work, note: Note) -> Work:
+        state, batch = self._offsets.state, work.batch
+        check_no_gap(self._query.settings.group_id, work.held, state.committed, state.pairs)
+        batch.checkpoint.set_note(self._note(work, note))
+        with batch.clock.step("range"):
+            before = self._committed()
+            lost = self._lost(batch, before)
+            self._data_loss.warn(batch.id, lost)
+        return replace(work, before=before, lost=lost)
+
+    def _committed(self) -> Positions:
+        return self._offsets.state.pairs.by_source(self._offsets.state.committed)
+
+    def _lost(self, batch: Batch, committed: Positions) -> tuple[LostRecords, ...]:
+        return self._data_loss.lost(batch.source, committed, self._offsets.state.pairs)
+
+    def _note(self, work: Work, note: Note) -> Note:
+        return replace(note, partitions=by_topic(work.range))
+
+    def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
+        del outcomes
+        if self._query.settings.fail_on_data_loss:
+            return work
+        more = deleted_meanwhile(work.lost, self._lost(work.batch, work.before))
+        self._data_loss.warn(work.batch.id, more)
+        return replace(work, lost=work.lost + more)
+
+
+def by_topic(batch: BatchRange) -> dict[str, frozenset[int]]:
+    """The partitions of each of a batch's topics.
+
+    Example:
+        >>> by_topic(BatchRange(0, {}, {("in", 0): 5, ("in", 1): 7}))
+        {'in': frozenset({0, 1})}
+    """
+    found: dict[str, set[int]] = {}
+    for topic, index in batch.ends:
+        found.setdefault(topic, set()).add(index)
+    return {topic: frozenset(indexes) for topic, indexes in found.items()}
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The source is in the target's cluster."""
+
+    def strategy(self, query: Query) -> OwnOffsets:
+        return OwnOffsets(query)

@@ -1,0 +1,209 @@
+"""Paired offsets: a progress partition's offset is that of a source partition elsewhere (mirrored).
+
+A transaction can only move offsets of its own cluster. Pairs never change: after fencing and
+reading the offsets, a run knows all of them.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_eos._progress.own import OwnOffsets
+from spark_eos._progress.strategy import Batch, Query, Work
+from spark_eos.batch.plan import BatchRange, Partitions, Positions
+from spark_eos.batch.source_places import SourcePlaces
+from spark_eos.batch.task_report import JobOutcome
+from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, Note
+from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic, free_partitions
+from spark_eos.driver.road import other_road
+from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
+from spark_eos.kafka.cluster import NO_ID, TopicInfo, cluster_id
+from spark_eos.kafka.cluster import topics as cluster_topics
+from spark_eos.kafka.list_offsets import start_offsets
+from spark_eos.kafka.offset_metadata import SourcePartition
+from spark_eos.kafka.topic_cache import TopicCache, recreated, source_topics
+
+# Errors name at most so many progress partitions.
+_NAMED: Final = 5
+
+
+class PairedOffsets(OwnOffsets):
+    """Own offsets of source partitions, which others in the target's cluster stand for."""
+
+    delivery = MIRRORED
+
+    def __init__(self, query: Query, topic: ProgressTopic) -> None:
+        super().__init__(query)
+        self._topic = topic
+        self._topics = TopicCache(
+            query.clusters.source,
+            max_block_ms=query.settings.max_block_ms,
+            max_idle_ms=query.settings.metadata_max_idle_ms,
+        )
+        self._cluster = ""
+        self._ids: dict[str, uuid.UUID] = {}
+        # Progress partitions in use of which nobody knows what they stand for.
+        self._unknown: set[tuple[str, int]] = set()
+
+    # The start --------------------------------------------------------------------------------
+
+    def first(self, batch: Batch) -> Partitions:
+        """All progress partitions: to be fenced and read before any pair is known."""
+        del batch
+        wire, deadline = self._query.clusters.target, self._query.deadline()
+        topic = ensure_progress_topic(wire, self._topic, deadline)
+        return {(topic.name, index): 0 for index in range(topic.partitions)}.keys()
+
+    def learn(self, batch: Batch, note: Note) -> None:
+        """Learns the pairs from the group's offsets, or else from the checkpoint."""
+        del batch
+        self._cluster = cluster_id(self._query.clusters.source, self._query.deadline())
+        known = self._offsets.state.known
+        sources = dict(known.sources)
+        if note.group_id == self._query.settings.group_id:
+            paired = {(source.topic, source.partition) for source in sources.values()}
+            for number, source in note.sources.items():
+                if (source.topic, source.partition) not in paired:
+                    sources.setdefault((self._topic.name, number), source)
+        for (topic, number), source in sorted(sources.items()):
+            self._check_pair(topic, number, source)
+        own = {self._topic.name, *(topic for topic, _ in sources)}
+        if any(topic not in own for topic, _ in known.partitions):
+            raise other_road(DIRECT, MIRRORED)
+        used = {*known.partitions, *self._offsets.state.committed}
+        self._unknown = {p for p in used if p[0] == self._topic.name} - sources.keys()
+        self._offsets.pair(replace(known, sources=sources))
+
+    def _check_pair(self, topic: str, number: int, source: SourcePartition) -> None:
+        group = self._query.settings.group_id
+        if topic != self._topic.name:
+            raise ConfigurationError(
+                f"the progress of group {group!r} is in topic {topic!r}, not in "
+                f"{self._topic.name!r}: set progress_topic={topic!r}"
+            )
+        if source.cluster != self._cluster:
+            raise ConfigurationError(
+                f"{topic}-{number} holds the progress of group {group!r} in "
+                f"{source.topic}-{source.partition} of cluster {source.cluster!r}, and "
+                f"source_kafka leads to cluster {self._cluster!r}, whose offsets mean something "
+                "else: set source_kafka to the cluster that the query has read before, or use "
+                "another group_id and another checkpoint_location"
+            )
+
+    # One batch --------------------------------------------------------------------------------
+
+    def work(self, batch: Batch) -> Work:
+        """New source partitions get a progress partition each; idle ones are renewed with all."""
+        source, pairs = batch.source, self._offsets.state.pairs
+        topics = self._check_source(batch)
+        if new := sorted(source.ends.keys() - set(pairs.sources.values())):
+            self._add(new, topics)
+        state = self._offsets.state
+        idle = {
+            partition: state.committed[partition]
+            for partition, read in state.pairs.sources.items()
+            if read not in source.ends and partition in state.committed
+        }
+        starts, ends = map(state.pairs.by_progress, (source.starts, source.ends))
+        work = self._work(batch, BatchRange(batch.id, starts | idle, ends | idle))
+        if (letters := work.settings.dead_letters) is None:
+            return work
+        # Dead letters name the cluster of their records.
+        letters = replace(letters, cluster=self._cluster)
+        return replace(work, settings=replace(work.settings, dead_letters=letters))
+
+    def _check_source(self, batch: Batch) -> dict[str, TopicInfo]:
+        """Refuses recreated source topics: Kafka itself checks only the progress topic's id."""
+        names = {topic for topic, _ in batch.source.ends}
+        group = self._query.settings.group_id
+        topics = source_topics(self._topics, names, self._ids, group)
+        self._ids |= {name: topic.topic_id for name, topic in topics.items()}
+        for source in self._offsets.state.known.sources.values():
+            # One by one: an operator may have set the progress of some since it was recreated.
+            now = topics.get(source.topic)
+            if now and now.topic_id != source.topic_id != NO_ID:
+                raise recreated(source.topic, source.topic_id, now.topic_id, group)
+        return topics
+
+    def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
+        self._check_source(work.batch)
+        return super().check(work, outcomes)
+
+    def _note(self, work: Work, note: Note) -> Note:
+        del work
+        known = self._offsets.state.known.sources
+        sources = {number: source for (_, number), source in known.items()}
+        return replace(note, delivery=MIRRORED, sources=sources)
+
+    def _first_offsets(self, new: Partitions) -> Positions:
+        pairs = self._offsets.state.pairs
+        topics = {pairs.source(partition)[0] for partition in new}
+        wire, deadline = self._query.clusters.source, self._query.deadline()
+        return pairs.by_progress(start_offsets(wire, topics, deadline))
+
+    def _add(self, new: Collection[tuple[str, int]], topics: dict[str, TopicInfo]) -> None:
+        known, topic = self._offsets.state.known, self._topic.name
+        if self._unknown:
+            raise self._ambiguous(new)
+        self._check_other_cluster({name: topics[name] for name, _ in new})
+        free = free_partitions(topic, (*known.partitions, *known.sources), len(new))
+        pairs = {
+            (topic, number): SourcePartition(
+                self._cluster, source, topics[source].topic_id, partition
+            )
+            for (source, partition), number in zip(new, free, strict=True)
+        }
+        needed = 1 + max(number for _, number in pairs)
+        deadline = self._query.deadline()
+        ensure_progress_topic(self._query.clusters.target, self._topic, deadline, partitions=needed)
+        self._offsets.pair(replace(known, sources={**known.sources, **pairs}))
+
+    def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
+        """Refuses the target's cluster as the source: a copy could feed itself for ever."""
+        deadline = self._query.deadline()
+        here: dict[str, TopicInfo] = {}
+        # Topics that may not even be described are not written.
+        with contextlib.suppress(AuthorizationError):
+            here = cluster_topics(self._query.clusters.target, new, deadline)
+        for name, topic in sorted(here.items()):
+            if NO_ID != topic.topic_id == new[name].topic_id:
+                raise ConfigurationError(
+                    f"source_kafka leads to the cluster of kafka: both have topic {name!r} with "
+                    f"id {topic.topic_id}. Set source_kafka to the cluster that has the source, "
+                    "or leave source_kafka out if both are one"
+                )
+
+    def _ambiguous(self, new: Iterable[tuple[str, int]]) -> OffsetsLostError:
+        group = self._query.settings.group_id
+        lost = ", ".join(f"{topic}-{index}" for topic, index in sorted(self._unknown)[:_NAMED])
+        first = min(new)
+        wanted = SourcePlaces({("", 0): first}).how_to_set(group, {("", 0): "N"})
+        wanted += " --source-bootstrap-servers ..."
+        if not self._offsets.state.pairs.sources:
+            wanted += f" --progress-topic {self._topic.name}"
+        return OffsetsLostError(
+            f"group {group!r} has used {len(self._unknown)} progress partitions of which nothing "
+            f"tells any more what they stand for ({lost}): their offsets have expired "
+            "(offsets.retention.minutes), were deleted, or were set by other tools. So whether "
+            f"{first[0]}-{first[1]} is new is not known, and nothing is written. Put the query's "
+            "checkpoint back, which may know; or find out up to where each source partition was "
+            "written (spark-eos verify) and set the progress of those that have none while the "
+            f"query is stopped ({wanted}); or start over with another group_id and another "
+            "checkpoint_location"
+        )
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """The source is in another cluster.
+
+    Attributes:
+        progress_topic: The progress topic, in the target's cluster.
+    """
+
+    progress_topic: ProgressTopic
+
+    def strategy(self, query: Query) -> PairedOffsets:
+        return PairedOffsets(query, self.progress_topic)

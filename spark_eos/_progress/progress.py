@@ -1,0 +1,184 @@
+"""A query's progress: recovered before a batch, planned, taken from tasks, and finished."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spark_eos._progress import checks
+from spark_eos._progress.missing import Evidence
+from spark_eos._progress.strategy import Batch, Members, Query, Strategy, Work
+from spark_eos.batch.plan import BatchPlan, Partitions
+from spark_eos.batch.task_report import JobOutcome
+from spark_eos.driver import offset_renewal, preflight
+from spark_eos.driver.checkpoint_note import Note
+from spark_eos.driver.membership import GroupMembership
+from spark_eos.driver.replication import warn_of_replication
+from spark_eos.driver.road import check_note, check_offsets
+from spark_eos.kafka.offset_metadata import Doubt
+from spark_eos.kafka.transactions import BY_ID
+
+logger = logging.getLogger(__name__)
+
+
+class Progress:
+    """Keeps the order: fence, end open transactions, read, check, write, commit the end.
+
+    Tasks see partitions by the names of `Work.range`; only here they are translated to the group's.
+
+    Args:
+        query: What all parts of the run have in common.
+        strategy: What the group's offsets stand for.
+        membership: The group's members.
+        prepared_ms: A batch begun later was begun by this run; None if that is not known.
+        asynchronous: Whether Spark writes the checkpoint's logs asynchronously.
+
+    Attributes:
+        delivery: The strategy's name.
+        version: The newest version of TxnOffsetCommit that the cluster had at the start.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        strategy: Strategy,
+        membership: GroupMembership,
+        prepared_ms: int | None,
+        *,
+        asynchronous: bool,
+    ) -> None:
+        self._query = query
+        self._offsets = query.offsets
+        self._strategy = strategy
+        self._membership = membership
+        self._prepared_ms = prepared_ms
+        self._asynchronous = asynchronous
+        self._started = False
+        self._group_id = query.settings.group_id
+        self.delivery = strategy.delivery
+        self.version = 0
+
+    # Recover ----------------------------------------------------------------------------------
+
+    def recover(self, batch: Batch) -> Work:
+        """The batch, once its rows may be written: nobody else moves the offsets any more."""
+        if self._started:
+            with batch.clock.step("range"):
+                work = self._strategy.work(batch)
+        else:
+            with batch.clock.step("start"):
+                work = self._start(batch)
+        self._membership.check()
+        self._offsets.keep_up(work.held.ends)
+        # While this run was cut off, another may have begun with another delivery.
+        self._check_delivery()
+        note = batch.checkpoint.note()
+        if work.held.ends.keys() - self._offsets.state.committed.keys():
+            self._initialize(work, note, begun_now=True)
+        ids = dict(self._membership.topic_ids)
+        lags = self._asynchronous or (note.behind and self._log_lags(work))
+        return self._strategy.prepare(work, Note(self._group_id, ids, behind=lags))
+
+    def _start(self, batch: Batch) -> Work:
+        # 1. Check that the cluster supports what is needed, and allows the settings.
+        query, offsets, strategy = self._query, self._offsets, self._strategy
+        note = batch.checkpoint.note()
+        check_note(note, self.delivery)
+        partitions = strategy.first(batch)
+        topics = offsets.topics(partitions, note.topic_ids)
+        wire, deadline = query.clusters.target, query.deadline()
+        self.version = preflight.check_cluster(wire, query.settings, topics, deadline)
+        warn_of_replication(wire, query.settings.target_topics, deadline)
+        preflight.warn_of_unknown_limits(wire, query.settings, deadline)
+        # 2. Fence all older runs, end what they left open, and read the offsets.
+        offsets.join(topics, partitions, by_name=self.version < BY_ID)
+        # 3. Learn what they mean, and refuse what is suspect or was lost.
+        self._check_delivery()
+        strategy.learn(batch, note)
+        work = strategy.work(batch)
+        offsets.narrow(work.held.ends)
+        offsets.refuse_suspects()
+        begun_now = self._prepared_ms is not None and batch.began_ms >= self._prepared_ms
+        # 4. From here on no partition is without an offset.
+        self._initialize(work, note, begun_now=begun_now)
+        self._started = True
+        logger.info(
+            "group %s: %d source partitions are assigned to this run; TxnOffsetCommit up to v%d",
+            self._group_id,
+            len(work.held.ends),
+            self.version,
+        )
+        return work
+
+    def _initialize(self, work: Work, note: Note, *, begun_now: bool) -> None:
+        state, ids = self._offsets.state, self._membership.topic_ids
+        evidence = Evidence(self._group_id, state.known, ids, note, begun_now, state.pairs)
+        initial = work.initial(evidence)
+        for partition in initial.keys() & work.held.starts.keys() if work.batch.id else ():
+            logger.warning(
+                "group %s: the offset of %s was lost (expired or deleted) and is restored from "
+                "the checkpoint: %d. If the query may be stopped for this long, raise the "
+                "brokers' offsets.retention.minutes",
+                self._group_id,
+                state.pairs.name(partition),
+                initial[partition],
+            )
+        self._offsets.initialize(initial)
+
+    def _check_delivery(self) -> None:
+        known = self._offsets.state.known
+        check_offsets(known, self.delivery, self._strategy.progress_topic)
+
+    def _log_lags(self, work: Work) -> bool:
+        committed = self._offsets.state.committed
+        return checks.log_lags(work.held.starts, committed, work.held.ends)
+
+    # Plan and take ----------------------------------------------------------------------------
+
+    def plan(self, work: Work) -> BatchPlan:
+        """What tasks are to do with each partition that they see."""
+        planned = self._offsets.state.pairs.task_plan(self._offsets.plan(work.held))
+        return {p: part for p, part in planned.items() if p in work.range.ends}
+
+    def members(self) -> Members:
+        """The member that each partition is assigned to, by the partitions that tasks see."""
+        return self._offsets.state.pairs.by_source(self._membership.identities())
+
+    def take(self, outcome: JobOutcome) -> None:
+        """Takes note of what tasks have committed."""
+        found = outcome.partitions.items()
+        moved = {p: o.next_offset for p, o in found if o.next_offset is not None}
+        self._offsets.written(self._offsets.state.pairs.by_progress(moved))
+
+    def fence(self) -> None:
+        """Fences whoever may still write, then reads the offsets."""
+        self._offsets.fence()
+
+    def mark(self, work: Work, partitions: Partitions) -> dict[str, Doubt]:
+        """Marks what may not be written of partitions whose rows were out of order, by name."""
+        pairs = self._offsets.state.pairs
+        found = self._offsets.mark(work.held.starts, {pairs.progress(p) for p in partitions})
+        return {pairs.name(partition): found[partition] for partition in sorted(found)}
+
+    # Finish -----------------------------------------------------------------------------------
+
+    def finish(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
+        """Commits the batch's end, all of whose rows are written."""
+        with work.batch.clock.step("settle"):
+            work = self._strategy.check(work, outcomes)
+            if self._offsets.older_than(offset_renewal.SECONDS):
+                self._offsets.commit_all(work.held.ends)
+            else:
+                self._offsets.commit(work.held.ends)
+        return replace(work, lost=work.lost + work.after_end())
+
+    # Words ------------------------------------------------------------------------------------
+
+    def name(self, partition: tuple[str, int]) -> str:
+        """How to call a partition that tasks see."""
+        pairs = self._offsets.state.pairs
+        return pairs.name(pairs.progress(partition))
+
+    def command(self, partitions: Partitions) -> str:
+        """How an operator sets the offsets of partitions that tasks see."""
+        pairs = self._offsets.state.pairs
+        return checks.command(self._group_id, pairs, [pairs.progress(p) for p in partitions])

@@ -1,0 +1,107 @@
+"""Reads a group's offsets once no open transaction can move them any more."""
+
+from typing import Final
+
+from spark_eos.batch.plan import Partitions
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.client.error_codes import Code
+from spark_eos.driver.group_deadline import group_deadline
+from spark_eos.driver.leftover_transactions import ABORT_INTERVAL, LeftoverTransactions
+from spark_eos.driver.membership import GroupMembership
+from spark_eos.errors import DeadlineExceededError, KafkaResponseError
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline, RetriableError
+from spark_eos.kafka.hanging_transactions import holder_of_offsets
+from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos.kafka.offsets import all_group_offsets, group_offsets
+
+# Seconds to wait for stable offsets before looking for open transactions again.
+_SETTLING: Final = 5.0
+_EPOCH_MOVED: Final = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
+
+Committed = dict[tuple[str, int], CommittedOffset]
+
+
+class OffsetReader:
+    """Ends the query's open transactions, then reads. Everyone older must be fenced by then."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        settings: WriterSettings,
+        membership: GroupMembership,
+        transactions: LeftoverTransactions,
+        group_timeout_ms: int,
+    ) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._membership = membership
+        self._transactions = transactions
+        self._timeout_ms = group_timeout_ms
+        self._next_look = Deadline(_SETTLING, "")
+
+    def stable(self, partitions: Partitions) -> Committed:
+        """The partitions' offsets, once nobody can move them."""
+        self._transactions.end()
+        # The group's coordinator decides when the offsets are stable: it knows every open
+        # transaction that holds offsets of the group, whichever broker coordinates that
+        # transaction, and answers OffsetFetch with 88 while there is one. A transaction that could
+        # not be ended above, the brokers end. One that was not even seen, because its broker is
+        # away, either holds offsets and is waited for here, or holds none and gets none: its
+        # producer has lost its members, and commits no transaction without offsets.
+        left = self._settings.transaction_timeout_ms / 1000 + ABORT_INTERVAL
+        deadline = Deadline(
+            self._timeout_ms / 1000 + left, "group_timeout_ms, transaction_timeout_ms"
+        )
+        self._next_look = Deadline(_SETTLING, "")
+
+        def attempt() -> Committed:
+            try:
+                return self.fetch(partitions, self._deadline())
+            except KafkaResponseError as error:
+                if error.code == Code.UNKNOWN_MEMBER_ID:
+                    # The broker dropped the member. If a newer run holds it now, this raises.
+                    self._membership.take_over_own(self._membership.topics, partitions)
+                elif error.code == Code.UNSTABLE_OFFSET_COMMIT:
+                    self._look_again_if_overdue()
+                elif error.code not in _EPOCH_MOVED:
+                    raise
+                raise RetriableError(str(error)) from error
+
+        try:
+            return deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
+        except DeadlineExceededError as error:
+            if f"{Code.UNSTABLE_OFFSET_COMMIT:d} " not in str(error.__cause__):
+                raise
+            held = holder_of_offsets(self._wire, self._settings.group_id, self._deadline())
+            raise DeadlineExceededError(f"{error}. {held}") from error
+
+    def _look_again_if_overdue(self) -> None:
+        if not self._next_look.expired:
+            return
+        self._transactions.warn_of_hidden(
+            "an open transaction that the query can't see holds the group's offsets"
+        )
+        # Another broker may coordinate the transaction by now, and list it.
+        self._transactions.end()
+        self._next_look = Deadline(_SETTLING, "")
+
+    def fetch(self, partitions: Partitions, deadline: Deadline) -> Committed:
+        """The partitions' offsets now; raises if a transaction holds some."""
+        return group_offsets(
+            self._wire,
+            self._settings.group_id,
+            partitions,
+            self._membership.topic_ids,
+            deadline,
+            member=self._membership.any_member(),
+            wait=False,
+        )
+
+    def known(self) -> KnownPartitions:
+        """What the metadata of all offsets of the group tells."""
+        found = all_group_offsets(self._wire, self._settings.group_id, self._deadline())
+        return KnownPartitions.of(found)
+
+    def _deadline(self) -> Deadline:
+        return group_deadline(self._timeout_ms)

@@ -1,0 +1,220 @@
+"""Staged offsets: each stands for a file of the batch, and partition 0 says which files count.
+
+A batch's rows are first staged in files. Then an offset commit, which the broker accepts from the
+group's current member alone, names them. From then on those files, and no others, are what is
+written for the batch, however often it is repeated.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from spark_eos._progress.missing import Evidence, initial_offsets
+from spark_eos._progress.staged_checks import StagedChecks
+from spark_eos._progress.staged_sources import StagedSources
+from spark_eos._progress.strategy import Batch, Query, StagedFiles, Work
+from spark_eos.batch.data_loss import LostRecords
+from spark_eos.batch.plan import BatchRange, Partitions, Positions
+from spark_eos.batch.progress import LEDGER, first_position, progress_range, rows_relayed
+from spark_eos.batch.task_report import JobOutcome
+from spark_eos.driver.checkpoint_note import STAGED, Note
+from spark_eos.driver.offset_log import OffsetLog
+from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
+from spark_eos.errors import OffsetsLostError
+from spark_eos.kafka.list_offsets import start_offsets
+from spark_eos.kafka.offset_metadata import StagedBatch
+
+logger = logging.getLogger(__name__)
+
+
+class StagedOffsets:
+    """See `spark_eos._progress.strategy.Strategy`."""
+
+    delivery = STAGED
+
+    def __init__(self, query: Query, topic: ProgressTopic, reads: Callable[[str], bool]) -> None:
+        self._query = query
+        self._offsets = query.offsets
+        self._topic = topic
+        self._sources = StagedSources(query, reads)
+        self._checks = StagedChecks(query.settings.group_id, topic.name)
+        self._commit_partition = (topic.name, LEDGER)
+        # Of the progress topic, once the run has begun.
+        self._partitions = 0
+        # The last batch that the run has begun to write: a later one finds it written.
+        self._last = -1
+        self.progress_topic: str | None = topic.name
+
+    # The start --------------------------------------------------------------------------------
+
+    def first(self, batch: Batch) -> Partitions:
+        wire, deadline = self._query.clusters.target, self._query.deadline()
+        self._partitions = ensure_progress_topic(wire, self._topic, deadline).partitions
+        return self._held(batch).ends.keys()
+
+    def learn(self, batch: Batch, note: Note) -> None:
+        """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is.
+
+        ``kafka-consumer-groups.sh`` sets no other offset in a topic without records.
+        """
+        del note
+        self._offsets.watch(self._commit_partition)
+        held, state = self._held(batch).ends.keys(), self._offsets.state
+        if state.by_hand >= held and not any(state.committed[p] for p in held):
+            self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
+            logger.warning(
+                "group %s: the offsets of %s were set by hand, so batch %d is written as it comes",
+                self._query.settings.group_id,
+                self._topic.name,
+                batch.id,
+            )
+
+    # One batch --------------------------------------------------------------------------------
+
+    def work(self, batch: Batch) -> Work:
+        held, settings = self._held(batch), self._query.settings
+        if (letters := settings.dead_letters) is not None:
+            # A staged row has no position in a source.
+            settings = replace(settings, dead_letters=replace(letters, positions=False))
+        return Work(batch, held, held, settings, functools.partial(self._initial, held))
+
+    def _held(self, batch: Batch) -> BatchRange:
+        known = self._noted(batch)
+        return progress_range(self._topic.name, self._partitions, batch.id, known=known)
+
+    def _noted(self, batch: Batch) -> int:
+        """How many progress partitions earlier batches have used; the others are new."""
+        if 0 <= self._last < batch.id:
+            return self._partitions
+        return batch.checkpoint.note().progress_partitions or self._partitions
+
+    def _initial(self, held: BatchRange, evidence: Evidence) -> Positions:
+        committed = self._offsets.state.committed
+        new = held.ends.keys() - committed.keys() - held.starts.keys()
+        topics = {topic for topic, _ in new}
+        firsts = start_offsets(self._query.clusters.target, topics, self._query.deadline())
+        try:
+            return initial_offsets(held, committed, firsts, evidence)
+        except OffsetsLostError as error:
+            raise self._checks.lost(held.batch_id, error) from error
+
+    def prepare(self, work: Work, note: Note) -> Work:
+        batch = work.batch
+        with batch.clock.step("stage"):
+            files, found = _files(batch), self._find(work.held, batch.checkpoint)
+            # Partitions that are new in this batch stay new until its end is committed.
+            noted = self._noted(batch)
+            batch.checkpoint.set_note(replace(note, delivery=STAGED, progress_partitions=noted))
+            self._last = batch.id
+            if found is not None:
+                self._open(found, files)
+                staged, lost = found, tuple[LostRecords, ...]()
+                work = replace(work, after_end=functools.partial(self._replay, batch, files, found))
+            else:
+                stage = functools.partial(files.stage, batch.id, self._partitions - 1)
+                (name, rows), lost = self._sources.running(batch, stage)
+                staged = self._commit(batch, files, name, rows)
+        return replace(work, staged=staged, lost=lost, before=dict(self._offsets.state.committed))
+
+    def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
+        """The batch's staged commit, if an earlier run has made one."""
+        state, checks = self._offsets.state, self._checks
+        if self._commit_partition in state.foreign:
+            raise checks.foreign(held.batch_id)
+        last = state.known.staged.get(self._commit_partition)
+        if last is not None:
+            checks.check_belongs(last, held.batch_id, checkpoint)
+        checks.check_positions(last, held, state.committed)
+        return last if last is not None and last.batch == held.batch_id else None
+
+    def _open(self, found: StagedBatch, files: StagedFiles) -> None:
+        logger.info(
+            "group %s: batch %d is staged already, in %s; its %d rows are written from there",
+            self._query.settings.group_id,
+            found.batch,
+            found.copy or "no file",
+            found.rows,
+        )
+        if not files.open(found):
+            raise self._checks.damaged(found, 0)
+
+    def _commit(self, batch: Batch, files: StagedFiles, name: str, rows: int) -> StagedBatch:
+        """Makes new files of the batch those that count, and opens them."""
+        staged = StagedBatch(
+            query=batch.checkpoint.query_id(),
+            batch=batch.id,
+            copy=name if rows else None,
+            rows=rows,
+            buckets=self._partitions - 1,
+            range=batch.checkpoint.fingerprint(batch.id),
+        )
+        files.open(staged)
+        self._offsets.stage(self._commit_partition, staged)
+        # Nobody needs earlier files any more: the group has just accepted these.
+        files.sweep(batch.id)
+        return staged
+
+    def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
+        """As many rows were read as were staged."""
+        read = rows_relayed(outcomes)
+        if work.staged is not None and read != work.staged.rows:
+            raise self._checks.damaged(work.staged, read)
+        return replace(work, after_end=functools.partial(self._finish, work))
+
+    def _finish(self, work: Work) -> tuple[LostRecords, ...]:
+        lost = work.after_end()
+        clusters = self._query.clusters
+        # Only the target's cluster has the group.
+        if clusters.source is clusters.target:
+            with work.batch.clock.step("settle"):
+                self._offsets.publish(self._topic.name, self._sources.ranges(work.batch))
+        return lost
+
+    def _replay(
+        self, batch: Batch, files: StagedFiles, found: StagedBatch
+    ) -> tuple[LostRecords, ...]:
+        """Computes the state of a batch staged before: the files need no source, which may be gone.
+
+        Only after all is written.
+        """
+        with batch.clock.step("stage"):
+            rows, lost = self._sources.running(batch, files.drain, repeated=True)
+        if not lost and rows != found.rows:
+            self._warn_of_other_rows(found, rows)
+        return lost
+
+    def _warn_of_other_rows(self, staged: StagedBatch, rows: int) -> None:
+        logger.warning(
+            "group %s: batch %d was computed again for the query's state and had %d rows, but "
+            "its copy, which is what is written, has %d: the query is not deterministic, or "
+            "its source has other records now (a compacted topic?). So state and output may "
+            "differ from here on. If they must not, start over with another group_id and "
+            "another checkpoint_location; and let sources keep records for longer than a query "
+            "may be stopped (min.compaction.lag.ms)",
+            self._query.settings.group_id,
+            staged.batch,
+            rows,
+            staged.rows,
+        )
+
+
+def _files(batch: Batch) -> StagedFiles:
+    assert batch.files is not None  # noqa: S101 - the API stages such a query's batches
+    return batch.files
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Batches are staged in files.
+
+    Attributes:
+        topic: The progress topic.
+        reads: Whether ``sink.read`` reads a topic.
+    """
+
+    topic: ProgressTopic
+    reads: Callable[[str], bool]
+
+    def strategy(self, query: Query) -> StagedOffsets:
+        return StagedOffsets(query, self.topic, self.reads)

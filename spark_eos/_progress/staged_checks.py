@@ -1,0 +1,130 @@
+"""Whether a checkpoint and a group's staged commit belong together, and the errors."""
+
+from spark_eos.batch.plan import BatchRange, Positions
+from spark_eos.batch.progress import LEDGER, first_position
+from spark_eos.driver.offset_log import OffsetLog
+from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError
+from spark_eos.kafka.offset_metadata import StagedBatch
+
+
+class StagedChecks:
+    """The checks of a group's staged offsets."""
+
+    def __init__(self, group_id: str, topic: str) -> None:
+        self._group_id = group_id
+        self._topic = topic
+        self._commit_partition = (topic, LEDGER)
+
+    def lost(self, batch_id: int, error: OffsetsLostError) -> OffsetsLostError:
+        """What to raise if progress partitions have no offset, although they had one before."""
+        found = str(error).partition(": its offset")[0]
+        return OffsetsLostError(
+            f"{found}: it has expired (offsets.retention.minutes) or was deleted. So whether batch "
+            f"{batch_id} was written is not known, and nothing is written now. To continue "
+            f"knowingly, {self._write_anew(batch_id)}. Or start over with another group_id "
+            "and another checkpoint_location"
+        )
+
+    def damaged(self, staged: StagedBatch, read: int) -> CheckpointError:
+        """The error for files that do not have as many rows as were staged."""
+        return CheckpointError(
+            f"batch {staged.batch} of group {self._group_id!r} was staged with {staged.rows} "
+            f"rows, and {read} were read from its copy {staged.copy} below "
+            "checkpoint_location/spark-eos/staged: files of it were removed or changed. Put them "
+            "back; every start writes what is missing. Without them those rows can't be written: "
+            "to write the batch anew, those of its rows too that are written already, "
+            f"{self._write_anew(staged.batch)}"
+        )
+
+    def check_belongs(self, last: StagedBatch, batch_id: int, log: OffsetLog) -> None:
+        """Refuses a batch that does not follow the one staged last."""
+        query = log.query_id()
+        if last.query != query:
+            raise CheckpointError(
+                f"group {self._group_id!r} has staged batch {last.batch} of query {last.query}, "
+                f"but checkpoint_location {log.location!r} belongs to query {query}. "
+                "A query that stages its batches can't be continued without its own checkpoint, "
+                "which holds its state. Put that checkpoint back, or start over with another "
+                "group_id. To use this group with this checkpoint knowingly, "
+                f"{self._write_anew(batch_id)}"
+            )
+        if batch_id == last.batch and log.fingerprint(batch_id) != last.range:
+            raise CheckpointError(
+                f"group {self._group_id!r} has staged batch {batch_id} from other source offsets "
+                "than this checkpoint's batch of that number: an older checkpoint was put back, "
+                "and planned the batch anew, so rows would be lost or written twice. Put the "
+                f"latest checkpoint back; or, to continue knowingly, "
+                f"{self._write_anew(batch_id)}"
+            )
+        if batch_id < last.batch <= log.latest():
+            # It is no older checkpoint that was put back, which would not have these batches.
+            raise FencedByNewerRunError(
+                f"another run of group {self._group_id!r} has gone on to batch {last.batch} "
+                f"meanwhile, in the same checkpoint_location, and this one began with batch "
+                f"{batch_id}: it stops, and has written nothing. See that only one run is active; "
+                "the next start goes on from there"
+            )
+        if batch_id not in (last.batch, last.batch + 1):
+            why = (
+                "an older checkpoint was put back, and its batches are written already"
+                if batch_id < last.batch
+                else "batches between them were not written: the sink must be called for every "
+                "batch, also for one without rows"
+            )
+            raise CheckpointError(
+                f"group {self._group_id!r} has staged batch {last.batch} last, and the query is "
+                f"at batch {batch_id}: {why}. To continue knowingly, "
+                f"{self._write_anew(batch_id)}"
+            )
+
+    def check_positions(
+        self, last: StagedBatch | None, batch: BatchRange, committed: Positions
+    ) -> None:
+        """Refuses offsets that no run has committed."""
+        start = first_position(batch.batch_id)
+        if last is None and committed[self._commit_partition] != start:
+            raise OffsetsLostError(
+                f"the ledger of group {self._group_id!r} was lost: the offset of "
+                f"{self._commit_partition[0]}-{self._commit_partition[1]} is "
+                f"{committed[self._commit_partition]} and names no batch, so whether batch "
+                f"{batch.batch_id} was written is not known. To continue knowingly, "
+                f"{self._write_anew(batch.batch_id)}"
+            )
+        behind = sorted(p for p in batch.starts if committed[p] < start)
+        if behind:
+            topic, index = behind[0]
+            raise OffsetsLostError(
+                f"group {self._group_id!r} has committed {topic}-{index} up to "
+                f"{committed[behind[0]]}, but batch {batch.batch_id} begins at "
+                f"{start}: the batch before it is not fully written, or somebody has set the "
+                f"group's offsets. To continue without it, {self._write_anew(batch.batch_id)}"
+            )
+        staged = last is not None and last.batch == batch.batch_id
+        ahead = sorted(p for p in batch.ends if committed[p] > start)
+        if ahead and not staged:
+            # They would be taken for rows of the new copy.
+            topic, index = ahead[0]
+            raise OffsetsLostError(
+                f"group {self._group_id!r} has committed {topic}-{index} up to "
+                f"{committed[ahead[0]]}, but its ledger knows no copy of batch "
+                f"{batch.batch_id}, which begins at {start}: somebody has set some of the group's "
+                f"offsets. To continue knowingly, {self._write_anew(batch.batch_id)}"
+            )
+
+    def foreign(self, batch_id: int) -> OffsetsLostError:
+        """The error for a staged commit that another client has replaced."""
+        topic, index = self._commit_partition
+        return OffsetsLostError(
+            f"the offset of {topic}-{index}, the ledger of group {self._group_id!r}, has a text "
+            "that no run of the query has written: another client has set it, so which copy of "
+            f"batch {batch_id} counts is not known, and nothing is written. See who has Read on "
+            f"the group. To continue knowingly, {self._write_anew(batch_id)}"
+        )
+
+    def _write_anew(self, batch_id: int) -> str:
+        return (
+            f"set the offsets of all partitions of {self._topic} to 0 while the query "
+            f"is stopped: the query's batch {batch_id} is then written as it comes "
+            f"(kafka-consumer-groups.sh --reset-offsets --group {self._group_id} --topic "
+            f"{self._topic} --to-earliest --execute)"
+        )

@@ -1,0 +1,102 @@
+"""The Kafka sources of a staged query, whose progress is Spark's checkpoint.
+
+Nothing here decides what is written: the staged commit does. But what staged files, or the query's
+state, lack since source records were deleted is an error, or is reported, as in any delivery.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from spark_eos._progress.strategy import Batch, Query
+from spark_eos.batch.data_loss import LostRecords, deleted_meanwhile
+from spark_eos.batch.plan import BatchRange, Positions
+from spark_eos.batch.source_places import SourcePlaces
+from spark_eos.driver.data_loss_check import DataLossCheck
+from spark_eos.kafka.topic_cache import TopicCache, source_topics
+
+Result = TypeVar("Result")
+
+_NOT_WRITTEN: Final = ("can't be written any more", "are not written")
+# Of a batch that is repeated: its frame is run for the state alone.
+_NOT_IN_STATE: Final = (
+    "are missing from the query's state, although the batch is written, from its staged copy",
+) * 2
+
+
+class StagedSources:
+    """Looks after the sources whose topics ``sink.read`` reads."""
+
+    def __init__(self, query: Query, reads: Callable[[str], bool]) -> None:
+        self._settings = settings = query.settings
+        self._data_loss = DataLossCheck(
+            query.clusters.source, settings, query.group_timeout_ms, staged=True
+        )
+        self._reads = reads
+        self._topics = TopicCache(
+            query.clusters.source,
+            max_block_ms=settings.max_block_ms,
+            max_idle_ms=settings.metadata_max_idle_ms,
+        )
+        self._ids: dict[str, uuid.UUID] = {}
+        self._ranges: tuple[int, list[BatchRange]] | None = None
+
+    def ranges(self, batch: Batch) -> list[BatchRange]:
+        """A batch's range in each source."""
+        if self._ranges is None or self._ranges[0] != batch.id:
+            found = batch.checkpoint.source_ranges(batch.id)
+            own = [replace(r, starts=self._own(r.starts), ends=self._own(r.ends)) for r in found]
+            self._ranges = (batch.id, own)
+        return self._ranges[1]
+
+    def _own(self, positions: Positions) -> Positions:
+        return {p: offset for p, offset in positions.items() if self._reads(p[0])}
+
+    def running(
+        self, batch: Batch, run: Callable[[], Result], *, repeated: bool = False
+    ) -> tuple[Result, tuple[LostRecords, ...]]:
+        """Runs a batch's frame, and finds the records that were deleted before or while it ran.
+
+        ``repeated``: the batch's rows are written from files that were staged before.
+        """
+        refused, warned = _NOT_IN_STATE if repeated else _NOT_WRITTEN
+        ranges = [_without_new(one) for one in self.ranges(batch)]
+
+        def lost() -> tuple[LostRecords, ...]:
+            return tuple(
+                one
+                for range_ in ranges
+                for one in self._data_loss.lost(range_, range_.starts, SourcePlaces(), refused)
+            )
+
+        self._check_topics(batch, ranges)
+        before = lost()
+        if repeated:
+            # All of them may be written.
+            before = tuple(replace(one, certain=False) for one in before)
+        self._data_loss.warn(batch.id, before, warned)
+        with self._data_loss.explaining(lost):
+            result = run()
+        self._check_topics(batch, ranges)
+        if self._settings.fail_on_data_loss:
+            return result, before
+        more = deleted_meanwhile(before, lost())
+        self._data_loss.warn(batch.id, more, warned)
+        return result, before + more
+
+    def _check_topics(self, batch: Batch, ranges: list[BatchRange]) -> None:
+        """Checks that the topics are those that the checkpoint's offsets belong to."""
+        names = {topic for range_ in ranges for topic, _ in range_.ends}
+        if not names:
+            return
+        note = batch.checkpoint.note()
+        known = {**note.topic_ids, **self._ids}
+        topics = source_topics(self._topics, names, known, self._settings.group_id)
+        self._ids |= {name: topic.topic_id for name, topic in topics.items()}
+        batch.checkpoint.set_note(replace(note, topic_ids=self._ids))
+
+
+def _without_new(batch: BatchRange) -> BatchRange:
+    """A range without partitions that are new in it, which begin where their logs do."""
+    return replace(batch, ends={p: end for p, end in batch.ends.items() if p in batch.starts})

@@ -1,0 +1,91 @@
+"""What a run knows of its group's offsets; a value."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from spark_eos.batch.plan import Partitions, Positions
+from spark_eos.batch.source_places import SourcePlaces
+from spark_eos.kafka.offset_metadata import (
+    CommittedOffset,
+    Doubt,
+    KnownPartitions,
+    StagedBatch,
+    has_text,
+)
+
+Expected = Mapping[tuple[str, int], Collection[StagedBatch | None]]
+
+
+@dataclass(frozen=True)
+class State:
+    """The group's offsets and what their metadata tells.
+
+    Attributes:
+        committed: Next offset, by the group's partitions that the run holds.
+        known: What the metadata of all offsets of the group tells.
+        by_hand: Held partitions whose offset has no metadata: an operator has set it.
+        foreign: Held partitions whose offset has another client's metadata.
+        expected: What a staged commit may say as long as no newer run has written.
+    """
+
+    committed: Positions = field(default_factory=dict)
+    known: KnownPartitions = field(default_factory=KnownPartitions)
+    by_hand: frozenset[tuple[str, int]] = frozenset()
+    foreign: frozenset[tuple[str, int]] = frozenset()
+    expected: Expected = field(default_factory=dict)
+
+    @cached_property
+    def pairs(self) -> SourcePlaces:
+        """What the group's offsets stand for: of a mirrored query, partitions of the source."""
+        sources = self.known.sources.items()
+        return SourcePlaces({p: (source.topic, source.partition) for p, source in sources})
+
+    def reading(self, answer: Mapping[tuple[str, int], CommittedOffset]) -> "State":
+        """The state after the offsets of all held partitions were read.
+
+        Example:
+            >>> State({("in", 0): 1}).reading({("in", 1): CommittedOffset(5, "")}).committed
+            {('in', 1): 5}
+        """
+        by_hand = frozenset(p for p, found in answer.items() if not has_text(found))
+        return replace(
+            self,
+            committed={partition: found.offset for partition, found in answer.items()},
+            by_hand=by_hand,
+            foreign=KnownPartitions.of(answer).set_by_others - by_hand,
+        )
+
+    def moved(self, offsets: Mapping[tuple[str, int], int]) -> "State":
+        """The state after offsets were committed, or after an operator's were understood."""
+        return replace(self, committed={**self.committed, **offsets})
+
+    def only(self, partitions: Partitions) -> "State":
+        """The state of some partitions, with what is known of all."""
+        kept = {p: offset for p, offset in self.committed.items() if p in partitions}
+        return replace(self, committed=kept)
+
+    def with_known(self, known: KnownPartitions) -> "State":
+        """The state with what is known of all partitions."""
+        return replace(self, known=known)
+
+    def knowing(self, read: KnownPartitions) -> "State":
+        """The state after all metadata was read; pairs that no offset tells of yet stay known."""
+        sources = {**self.known.sources, **read.sources}
+        return self.with_known(replace(read, sources=sources))
+
+    def suspecting(self, suspects: Mapping[tuple[str, int], Doubt]) -> "State":
+        """The state with further ranges that may not be written."""
+        known = replace(self.known, doubts={**self.known.doubts, **suspects})
+        return replace(self, known=known)
+
+    def staging(self, partition: tuple[str, int], staged: StagedBatch) -> "State":
+        """The state while a staged commit is on its way: it may arrive, or may not."""
+        before = self.known.staged.get(partition)
+        known = replace(self.known, staged={**self.known.staged, partition: staged})
+        return replace(self, known=known, expected={**self.expected, partition: (before, staged)})
+
+    def expecting(self, partition: tuple[str, int]) -> "State":
+        """The state from which on whoever moves the staged commit is noticed."""
+        staged = (self.known.staged.get(partition),)
+        return replace(self, expected={**self.expected, partition: staged})

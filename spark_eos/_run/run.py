@@ -1,0 +1,176 @@
+"""One run of a query, on the driver: from the first batch after its start to its end."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_eos._progress.offsets import GroupOffsets
+from spark_eos._progress.progress import Progress
+from spark_eos._progress.renewal import IdleRenewal
+from spark_eos._progress.strategy import Batch, Delivery, Query
+from spark_eos._run.attempts import Attempts, TransactionSize
+from spark_eos.batch.batch_report import BatchReport, batch_report
+from spark_eos.batch.writer_settings import WriterSettings
+from spark_eos.driver.leftover_transactions import LeftoverTransactions
+from spark_eos.driver.membership import GroupMembership
+from spark_eos.kafka.clusters import Clusters
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """Limits of a run that tasks need not know.
+
+    Attributes:
+        max_members: Maximum number of group members.
+        max_rounds: Maximum number of Spark jobs for one batch.
+        group_timeout_ms: Milliseconds allowed for each call to the group.
+    """
+
+    max_members: int
+    max_rounds: int
+    group_timeout_ms: int
+
+
+class Run:
+    """Writes batches, each exactly once, until one fails or the query stops.
+
+    Args:
+        run_id: Spark's id of the run, or "".
+        clusters: Connections; the run closes them.
+        settings: Writer settings.
+        limits: The run's limits.
+        delivery: What the group's offsets stand for.
+        watch: Returns whether the query is still active; called about once a second.
+        prepared_ms: When the query was last known not to be processing a batch, in milliseconds
+            since 1970 by the clock of Spark's driver: a batch begun later was begun by this run.
+            None if that is not known.
+        asynchronous: Whether Spark writes the checkpoint's logs asynchronously.
+
+    Attributes:
+        run_id: Spark's id of the run, or "".
+        leaving: Whether its members are leaving the group right now.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        clusters: Clusters,
+        settings: WriterSettings,
+        limits: RunLimits,
+        delivery: Delivery,
+        *,
+        watch: Callable[[], bool],
+        prepared_ms: int | None = None,
+        asynchronous: bool = False,
+    ) -> None:
+        self.run_id = run_id
+        self.leaving = False
+        self._settings = settings
+        self._max_attempts = limits.max_rounds
+        self._clusters = clusters
+        timeout_ms = limits.group_timeout_ms
+        self._membership = GroupMembership(
+            clusters.target,
+            settings.group_id,
+            max_members=limits.max_members,
+            group_timeout_ms=timeout_ms,
+            watch=watch,
+            each_beat=self._renew_if_due,
+            at_end=self.leave,
+        )
+        self._transactions = LeftoverTransactions(clusters.target, settings, timeout_ms)
+        offsets = GroupOffsets(
+            clusters.target, settings, self._membership, self._transactions, timeout_ms
+        )
+        self._renewal = IdleRenewal(settings.group_id, self._membership, offsets, timeout_ms)
+        query = Query(settings, clusters, offsets, timeout_ms)
+        self._progress = Progress(
+            query,
+            delivery.strategy(query),
+            self._membership,
+            prepared_ms,
+            asynchronous=asynchronous,
+        )
+        self._size = TransactionSize(settings)
+        self._ending = threading.Lock()
+        self._sweeping = False
+
+    def write(self, batch: Batch) -> BatchReport:
+        """Writes one micro-batch exactly once.
+
+        Raises:
+            SparkEosError: The batch is not fully written. What was committed of it stays
+                committed, and is skipped when the batch is repeated.
+        """
+        progress = self._progress
+        with self._renewal.batch(), batch.clock.step("total"):
+            work = progress.recover(batch)
+            outcomes, members = Attempts(progress, self._size, work, self._max_attempts).run()
+            work = progress.finish(work, outcomes)
+        return batch_report(
+            self._settings,
+            batch.checkpoint.query_id(),
+            self.run_id,
+            progress.version,
+            work.range,
+            outcomes,
+            members,
+            batch.clock.milliseconds,
+            work.lost,
+            progress.delivery,
+        )
+
+    def writes(self) -> bool:
+        """Whether a transaction of the query is open now.
+
+        Raises:
+            SparkEosError: The brokers don't answer, or don't let the query list transactions.
+        """
+        return bool(self._transactions.names())
+
+    def _renew_if_due(self) -> None:
+        self._renewal.renew_if_due()
+
+    # The end ----------------------------------------------------------------------------------
+
+    def leave(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
+        """Ends the run cleanly: its members leave the group. May be called again.
+
+        Args:
+            tasks_outlive_stop: How many seconds the tasks of a cancelled Spark job may keep
+                running; transactions that they leave open are ended for that long.
+            aside: Whether to return without waiting for that; the interpreter waits for it at
+                exit.
+        """
+        sweeps = False
+        self.leaving = True
+        try:
+            # Does nothing after a batch that failed, whose tasks may still be committing.
+            self._renewal.renew()
+            self._membership.leave()
+            with self._ending:
+                sweeps = bool(tasks_outlive_stop) and not self._sweeping
+                self._sweeping = self._sweeping or sweeps
+            if sweeps:
+                name = f"spark-eos-sweep-{self._settings.group_id}"
+                thread = threading.Thread(
+                    target=self._sweep, args=(tasks_outlive_stop,), name=name, daemon=False
+                )
+                thread.start()
+                if not aside:
+                    thread.join()
+        finally:
+            if not self._sweeping:
+                self._clusters.close()
+            self.leaving = False
+
+    def _sweep(self, seconds: float) -> None:
+        try:
+            self._transactions.end_after_stop(seconds)
+        finally:
+            self._clusters.close()
+
+    def abandon(self) -> None:
+        """Ends the run without leaving the group, so that a newer run takes its members over."""
+        self._membership.abandon()
+        self._clusters.close()

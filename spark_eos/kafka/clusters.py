@@ -1,0 +1,22 @@
+"""The clusters of a query, each with one set of connections."""
+
+from spark_eos.client.settings import ClientSettings
+from spark_eos.kafka.connection import Wire
+
+
+class Clusters:
+    """Connections to the clusters that a query uses.
+
+    Attributes:
+        target: The cluster that has the group and is written to.
+        source: The cluster that is read; the same object if it is the same cluster.
+    """
+
+    def __init__(self, target: ClientSettings, source: ClientSettings | None = None) -> None:
+        self.target = Wire(target)
+        self.source = self.target if source is None else Wire(source)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self.source.close()
+        self.target.close()
