@@ -6,7 +6,7 @@ from spark_eos._progress.state import Expected
 from spark_eos.batch.plan import Partitions, Positions
 from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.errors import FencedByNewerRunError, OffsetsLostError
-from spark_eos.kafka.offset_metadata import Doubt, KnownPartitions
+from spark_eos.kafka.offset_metadata import KnownPartitions, SuspectRange
 
 _NOTHING_HALF = "This run stops, and has left nothing half written"
 
@@ -91,7 +91,7 @@ def check_no_suspects(
     group_id: str, pairs: SourcePlaces, known: KnownPartitions, partitions: Partitions
 ) -> None:
     """Refuses ranges that an earlier run has marked as perhaps not fully written."""
-    for partition, suspect in sorted(known.doubts.items()):
+    for partition, suspect in sorted(known.suspects.items()):
         if partition in partitions:
             raise OffsetsLostError(
                 f"offsets {suspect.first} to {suspect.after - 1} of {pairs.name(partition)} may "
@@ -106,18 +106,20 @@ def check_no_suspects(
 
 def suspects(
     starts: Positions, seen: Positions, committed: Positions
-) -> dict[tuple[str, int], Doubt]:
+) -> dict[tuple[str, int], SuspectRange]:
     """The ranges of a batch that may not be written although its group's offsets are past them.
 
     Example:
         >>> suspects({("in", 0): 5}, {("in", 0): 9}, {("in", 0): 7})
-        {('in', 0): Doubt(first=5, after=9)}
+        {('in', 0): SuspectRange(first=5, after=9)}
         >>> suspects({("in", 0): 5}, {("in", 0): 0}, {("in", 0): 5})
         {}
     """
     # With two tasks, the later commit may have moved the offset back below the earlier one.
     after = {p: max(offset, committed.get(p, 0)) for p, offset in seen.items()}
-    return {p: Doubt(starts.get(p, 0), end) for p, end in after.items() if end > starts.get(p, 0)}
+    return {
+        p: SuspectRange(starts.get(p, 0), end) for p, end in after.items() if end > starts.get(p, 0)
+    }
 
 
 def log_lags(

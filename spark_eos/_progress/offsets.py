@@ -20,7 +20,7 @@ from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline, RetriableError
-from spark_eos.kafka.offset_metadata import Doubt, KnownPartitions, StagedBatch
+from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch, SuspectRange
 from spark_eos.kafka.offsets import commit_offsets
 from spark_eos.kafka.topic_cache import TopicCache, source_topics
 from spark_eos.kafka.transactions import MemberIdentity
@@ -282,7 +282,9 @@ class GroupOffsets:
         """Takes over what progress partitions stand for."""
         self.state = self.state.with_known(known)
 
-    def mark(self, starts: Positions, partitions: Partitions) -> dict[tuple[str, int], Doubt]:
+    def mark(
+        self, starts: Positions, partitions: Partitions
+    ) -> dict[tuple[str, int], SuspectRange]:
         """Marks ranges that may not be written although the group's offsets are past them.
 
         The marks are part of the committed offsets until an operator resets these.

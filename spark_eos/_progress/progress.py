@@ -14,7 +14,7 @@ from spark_eos.driver.checkpoint_note import Note
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.driver.replication import warn_of_replication
 from spark_eos.driver.road import check_note, check_offsets
-from spark_eos.kafka.offset_metadata import Doubt
+from spark_eos.kafka.offset_metadata import SuspectRange
 from spark_eos.kafka.transactions import BY_ID
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class Progress:
         """Fences whoever may still write, then reads the offsets."""
         self._offsets.fence()
 
-    def mark(self, work: Work, partitions: Partitions) -> dict[str, Doubt]:
+    def mark(self, work: Work, partitions: Partitions) -> dict[str, SuspectRange]:
         """Marks what may not be written of partitions whose rows were out of order, by name."""
         pairs = self._offsets.state.pairs
         found = self._offsets.mark(work.held.starts, {pairs.progress(p) for p in partitions})

@@ -133,7 +133,7 @@ class StagedOffsets:
             "group %s: batch %d is staged already, in %s; its %d rows are written from there",
             self._query.settings.group_id,
             found.batch,
-            found.copy or "no file",
+            found.directory or "no file",
             found.rows,
         )
         if not files.open(found):
@@ -144,10 +144,10 @@ class StagedOffsets:
         staged = StagedBatch(
             query=batch.checkpoint.query_id(),
             batch=batch.id,
-            copy=name if rows else None,
+            directory=name if rows else None,
             rows=rows,
-            buckets=self._partitions - 1,
-            range=batch.checkpoint.fingerprint(batch.id),
+            files=self._partitions - 1,
+            fingerprint=batch.checkpoint.fingerprint(batch.id),
         )
         files.open(staged)
         self._offsets.stage(self._commit_partition, staged)

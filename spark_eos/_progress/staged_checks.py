@@ -29,7 +29,7 @@ class StagedChecks:
         """The error for files that do not have as many rows as were staged."""
         return CheckpointError(
             f"batch {staged.batch} of group {self._group_id!r} was staged with {staged.rows} "
-            f"rows, and {read} were read from its copy {staged.copy} below "
+            f"rows, and {read} were read from its copy {staged.directory} below "
             "checkpoint_location/spark-eos/staged: files of it were removed or changed. Put them "
             "back; every start writes what is missing. Without them those rows can't be written: "
             "to write the batch anew, those of its rows too that are written already, "
@@ -48,7 +48,7 @@ class StagedChecks:
                 "group_id. To use this group with this checkpoint knowingly, "
                 f"{self._write_anew(batch_id)}"
             )
-        if batch_id == last.batch and log.fingerprint(batch_id) != last.range:
+        if batch_id == last.batch and log.fingerprint(batch_id) != last.fingerprint:
             raise CheckpointError(
                 f"group {self._group_id!r} has staged batch {batch_id} from other source offsets "
                 "than this checkpoint's batch of that number: an older checkpoint was put back, "

@@ -8,9 +8,9 @@ from spark_eos.batch.plan import Partitions, Positions
 from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.kafka.offset_metadata import (
     CommittedOffset,
-    Doubt,
     KnownPartitions,
     StagedBatch,
+    SuspectRange,
     has_text,
 )
 
@@ -74,9 +74,9 @@ class State:
         sources = {**self.known.sources, **read.sources}
         return self.with_known(replace(read, sources=sources))
 
-    def suspecting(self, suspects: Mapping[tuple[str, int], Doubt]) -> "State":
+    def suspecting(self, suspects: Mapping[tuple[str, int], SuspectRange]) -> "State":
         """The state with further ranges that may not be written."""
-        known = replace(self.known, doubts={**self.known.doubts, **suspects})
+        known = replace(self.known, suspects={**self.known.suspects, **suspects})
         return replace(self, known=known)
 
     def staging(self, partition: tuple[str, int], staged: StagedBatch) -> "State":

@@ -10,7 +10,7 @@ from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.dead_letter_limit import DeadLetterLimit
 from spark_eos.errors import SparkEosError, WriteError
-from spark_eos.kafka.offset_metadata import Doubt
+from spark_eos.kafka.offset_metadata import SuspectRange
 
 logger = logging.getLogger(__name__)
 
@@ -152,13 +152,13 @@ class Attempts:
         return told_of(marked, command)
 
 
-def told_of(suspects: Mapping[str, Doubt], command: str) -> str:
+def told_of(suspects: Mapping[str, SuspectRange], command: str) -> str:
     """What to tell the user of ranges that may not be written, by the partition's name.
 
     Example:
         >>> told_of({}, "")
         ''
-        >>> told_of({"in-0": Doubt(5, 9)}, "...").split(": ")[1].split(".")[0]
+        >>> told_of({"in-0": SuspectRange(5, 9)}, "...").split(": ")[1].split(".")[0]
         'in-0 offsets 5 to 8'
     """
     named = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in suspects.items())

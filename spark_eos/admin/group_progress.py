@@ -44,18 +44,18 @@ class StagedStatus:
     Attributes:
         topic: The progress topic.
         batch: What the ledger tells of the batch.
-        buckets_written: Number of the batch's buckets of which all rows are written and committed;
+        files_written: Number of the batch's buckets of which all rows are written and committed;
             all of them if the batch has no rows.
     """
 
     topic: str
     batch: StagedBatch
-    buckets_written: int
+    files_written: int
 
     @property
     def written(self) -> bool:
         """Whether all rows of the batch are written and committed."""
-        return self.buckets_written >= self.batch.buckets
+        return self.files_written >= self.batch.files
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class GroupProgress:
         ...         ("progress", 2): CommittedOffset(7 << 32 | 250, ""),
         ...     }
         ... ).staged
-        >>> (found.buckets_written, found.written)
+        >>> (found.files_written, found.written)
         (1, False)
     """
 
@@ -112,12 +112,12 @@ class GroupProgress:
         if not self._ledgers:
             return None
         (topic, _), batch = max(self._ledgers.items(), key=lambda item: (item[1].batch, item[0]))
-        if batch.copy is None:
+        if batch.directory is None:
             # No transaction moves the offsets of its buckets.
-            return StagedStatus(topic, batch, batch.buckets)
+            return StagedStatus(topic, batch, batch.files)
         end = first_position(batch.batch + 1)
         written = sum(
-            name == topic and LEDGER < partition <= batch.buckets and one.offset >= end
+            name == topic and LEDGER < partition <= batch.files and one.offset >= end
             for (name, partition), one in self.committed.items()
         )
         return StagedStatus(topic, batch, written)

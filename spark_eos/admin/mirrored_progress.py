@@ -78,9 +78,11 @@ def set_progress(
         group_offsets(wire, group_id, places.values(), ids, deadline, wait=False)
         known = known.including(places.values(), ids)
         kept = {
-            place: doubt for place, doubt in known.doubts.items() if place not in places.values()
+            place: suspect
+            for place, suspect in known.suspects.items()
+            if place not in places.values()
         }
-        texts = replace(known, doubts=kept).texts(places.values())
+        texts = replace(known, suspects=kept).texts(places.values())
         offsets = {places[source]: offset for source, offset in wanted.items()}
         set_offsets(wire, group_id, offsets, {topic: info}, deadline, texts)
     return {source: pairs[source].offset if source in pairs else None for source in wanted}

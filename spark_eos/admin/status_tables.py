@@ -196,14 +196,14 @@ def progress_table(found: Iterable[MirroredPartition]) -> FittingTable:
 
 def _staged(staged: StagedStatus) -> Group:
     batch = staged.batch
-    table = FittingTable("progress topic", "batch>", "rows>", "buckets written>", "copy")
+    table = FittingTable("progress topic", "batch>", "rows>", "files written>", "directory")
     _row(
         table,
         staged.topic,
         batch.batch,
         batch.rows,
-        f"{staged.buckets_written:,} of {batch.buckets:,}",
-        batch.copy,
+        f"{staged.files_written:,} of {batch.files:,}",
+        batch.directory,
     )
     return Group(Text(f"Last staged batch of Spark's query {printable(batch.query)}"), table)
 

@@ -79,10 +79,10 @@ def _staged(staged: StagedStatus) -> dict[str, Any]:
         "progress_topic": staged.topic,
         "query_id": batch.query,
         "batch": batch.batch,
-        "copy": batch.copy,
+        "directory": batch.directory,
         "rows": batch.rows,
-        "buckets": batch.buckets,
-        "buckets_written": staged.buckets_written,
+        "files": batch.files,
+        "files_written": staged.files_written,
         "written": staged.written,
     }
 

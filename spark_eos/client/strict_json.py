@@ -17,9 +17,9 @@ def strict_object(text: str) -> dict[str, Any]:
         ValueError: It is something else, is long, or is deeply nested.
 
     Example:
-        >>> strict_object('{"doubt":[3,9]}')
-        {'doubt': [3, 9]}
-        >>> strict_object('{"doubt":[Infinity,1]}')
+        >>> strict_object('{"suspect":[3,9]}')
+        {'suspect': [3, 9]}
+        >>> strict_object('{"suspect":[Infinity,1]}')
         Traceback (most recent call last):
         ValueError: not an integer: Infinity
     """

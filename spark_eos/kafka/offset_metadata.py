@@ -20,11 +20,12 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from spark_eos.client.header_values import MAX_OFFSET, MAX_PARTITION, TOPIC_NAME
+from spark_eos.client.persisted import FORMAT, check_format
 from spark_eos.client.strict_json import matched, strict_object, whole
 from spark_eos.kafka.cluster import NO_ID
 from spark_eos.kafka.copy_names import batch_of_copy
 
-_FORMAT: Final = "spark-eos"
+_FORMAT_KEY: Final = "spark-eos"
 # Leading digits of the random topic id, enough to tell a group's topics apart.
 _ID_DIGITS: Final = 8
 # Each topic's id is in the texts of so many topics, or of all if there are fewer: it is forgotten
@@ -43,7 +44,7 @@ _QUERY: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 
 
-_POSITION_BEGINS: Final = '{"spark-eos":"position",'
+_POSITION_BEGINS: Final = f'{{"{_FORMAT_KEY}":{FORMAT},"position":'
 
 
 def position_metadata(progress_topic: str) -> str:
@@ -54,7 +55,9 @@ def position_metadata(progress_topic: str) -> str:
     Args:
         progress_topic: The topic of the ledger.
     """
-    return f"{_POSITION_BEGINS}{_json({'for': 'monitoring only', 'progress': progress_topic})[1:]}"
+    return _json(
+        {_FORMAT_KEY: FORMAT, "position": "for monitoring only", "progress": progress_topic}
+    )
 
 
 def is_position(text: str) -> bool:
@@ -84,7 +87,7 @@ def has_text(committed: CommittedOffset) -> bool:
     return bool(committed.metadata.strip("\0"))
 
 
-class Doubt(NamedTuple):
+class SuspectRange(NamedTuple):
     """A range of source offsets below the committed one that may not have been written.
 
     Attributes:
@@ -105,10 +108,10 @@ class StagedBatch(NamedTuple):
     Attributes:
         query: Spark's id of the query.
         batch: Number of the batch.
-        copy: Directory that holds the batch's rows; None for a batch without rows.
-        rows: Number of rows in all buckets.
-        buckets: Number of buckets, in the progress partitions from 1 on.
-        range: 16 hexadecimal digits that tell one range of source offsets from another.
+        directory: Holds the batch's files; None for a batch without rows.
+        rows: Number of rows in all files.
+        files: The most files it may have, for the progress partitions from 1 on.
+        fingerprint: 16 hexadecimal digits that tell one range of source offsets from another.
 
     Example:
         >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
@@ -120,10 +123,10 @@ class StagedBatch(NamedTuple):
 
     query: str
     batch: int
-    copy: str | None
+    directory: str | None
     rows: int
-    buckets: int
-    range: str
+    files: int
+    fingerprint: str
 
 
 class SourcePartition(NamedTuple):
@@ -172,7 +175,7 @@ class SourcePartition(NamedTuple):
 class _Metadata:
     partitions: frozenset[int]
     topics: frozenset[str]
-    doubt: Doubt | None
+    suspect: SuspectRange | None
     staged: StagedBatch | None
     source: SourcePartition | None
 
@@ -181,13 +184,16 @@ def _parse(text: str) -> _Metadata | None:
     """Parses the text; None if it is another client's: nothing that we would write."""
     try:
         fields = strict_object(text)
-        if whole(fields[_FORMAT], 1) != 1:
-            return None
-        doubt, staged, source = map(fields.get, ("doubt", "staged", "source"))
+        found = fields[_FORMAT_KEY]
+    except (ValueError, KeyError):
+        return None
+    check_format(found, "an offset of the group")
+    try:
+        suspect, staged, source = map(fields.get, ("suspect", "staged", "source"))
         return _Metadata(
             frozenset(numbers_in(fields["partitions"])),
             frozenset(matched(fields["topics"], _TOPICS).split()),
-            None if doubt is None else _doubt(*doubt),
+            None if suspect is None else _suspect(*suspect),
             None if staged is None else _staged(staged),
             None if source is None else SourcePartition.parse(source),
         )
@@ -195,21 +201,23 @@ def _parse(text: str) -> _Metadata | None:
         return None
 
 
-def _doubt(first: object, after: object) -> Doubt:
-    return Doubt(whole(first, MAX_OFFSET), whole(after, MAX_OFFSET))
+def _suspect(first: object, after: object) -> SuspectRange:
+    return SuspectRange(whole(first, MAX_OFFSET), whole(after, MAX_OFFSET))
 
 
 def _staged(fields: dict[str, Any]) -> StagedBatch:
-    batch, copy = whole(fields["batch"], MAX_PARTITION), fields["copy"]
-    if copy is not None and (not isinstance(copy, str) or batch_of_copy(copy) != batch):
+    batch, directory = whole(fields["batch"], MAX_PARTITION), fields["directory"]
+    if directory is not None and (
+        not isinstance(directory, str) or batch_of_copy(directory) != batch
+    ):
         raise ValueError("not the name of a copy of the batch")
     return StagedBatch(
         query=matched(fields["query"], _QUERY),
         batch=batch,
-        copy=copy,
+        directory=directory,
         rows=whole(fields["rows"], MAX_OFFSET),
-        buckets=whole(fields["buckets"], MAX_PARTITION),
-        range=matched(fields["range"], _FINGERPRINT),
+        files=whole(fields["files"], MAX_PARTITION),
+        fingerprint=matched(fields["fingerprint"], _FINGERPRINT),
     )
 
 
@@ -249,7 +257,7 @@ class KnownPartitions:
     Attributes:
         partitions: (topic, partition) pairs.
         topics: Short ids of their topics, the latest first; a recreated topic gets a new id.
-        doubts: Offset ranges that may not have been written, by (topic, partition).
+        suspects: Offset ranges that may not have been written, by (topic, partition).
         staged: Staged batches, by the (topic, partition) whose offset tells of them.
         sources: The source partitions of a mirrored query, by the (topic, partition) of the
             progress partition that stands for each.
@@ -260,7 +268,7 @@ class KnownPartitions:
     Example:
         >>> known = KnownPartitions().including([("orders", 0), ("orders", 1)], {})
         >>> known.metadata("orders")
-        '{"spark-eos":1,"partitions":"0-1","topics":""}'
+        '{"spark-eos":2,"partitions":"0-1","topics":""}'
         >>> found = {("orders", 0): CommittedOffset(5, known.metadata("orders"))}
         >>> KnownPartitions.of(found).knows("orders", 1, None)
         True
@@ -268,7 +276,7 @@ class KnownPartitions:
 
     partitions: frozenset[tuple[str, int]] = frozenset()
     topics: tuple[str, ...] = ()
-    doubts: Mapping[tuple[str, int], Doubt] = field(default_factory=dict)
+    suspects: Mapping[tuple[str, int], SuspectRange] = field(default_factory=dict)
     staged: Mapping[tuple[str, int], StagedBatch] = field(default_factory=dict)
     sources: Mapping[tuple[str, int], SourcePartition] = field(default_factory=dict)
     set_by_others: frozenset[tuple[str, int]] = frozenset()
@@ -279,7 +287,7 @@ class KnownPartitions:
         """Reads the metadata of a group's offsets."""
         partitions: set[tuple[str, int]] = set()
         topics: set[str] = set()
-        doubts: dict[tuple[str, int], Doubt] = {}
+        suspects: dict[tuple[str, int], SuspectRange] = {}
         staged: dict[tuple[str, int], StagedBatch] = {}
         sources: dict[tuple[str, int], SourcePartition] = {}
         others: set[tuple[str, int]] = set()
@@ -294,8 +302,8 @@ class KnownPartitions:
                 continue
             partitions |= {(topic, index), *((topic, other) for other in found.partitions)}
             topics |= found.topics
-            if found.doubt is not None:
-                doubts[topic, index] = found.doubt
+            if found.suspect is not None:
+                suspects[topic, index] = found.suspect
             if found.staged is not None:
                 staged[topic, index] = found.staged
             if found.source is not None:
@@ -303,7 +311,7 @@ class KnownPartitions:
         return cls(
             frozenset(partitions),
             tuple(sorted(topics)),
-            doubts,
+            suspects,
             staged,
             sources,
             frozenset(others),
@@ -356,7 +364,7 @@ class KnownPartitions:
             if topic not in shared:
                 shared[topic] = self.metadata(topic)
             own = {
-                "doubt": self.doubts.get(place),
+                "suspect": self.suspects.get(place),
                 "staged": self.staged[place]._asdict() if place in self.staged else None,
                 "source": self.sources[place].as_json() if place in self.sources else None,
             }
@@ -370,7 +378,7 @@ class KnownPartitions:
         """Formats what the metadata of all of a topic's partitions have in common."""
         return _json(
             {
-                _FORMAT: 1,
+                _FORMAT_KEY: FORMAT,
                 "partitions": ranges_of(self._indexes.get(topic, ())),
                 "topics": " ".join(self._told_by(topic)),
             }

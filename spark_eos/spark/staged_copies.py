@@ -179,14 +179,14 @@ class StagedCopies:
             Whether there are files of it, or it needs none.
         """
         self.number_of_rows = copy.rows
-        if copy.copy is None:
+        if copy.directory is None:
             return True
-        schema = self._schema(copy.copy)
+        schema = self._schema(copy.directory)
         if schema is None:
             return False
         self._check(schema)
         names = staged_names(schema) if self._dead_letters else payload(schema)
-        self._rows = self._read(copy.copy, schema).select(*names, *self._place)
+        self._rows = self._read(copy.directory, schema).select(*names, *self._place)
         self.arrange = functools.partial(
             staged_batches,
             progress_topic=self._progress_topic,

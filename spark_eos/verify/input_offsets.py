@@ -2,7 +2,7 @@
 
 If the inputs are in another cluster than the group, it has an offset of a progress topic for each
 source partition. The text that Kafka stores with the offset says which one, as JSON:
-``{"spark-eos": 1, ..., "source": [id of the source cluster, topic, topic id in hexadecimal digits,
+``{"spark-eos": 2, ..., "source": [id of the source cluster, topic, topic id in hexadecimal digits,
 partition]}``. What is read here is that text, not the code that writes it.
 """
 
@@ -22,7 +22,7 @@ from spark_eos.verify.partitions import Partitions, name_of
 
 _FORMAT: Final = "spark-eos"
 # What a staged query publishes for monitoring is no progress.
-_PUBLISHED: Final = '{"spark-eos":"position",'
+_PUBLISHED: Final = '{"spark-eos":2,"position":'
 _MOST_CHARS: Final = 4_096
 _UUID: Final = re.compile(r"[0-9a-f]{32}")
 _MOST_PARTITIONS: Final = 1 << 31
@@ -163,7 +163,7 @@ def source_of(text: str) -> Source | None:
     """The source partition that an offset's text names; None if it names none.
 
     Example:
-        >>> text = '{"spark-eos":1,"source":["9dZ","orders","00000000000000000000000000000007",3]}'
+        >>> text = '{"spark-eos":2,"source":["9dZ","orders","00000000000000000000000000000007",3]}'
         >>> source_of(text)
         Source(cluster='9dZ', topic='orders', \
 topic_id=UUID('00000000-0000-0000-0000-000000000007'), partition=3)
@@ -178,7 +178,7 @@ topic_id=UUID('00000000-0000-0000-0000-000000000007'), partition=3)
         version, (cluster, topic, topic_id, partition) = fields[_FORMAT], fields["source"]
         if not (_UUID.fullmatch(topic_id) and isinstance(cluster, str) and isinstance(topic, str)):
             return None
-        if (version, type(version), type(partition)) != (1, int, int):
+        if (version, type(version), type(partition)) != (2, int, int):
             return None
         if not 0 <= partition < _MOST_PARTITIONS:
             return None

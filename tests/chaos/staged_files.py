@@ -46,13 +46,13 @@ class StagedFiles:
     def missing_copies(self, known: Mapping[tuple[str, int], CommittedOffset]) -> list[str]:
         """Names of copies that a ledger names and that have no file."""
         staged = KnownPartitions.of(known).staged.values()
-        names = [one.copy for one in staged if one.copy is not None]
+        names = [one.directory for one in staged if one.directory is not None]
         return [name for name in names if not any((self._copies / name).glob("part-*"))]
 
     def file_with_rows(self, known: Mapping[tuple[str, int], CommittedOffset]) -> Path | None:
         """A file with rows, of the copy that the ledger names."""
         for staged in KnownPartitions.of(known).staged.values():
-            for file in sorted((self._copies / (staged.copy or "-")).glob("part-*")):
+            for file in sorted((self._copies / (staged.directory or "-")).glob("part-*")):
                 if pq.read_metadata(file).num_rows:
                     return file
         return None

@@ -52,7 +52,7 @@ class MirroredFlow(Flow):
         found = {}
         for partition, offset in offsets.items():
             source = [*self.identity[:1], self.source, *self.identity[1:], partition]
-            text = {"spark-eos": 1, "partitions": "0-1", "topics": "", "source": source}
+            text = {"spark-eos": 2, "partitions": "0-1", "topics": "", "source": source}
             place = (self.progress, self.partitions - 1 - partition)
             found[place] = (offset, json.dumps(text))
         return found

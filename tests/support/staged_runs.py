@@ -68,7 +68,7 @@ class Copies:
     def open(self, copy: StagedBatch) -> bool:
         """See `spark_eos._progress.strategy.StagedFiles`."""
         self.opened = copy
-        return copy.copy is None or copy.copy in self.rows
+        return copy.directory is None or copy.directory in self.rows
 
     def sweep(self, batch_id: int) -> None:
         """See `spark_eos._progress.strategy.StagedFiles`."""
@@ -120,10 +120,10 @@ class StagedRuns:
                 first = False
                 while_planned()
             assert self.copies.opened is not None
-            assert self.copies.opened.copy is not None
+            assert self.copies.opened.directory is not None
             work = task.write_task(settings, batch_plan, discard_producer=only is not None)
             reports = []
-            for bucket, rows in enumerate(self.copies.rows[self.copies.opened.copy], start=1):
+            for bucket, rows in enumerate(self.copies.rows[self.copies.opened.directory], start=1):
                 wanted = only is None or (self.topic, bucket) in only
                 if wanted and buckets_read(bucket):
                     start = first_position(batch.batch_id)

@@ -56,16 +56,16 @@ def _stage(flow: Flow, progress: str, batch: StagedBatch, *buckets: int) -> None
 @pytest.mark.parametrize(
     "forged",
     [
-        {"doubt": [float("inf"), 1]},
+        {"suspect": [float("inf"), 1]},
         {"partitions": "0-20000000"},
-        {"staged": {**_BATCH._asdict(), "copy": "../../../payroll"}},
+        {"staged": {**_BATCH._asdict(), "directory": "../../../payroll"}},
         {"topics": [[[[[[[[[[]]]]]]]]]]},
     ],
 )
 def test_a_text_that_another_client_has_written_has_a_line(
     flow: Flow, progress: str, forged: dict[str, Any]
 ) -> None:
-    text = json.dumps({"spark-eos": 1, "partitions": "0", "topics": "", **forged})
+    text = json.dumps({"spark-eos": 2, "partitions": "0", "topics": "", **forged})
     place = (progress, 0)
     set_offsets(flow.bootstrap_servers, flow.group_id, {place: 7}, {place: text})
     found = document(flow)
@@ -90,10 +90,10 @@ def test_the_last_staged_batch_is_shown(flow: Flow, progress: str) -> None:
         "progress_topic": progress,
         "query_id": _QUERY,
         "batch": 7,
-        "copy": "7-ab12cd34",
+        "directory": "7-ab12cd34",
         "rows": 1_500,
-        "buckets": 4,
-        "buckets_written": 1,
+        "files": 4,
+        "files_written": 1,
         "written": False,
     }
     # Sources have a lag, as ever; progress partitions are in no list and no sum.
@@ -113,14 +113,14 @@ def test_all_buckets_are_written(flow: Flow, progress: str) -> None:
     # A partition that is no bucket of this batch does not count.
     _stage(flow, progress, _BATCH, *[8 << 32] * 4, 8 << 32)
     staged = document(flow)["staged"]
-    assert (staged["buckets_written"], staged["written"]) == (4, True)
+    assert (staged["files_written"], staged["written"]) == (4, True)
     assert _row(run("status", flow).stdout, progress)[3:6] == ["4", "of", "4"]
 
 
 def test_a_batch_without_rows_has_nothing_left_to_write(flow: Flow, progress: str) -> None:
-    _stage(flow, progress, _BATCH._replace(batch=8, copy=None, rows=0), *[8 << 32] * 4)
+    _stage(flow, progress, _BATCH._replace(batch=8, directory=None, rows=0), *[8 << 32] * 4)
     staged = document(flow)["staged"]
-    assert (staged["copy"], staged["rows"], staged["written"]) == (None, 0, True)
+    assert (staged["directory"], staged["rows"], staged["written"]) == (None, 0, True)
     assert _row(run("status", flow).stdout, progress)[1:7] == ["8", "0", "4", "of", "4", "-"]
 
 
@@ -156,7 +156,7 @@ def test_of_two_ledgers_the_one_with_the_latest_batch_is_shown(
     other = f"{progress}-2"
     flow.broker.create_topic(other, 6)
     _stage(flow, progress, _BATCH, *[8 << 32] * 4)
-    _stage(flow, other, _BATCH._replace(batch=batch, copy=f"{batch}-ab12cd34"))
+    _stage(flow, other, _BATCH._replace(batch=batch, directory=f"{batch}-ab12cd34"))
     found = document(flow)
     latest = other if batch == 8 else progress
     assert found["staged"]["progress_topic"] == latest
@@ -164,7 +164,7 @@ def test_of_two_ledgers_the_one_with_the_latest_batch_is_shown(
 
 
 def test_what_others_have_written_moves_no_cursor(flow: Flow, progress: str) -> None:
-    evil: dict[str, Any] = {"query": "q\x1b[2J", "copy": "7\r\n\x9b31m"}
+    evil: dict[str, Any] = {"query": "q\x1b[2J", "directory": "7\r\n\x9b31m"}
     _stage(flow, progress, _BATCH._replace(**evil), *[8 << 32] * 4)
     shown = run("status", flow).output
     assert "set by another client" in shown

@@ -282,7 +282,7 @@ def test_a_topic_recreated_meanwhile_is_noticed(flow: MirroredFlow) -> None:
         look(flow, watch=watch)
 
 
-@pytest.mark.parametrize("text", ["", "an operator's", '{"spark-eos":1,"source":["a","b"]}'])
+@pytest.mark.parametrize("text", ["", "an operator's", '{"spark-eos":2,"source":["a","b"]}'])
 def test_an_offset_of_which_nothing_tells_what_it_is_is_refused(
     flow: MirroredFlow, text: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""What is kept with committed offsets: the partitions the group has known, what is in doubt."""
+"""What is kept with committed offsets: the partitions the group has known, what is in suspect."""
 
 import json
 import uuid
@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_eos.client.persisted import FORMAT
+from spark_eos.errors import FormatVersionError
 from spark_eos.kafka import offsets
 from spark_eos.kafka.offset_metadata import (
     CommittedOffset,
-    Doubt,
     KnownPartitions,
     SourcePartition,
     StagedBatch,
+    SuspectRange,
 )
 
 _PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
@@ -39,16 +41,18 @@ def test_each_offset_tells_of_all_partitions_of_its_topic(
 
 
 def test_a_doubt_is_told_of_its_partition_only() -> None:
-    known = KnownPartitions(doubts={("a", 0): Doubt(3, 9)}).including([("a", 0), ("a", 1)], {})
+    known = KnownPartitions(suspects={("a", 0): SuspectRange(3, 9)}).including(
+        [("a", 0), ("a", 1)], {}
+    )
     texts = known.texts([("a", 0), ("a", 1)])
     found = {place: CommittedOffset(9, text) for place, text in texts.items()}
-    assert KnownPartitions.of(found).doubts == {("a", 0): Doubt(3, 9)}
+    assert KnownPartitions.of(found).suspects == {("a", 0): SuspectRange(3, 9)}
 
 
 _STAGED = StagedBatch(str(uuid.UUID(int=1)), 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
 
 
-@pytest.mark.parametrize("staged", [_STAGED, _STAGED._replace(copy=None, rows=0)])
+@pytest.mark.parametrize("staged", [_STAGED, _STAGED._replace(directory=None, rows=0)])
 def test_a_staged_batch_is_told_by_the_offset_that_has_it(staged: StagedBatch) -> None:
     known = KnownPartitions(staged={("a", 0): staged}).including([("a", 0), ("a", 1)], {})
     texts = known.texts([("a", 0), ("a", 1)])
@@ -68,13 +72,13 @@ def _with(
     topic: str,
     staged: StagedBatch | None,
     source: SourcePartition | None,
-    doubt: Doubt,
+    suspect: SuspectRange,
     known: KnownPartitions | None = None,
 ) -> str:
     place = (topic, 0)
     full = replace(
         known or KnownPartitions(),
-        doubts={place: doubt},
+        suspects={place: suspect},
         staged={} if staged is None else {place: staged},
         sources={} if source is None else {place: source},
     )
@@ -82,19 +86,19 @@ def _with(
 
 
 def test_a_staged_batch_is_written_by_its_fields_names() -> None:
-    text = _with("a", _STAGED, None, Doubt(3, 9))
+    text = _with("a", _STAGED, None, SuspectRange(3, 9))
     assert json.loads(text) == {
-        "spark-eos": 1,
+        "spark-eos": 2,
         "partitions": "",
         "topics": "",
-        "doubt": [3, 9],
+        "suspect": [3, 9],
         "staged": {
             "query": "00000000-0000-0000-0000-000000000001",
             "batch": 7,
-            "copy": "7-ab12cd34",
+            "directory": "7-ab12cd34",
             "rows": 1_000,
-            "buckets": 32,
-            "range": "00d1e4a77b3c9f52",
+            "files": 32,
+            "fingerprint": "00d1e4a77b3c9f52",
         },
     }
 
@@ -103,14 +107,12 @@ def test_a_staged_batch_is_written_by_its_fields_names() -> None:
     "staged", [7, [], {}, {"query": "q", "batch": 7}, {**_STAGED._asdict(), "batch": None}]
 )
 def test_what_is_no_staged_batch_tells_nothing(staged: Any) -> None:
-    text = json.dumps({"spark-eos": 1, "partitions": "0", "topics": "", "staged": staged})
+    text = json.dumps({"spark-eos": 2, "partitions": "0", "topics": "", "staged": staged})
     known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
     assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "mine", "[]", "{}", "null", '{"spark-eos":2,"partitions":"0","topics":""}', "7"]
-)
+@pytest.mark.parametrize("text", ["", "mine", "[]", "{}", "null", "7"])
 def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
     known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
     assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
@@ -119,14 +121,14 @@ def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
 
 _SOURCE = ["9dZ", "orders", "7" * 32, 3]
 _FORGED: list[dict[str, Any]] = [
-    {"doubt": [float("inf"), 1]},
-    {"doubt": [float("nan"), 1]},
-    {"doubt": [1.0, 2]},
-    {"doubt": [True, 2]},
-    {"doubt": [-1, 2]},
-    {"doubt": [1, 1 << 63]},
-    {"doubt": [1]},
-    {"doubt": "12"},
+    {"suspect": [float("inf"), 1]},
+    {"suspect": [float("nan"), 1]},
+    {"suspect": [1.0, 2]},
+    {"suspect": [True, 2]},
+    {"suspect": [-1, 2]},
+    {"suspect": [1, 1 << 63]},
+    {"suspect": [1]},
+    {"suspect": "12"},
     {"partitions": "0-20000000"},
     {"partitions": ",".join(["0-99999"] * 20)},
     {"partitions": "3-1"},
@@ -135,15 +137,18 @@ _FORGED: list[dict[str, Any]] = [
     {"topics": ["ab12cd34"]},
     {"topics": "\x1b[1m"},
     {"more": "x" * 4_096},
-    *({"staged": {**_STAGED._asdict(), "copy": name}} for name in ("", 7, "../../payroll")),
-    *({"staged": {**_STAGED._asdict(), "copy": f"{n}-ab12cd34"}} for n in ("8", "07", "\u0667")),
-    {"staged": {**_STAGED._asdict(), "copy": "7-ab12cd34/../../../payroll"}},
-    {"staged": {**_STAGED._asdict(), "copy": "7-ab12cd34\n"}},
+    *({"staged": {**_STAGED._asdict(), "directory": name}} for name in ("", 7, "../../payroll")),
+    *(
+        {"staged": {**_STAGED._asdict(), "directory": f"{n}-ab12cd34"}}
+        for n in ("8", "07", "\u0667")
+    ),
+    {"staged": {**_STAGED._asdict(), "directory": "7-ab12cd34/../../../payroll"}},
+    {"staged": {**_STAGED._asdict(), "directory": "7-ab12cd34\n"}},
     {"staged": {**_STAGED._asdict(), "rows": 1e300}},
-    {"staged": {**_STAGED._asdict(), "buckets": "32"}},
+    {"staged": {**_STAGED._asdict(), "files": "32"}},
     {"staged": {**_STAGED._asdict(), "batch": 1 << 31}},
     {"staged": {**_STAGED._asdict(), "query": "\x1b[1m"}},
-    {"staged": {**_STAGED._asdict(), "range": None}},
+    {"staged": {**_STAGED._asdict(), "fingerprint": None}},
     {"source": [*_SOURCE[:3], 3.5]},
     {"source": [*_SOURCE[:3], 1 << 31]},
     {"source": ["9dZ", "../orders", *_SOURCE[2:]]},
@@ -156,20 +161,20 @@ _FORGED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("forged", _FORGED)
 def test_what_we_would_not_write_is_another_clients(forged: dict[str, Any]) -> None:
-    text = json.dumps({"spark-eos": 1, "partitions": "0", "topics": "", **forged})
+    text = json.dumps({"spark-eos": 2, "partitions": "0", "topics": "", **forged})
     known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
     assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_what_is_deeply_nested_is_another_clients(opening: str) -> None:
-    for text in (opening * 4_000, f'{{"spark-eos":1,"doubt":{opening * 800}'):
+    for text in (opening * 4_000, f'{{"spark-eos":2,"suspect":{opening * 800}'):
         known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
         assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
 
 
 _LARGEST = _STAGED._replace(
-    batch=2**31 - 1, copy=f"{2**31 - 1}-ab12cd34", rows=2**62, buckets=2**31 - 1
+    batch=2**31 - 1, directory=f"{2**31 - 1}-ab12cd34", rows=2**62, files=2**31 - 1
 )
 # Names of topics have at most 249 characters, ids of clusters 22.
 _LONGEST = SourcePartition("c" * 22, "t" * 249, uuid.uuid4(), 2**31 - 1)
@@ -181,7 +186,7 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
     known = KnownPartitions().including(partitions, ids)
     # offset.metadata.max.bytes, unless set.
     for staged, source in ((_LARGEST, None), (None, _LONGEST)):
-        assert len(_with("topic-1", staged, source, Doubt(2**62, 2**62), known)) < 4_096
+        assert len(_with("topic-1", staged, source, SuspectRange(2**62, 2**62), known)) < 4_096
 
 
 @given(st.integers(1, 60), st.integers(0, 300), st.data())
@@ -210,8 +215,10 @@ def test_texts_stay_short_where_there_are_many_topics() -> None:
 
 def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
     known = KnownPartitions().including([("a", index) for index in range(0, 9_000, 2)], {})
-    text = _with("a", _LARGEST, None, Doubt(2**62, 2**62), known)
-    assert max(len(text), len(_with("a", None, _LONGEST, Doubt(2**62, 2**62), known))) < 4_096
+    text = _with("a", _LARGEST, None, SuspectRange(2**62, 2**62), known)
+    assert (
+        max(len(text), len(_with("a", None, _LONGEST, SuspectRange(2**62, 2**62), known))) < 4_096
+    )
     # Rather too many are taken for known than too few.
     assert KnownPartitions.of({("a", 0): CommittedOffset(1, text)}).partitions >= known.partitions
 
@@ -222,3 +229,11 @@ def test_requests_hold_everything_once() -> None:
     assert len(parts) > 2
     assert {place: offset for part in parts for place, offset in part.items()} == ends
     assert sum(map(len, parts)) == len(ends)
+
+
+@pytest.mark.parametrize("version", [1, FORMAT + 1, "position", "2", True, None])
+def test_what_another_version_has_written_is_refused(version: object) -> None:
+    """An operator's offset has no text; another client's is not ours, and tells nothing."""
+    text = json.dumps({"spark-eos": version, "partitions": "0", "topics": ""})
+    with pytest.raises(FormatVersionError, match=f"reads format {FORMAT} alone"):
+        KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
