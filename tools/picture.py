@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.terminal_theme import MONOKAI
 
-from spark_eos.demo.playbill import COUNTED, RELAYED, add_numbers, side_by_side
+from spark_eos.demo.report import add_numbers, side_by_side
+from spark_eos.demo.scenario import COUNTED, RELAY
 
 _ROOT: Final = Path(__file__).parent.parent
 PICTURE: Final = _ROOT / "docs" / "assets" / "demo.svg"
@@ -45,11 +46,11 @@ _FORMAT: Final = """\
 
 
 def _recorded() -> Iterator[Table]:
-    """The tables of both acts, with the numbers that README.md has of one run."""
+    """The tables of both scenarios, with the numbers that README.md has of one run."""
     section = _SECTION.search((_ROOT / "README.md").read_text(encoding="utf-8"))
     if section is None:
         raise ValueError("README.md has no section 'What the demo shows'")
-    for title, rows in zip((RELAYED, COUNTED), _TABLE.findall(section[1]), strict=True):
+    for title, rows in zip((RELAY.title, COUNTED), _TABLE.findall(section[1]), strict=True):
         table = side_by_side(title)
         for row in rows.splitlines():
             name, *numbers = (cell.strip() for cell in row.strip("|").split("|"))

@@ -8,20 +8,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from spark_eos.demo.counts import play_counts
+from spark_eos.demo.display import Display
 from spark_eos.demo.orders import produce_orders
-from spark_eos.demo.play import play
-from spark_eos.demo.playbill import WHY_COUNTED_TWICE, WHY_TWICE, counts_results, results
-from spark_eos.demo.stage import Stage
-from spark_eos.demo.target import LingeringTransactionError
-from spark_eos.demo.theatre import (
-    EXACTLY_ONCE,
-    PARTITIONS,
-    SOURCE,
-    SPARKS_OWN,
-    DemoError,
-    Theatre,
-)
+from spark_eos.demo.scenario import PARTITIONS, RELAY, SOURCE, DemoError, Environment, counts, run
 from spark_eos.errors import SparkEosError
 from spark_eos.jars.ivy import DownloadError
 from spark_eos.jars.jar_sets import JarError, spark_kafka_jars
@@ -60,7 +49,7 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     console = Console(highlight=False)
     try:
         with tempfile.TemporaryDirectory(prefix="spark-eos-demo-") as directory:
-            exactly_once = _play(orders, seed, Path(directory), keep_logs, console)
+            exactly_once = _run(orders, seed, Path(directory), keep_logs, console)
     except KeyboardInterrupt:
         click.echo("Stopped.", err=True)
         raise SystemExit(130) from None
@@ -70,7 +59,6 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
         DownloadError,
         JarError,
         JavaError,
-        LingeringTransactionError,
         SparkEosError,
     ) as error:
         raise click.ClickException(str(error)) from error
@@ -82,35 +70,22 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     )
 
 
-def _play(
-    orders: int, seed: int, directory: Path, keep_logs: Path | None, console: Console
-) -> bool:
-    """Plays both acts; returns whether spark-eos has written exactly once in both."""
-    stage = Stage(console)
+def _run(orders: int, seed: int, directory: Path, keep_logs: Path | None, console: Console) -> bool:
+    """Runs both scenarios; returns whether spark-eos has written exactly once in both."""
+    display = Display(console)
     logs = keep_logs or directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        with stage.waiting("Downloading the jars and starting Kafka"):
+        with display.step("Downloading the jars and starting Kafka"):
             spark_kafka_jars()
             kafka = stack.enter_context(EmbeddedKafka())
         kafka.create_topic(SOURCE, PARTITIONS)
-        with stage.scene(f"{orders:,} orders to {PARTITIONS} partitions", orders):
-            written = 0
-
-            def advance(count: int) -> None:
-                nonlocal written
-                written += count
-                stage.reached(written)
-
-            produce_orders(kafka.bootstrap_servers, SOURCE, orders, seed, advance)
-        theatre = Theatre(kafka, orders, directory, logs, stage)
+        with display.step(f"{orders:,} orders to {PARTITIONS} partitions", orders) as step:
+            produce_orders(kafka.bootstrap_servers, SOURCE, orders, seed, step.reached)
+        environment = Environment(kafka, orders, directory, logs, display)
         try:
-            ours, sparks = play(EXACTLY_ONCE, theatre), play(SPARKS_OWN, theatre)
-            console.print(results(ours, sparks))
-            console.print(WHY_TWICE)
-            our_counts, sparks_counts = play_counts(theatre, EXACTLY_ONCE, SPARKS_OWN)
-            console.print(counts_results(our_counts, sparks_counts))
-            console.print(WHY_COUNTED_TWICE)
+            relayed = run(RELAY, environment)
+            counted = run(counts(environment), environment)
         finally:
             (logs / "kafka.log").write_text(kafka.log(), encoding="utf-8")
-    return ours.tally.exactly_once and our_counts.exactly_once
+    return relayed and counted

@@ -7,51 +7,37 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RunningBatch:
-    """A batch that Spark has started and that is not yet in its commit log.
-
-    Attributes:
-        batch_id: Spark's number of the batch.
-        start: Number of source records in all earlier batches.
-        end: Number of source records in all batches, including this one.
-    """
+    """A batch that Spark has started; ``start`` and ``end`` count the orders up to there."""
 
     batch_id: int
     start: int
     end: int
 
 
-class Checkpoint:
-    """A query's checkpoint in a local directory.
+def running_batch(checkpoint: Path) -> RunningBatch | None:
+    """The batch that is not yet in the commit log, or None between batches."""
+    begun = _newest(checkpoint / "offsets")
+    if begun is None or begun == _newest(checkpoint / "commits"):
+        return None
+    start = _orders_until(checkpoint, begun - 1) if begun else 0
+    return RunningBatch(begun, start, _orders_until(checkpoint, begun))
 
-    Args:
-        directory: The query's checkpoint location.
-    """
 
-    def __init__(self, directory: Path) -> None:
-        self._offsets = directory / "offsets"
-        self._commits = directory / "commits"
+def finished_orders(checkpoint: Path) -> int:
+    """Number of orders in all batches of the commit log."""
+    last = _newest(checkpoint / "commits")
+    return 0 if last is None else _orders_until(checkpoint, last)
 
-    def running_batch(self) -> RunningBatch | None:
-        """Returns the running batch, or None between batches."""
-        begun = _newest(self._offsets)
-        if begun is None or begun == _newest(self._commits):
-            return None
-        start = self._records_until(begun - 1) if begun else 0
-        return RunningBatch(begun, start, self._records_until(begun))
 
-    def finished(self) -> int:
-        """Returns the number of source records in all batches of the commit log."""
-        last = _newest(self._commits)
-        return 0 if last is None else self._records_until(last)
+def is_finished(checkpoint: Path, batch: RunningBatch) -> bool:
+    """Whether the batch is in the commit log."""
+    return (checkpoint / "commits" / str(batch.batch_id)).exists()
 
-    def _records_until(self, batch_id: int) -> int:
-        # The topic is read from offset 0 and has no gaps, so its end offsets count its records.
-        last_line = (self._offsets / str(batch_id)).read_text().splitlines()[-1]
-        return sum(sum(ends.values()) for ends in json.loads(last_line).values())
 
-    def is_committed(self, batch: RunningBatch) -> bool:
-        """Whether the batch is in the commit log."""
-        return (self._commits / str(batch.batch_id)).exists()
+def _orders_until(checkpoint: Path, batch_id: int) -> int:
+    # The topic is read from offset 0 and has no gaps, so its end offsets count its records.
+    last_line = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
+    return sum(sum(ends.values()) for ends in json.loads(last_line).values())
 
 
 def _newest(log: Path) -> int | None:

@@ -24,20 +24,11 @@ _STATUSES: Final = ("placed", "paid", "shipped", "cancelled")
 _STATUS_WEIGHTS: Final = (30, 45, 20, 5)
 _FIRST_DAY: Final = datetime(2026, 11, 1, tzinfo=timezone.utc)
 _CUSTOMERS: Final = 5_000
-_STEP: Final = 2_000
-
-
-def order_id(number: int) -> str:
-    """Returns the id of the order with this number."""
-    return f"o-{number:08d}"
+_AT_ONCE: Final = 5_000
 
 
 def make_orders(count: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
-    """Generates orders; the same seed gives the same orders.
-
-    Returns:
-        Key (the customer's id) and value (JSON) of each order, with the ids of 0 to ``count`` - 1.
-    """
+    """Yields keys (customers' ids) and values (JSON); the same seed gives the same orders."""
     chance = random.Random(seed)  # noqa: S311 - orders, not secrets
     ordered_at = _FIRST_DAY
     countries = list(_COUNTRIES)
@@ -46,7 +37,7 @@ def make_orders(count: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
         customer = f"c-{chance.randrange(_CUSTOMERS):05d}"
         country = chance.choice(countries)
         order = {
-            "order_id": order_id(number),
+            "order_id": f"o-{number:08d}",
             "customer_id": customer,
             "country": country,
             "currency": _COUNTRIES[country],
@@ -69,16 +60,9 @@ def produce_orders(
     topic: str,
     count: int,
     seed: int,
-    advance: Callable[[int], None] = lambda _: None,
+    written: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Writes orders to a topic, partitioned by customer.
-
-    Args:
-        bootstrap_servers: The cluster.
-        topic: The topic to write to.
-        count: Number of orders.
-        seed: Seed of the random orders.
-        advance: Called regularly with the number of orders written since the last call.
+    """Writes orders to a topic, partitioned by customer; tells ``written`` how many there are.
 
     Raises:
         RuntimeError: The cluster did not accept all orders.
@@ -92,16 +76,8 @@ def produce_orders(
         }
     )
     for number, (key, value) in enumerate(make_orders(count, seed), 1):
-        while True:
-            try:
-                producer.produce(topic, value, key)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if number % _STEP == 0:
-            producer.poll(0)
-            advance(_STEP)
-    left = producer.flush(60)
-    if left:
-        raise RuntimeError(f"{left} orders could not be written to {topic}")
-    advance(count % _STEP)
+        producer.produce(topic, value, key)
+        if number % _AT_ONCE == 0 or number == count:
+            if left := producer.flush(60):
+                raise RuntimeError(f"{left} orders could not be written to {topic}")
+            written(number)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 _TAIL_LINES: Final = 40
@@ -15,9 +14,7 @@ _INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class KillableProcess:
-    """A process in its own session, which none of its child processes leaves.
-
-    A context manager: entering starts the process, leaving kills it.
+    """A process in its own session, which none of its children leaves; a context manager.
 
     Args:
         command: The program and its arguments.
@@ -58,7 +55,6 @@ class KillableProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the process if it is still alive."""
         self.kill()
 
     def exit_status(self) -> int | None:
@@ -86,9 +82,9 @@ class KillableProcess:
 @contextlib.contextmanager
 def _interrupts_deferred() -> Iterator[None]:
     """Defers signal handlers, so that no exception can lose a process that has just started."""
-    received: list[tuple[int, FrameType | None]] = []
+    received: list[int] = []
     handlers = {
-        number: signal.signal(number, lambda *arguments: received.append(arguments))
+        number: signal.signal(number, lambda number, _frame: received.append(number))
         for number in _INTERRUPTS
     }
     try:
@@ -96,10 +92,8 @@ def _interrupts_deferred() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    for received_number, frame in received:
-        interrupt = handlers[signal.Signals(received_number)]
-        if callable(interrupt):
-            interrupt(received_number, frame)
+    for interrupt in received:
+        signal.raise_signal(interrupt)
 
 
 def session_members(session: int) -> Iterator[int]:

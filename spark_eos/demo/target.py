@@ -1,73 +1,30 @@
-"""The target topic as its consumers see it: rows counted with read_committed."""
+"""The target topic as its consumers see it, while it is written: rows read with read_committed."""
 
-import json
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
-from spark_eos.errors import PrintableError
-from spark_eos.testing.partition_ends import settled_ends
-
-Identity = Callable[[Message], str]
-"""What is the same in a row and its duplicate."""
-
-_AT_ONCE: Final = 2_000
-
-
-def order_of(message: Message) -> str:
-    """Returns the id of a record's order."""
-    return str(json.loads(message.value() or b"{}")["order_id"])
-
-
-class LingeringTransactionError(PrintableError):
-    """A topic's last stable offset does not reach its end: a transaction is still open."""
+_ROWS_AT_ONCE: Final = 2_000
 
 
 class TargetReader:
-    """Reads a topic repeatedly with read_committed and counts each row.
+    """Reads a topic's rows as they become visible; ``rows`` counts each key and value."""
 
-    Args:
-        bootstrap_servers: The cluster.
-        topic: The topic to read.
-        partitions: Number of its partitions.
-        identity: What is the same in a row and its duplicate; by default the order's id.
-
-    Attributes:
-        counts: Number of records by identity.
-    """
-
-    def __init__(
-        self, bootstrap_servers: str, topic: str, partitions: int, identity: Identity = order_of
-    ) -> None:
-        self.counts: Counter[str] = Counter()
-        self._identity = identity
-        self._topic = topic
-        self._partitions = range(partitions)
-        self._cluster = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        self.rows: Counter[tuple[object, object]] = Counter()
         self._consumer = Consumer(
             {
-                **self._cluster,
+                "bootstrap.servers": bootstrap_servers,
                 # Nothing is committed, but librdkafka requires a group id.
                 "group.id": f"spark-eos-demo-{uuid.uuid4()}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
-                "enable.partition.eof": True,
+                "log_level": 0,
             }
         )
-        # The end found in each partition; the consumer's position does not count commit markers.
-        self._seen_until: dict[int | None, int] = {}
-        self._consumer.assign([TopicPartition(topic, index, 0) for index in self._partitions])
-
-    def __enter__(self) -> "TargetReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Closes the connections."""
-        self.close()
+        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
 
     def close(self) -> None:
         """Closes the connections."""
@@ -75,38 +32,20 @@ class TargetReader:
 
     @property
     def duplicates(self) -> int:
-        """Number of records after the first of the same identity."""
-        return self.counts.total() - len(self.counts)
+        """Number of rows after the first of the same key and value."""
+        return self.rows.total() - len(self.rows)
 
-    def read(self, timeout: float) -> None:
-        """Counts newly visible rows; waits at most ``timeout`` seconds for them."""
-        rows = []
-        for message in self._consumer.consume(_AT_ONCE, timeout=timeout):
+    def read(self, timeout: float) -> bool:
+        """Counts newly visible rows, if any come within ``timeout`` seconds; whether they did."""
+        messages = self._consumer.consume(_ROWS_AT_ONCE, timeout=timeout)
+        for message in messages:
             error = message.error()
-            if error is None:
-                rows.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - that is its name
-                self._seen_until[message.partition()] = message.offset() or 0
-            else:
+            if error is not None:
                 raise RuntimeError(f"reading the target: {error.str()}")
-        self.counts.update(map(self._identity, rows))
+        self.rows.update((message.key(), message.value()) for message in messages)
+        return bool(messages)
 
-    def read_all(self, patience: float = 30) -> None:
-        """Counts all rows up to the end of the topic.
-
-        Args:
-            patience: Seconds within which all rows must have become visible.
-
-        Raises:
-            LingeringTransactionError: They have not.
-        """
-        until = time.monotonic() + patience
-        stable, ends = settled_ends(self._cluster, self._topic, self._partitions, patience)
-        if stable != ends:
-            raise LingeringTransactionError(
-                f"after {patience:g} s the last stable offsets are {stable}, the ends {ends}"
-            )
-        while any(self._seen_until.get(index, -1) < end for index, end in ends.items()):
-            if time.monotonic() > until:
-                raise LingeringTransactionError(f"read_committed did not reach the ends {ends}")
-            self.read(0.1)
+    def read_until_quiet(self, timeout: float) -> None:
+        """Counts rows until no further one becomes visible for ``timeout`` seconds."""
+        while self.read(timeout):
+            pass
