@@ -22,6 +22,7 @@ from contestants import (
     SMALL_BATCHES,
     Arena,
     Trial,
+    Writer,
     our_sink,
     our_writer,
     own_writer,
@@ -32,7 +33,6 @@ from load import fill
 from processes import Usage, used
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 from results import Measured, percentile
 from rich.console import Console
 from scenarios import SPARE, Growth, Latency, Records, Throughput, Triggers
@@ -301,12 +301,12 @@ def _steps(trial: Trial, warm: int) -> dict[str, float]:
     return {**spark, **ours}
 
 
-def _our_query(arena: Arena, *, asynchronous: bool) -> DataStreamWriter:
+def _our_query(arena: Arena, *, asynchronous: bool) -> Writer:
     arena = replace(arena, asynchronous=asynchronous)
     return our_writer(our_sink(arena), arena)
 
 
-_QUERIES: Final[dict[str, Callable[[Arena], DataStreamWriter]]] = {
+_QUERIES: Final[dict[str, Callable[[Arena], Writer]]] = {
     EQUAL: partial(own_writer, as_we_do=True),
     SHIPPED: own_writer,
     OURS: partial(_our_query, asynchronous=False),

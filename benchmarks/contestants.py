@@ -12,8 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos import BatchReport, ExactlyOnceSink, ExactlyOnceWriter
 from spark_eos.client.settings import ClientSettings
+
+Writer = DataStreamWriter | ExactlyOnceWriter
 
 _COUNT_DDL = "rows long"
 _NOTHING = {"batchId": -1}
@@ -109,7 +111,7 @@ class Trial:
         return rows / sum(self.trigger_ms[first:]) * 1000
 
 
-def run_and_stop(writer: DataStreamWriter, arena: Arena) -> Trial:
+def run_and_stop(writer: Writer, arena: Arena) -> Trial:
     """Stops before the last batch, which with Kafka's defaults waits a second per partition."""
     query = writer.option("checkpointLocation", arena.checkpoint).start()
     while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
@@ -143,7 +145,7 @@ def our_sink(
     )
 
 
-def our_writer(sink: ExactlyOnceSink, arena: Arena) -> DataStreamWriter:
+def our_writer(sink: ExactlyOnceSink, arena: Arena) -> ExactlyOnceWriter:
     """Returns the query of spark-eos, without its trigger."""
     frame = sink.read(
         arena.spark,

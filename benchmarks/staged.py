@@ -12,10 +12,9 @@ import uuid
 from pathlib import Path
 
 import click
-from contestants import EQUAL, Arena, Trial, our_sink
+from contestants import EQUAL, Arena, Trial, Writer, our_sink
 from load import fill
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 from rich.console import Console
 from rich.table import Table
 from scenarios import Records
@@ -44,7 +43,7 @@ def _sparks_own(arena: Arena) -> Trial:
     return run_query(frame.writeStream.format("kafka").options(**options), arena)
 
 
-def run_query(writer: DataStreamWriter, arena: Arena) -> Trial:
+def run_query(writer: Writer, arena: Arena) -> Trial:
     """Runs a query over all there is."""
     query = writer.option("checkpointLocation", arena.checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()

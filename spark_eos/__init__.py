@@ -1,6 +1,7 @@
 """Exactly-once PySpark Structured Streaming from Kafka to Kafka.
 
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
+- `run`: waits in a script until a query ends; Ctrl-C and SIGTERM stop it cleanly.
 - `session_builder`: a Spark session that can read Kafka.
 - `BatchReport`, `PartitionReport`, `LostRecords`: the outcome of one micro-batch.
 - `Status`: how a query stands in its cluster; `ExactlyOnceSink.status` returns it.
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
         UnsupportedPipelineError,
         WriteError,
     )
+    from spark_eos.jobs.running import run
     from spark_eos.spark.dead_letter_functions import guarded
     from spark_eos.spark.session import session_builder
     from spark_eos.spark.sink import ExactlyOnceSink
+    from spark_eos.spark.writer import ExactlyOnceWriter
 
 __all__ = [
     "AuthenticationError",
@@ -45,6 +48,7 @@ __all__ = [
     "ConfigurationError",
     "DeadlineExceededError",
     "ExactlyOnceSink",
+    "ExactlyOnceWriter",
     "FencedByNewerRunError",
     "ForeignMemberError",
     "FormatVersionError",
@@ -62,6 +66,7 @@ __all__ = [
     "UnsupportedPipelineError",
     "WriteError",
     "guarded",
+    "run",
     "session_builder",
 ]
 
@@ -69,11 +74,13 @@ __all__ = [
 _HOMES = {
     "BatchReport": "batch.batch_report",
     "ExactlyOnceSink": "spark.sink",
+    "ExactlyOnceWriter": "spark.writer",
     "LostRecords": "batch.data_loss",
     "PartitionReport": "batch.batch_report",
     "Status": "admin.status",
     "UnknownGroupError": "admin.status",
     "guarded": "spark.dead_letter_functions",
+    "run": "jobs.running",
     "session_builder": "spark.session",
 }
 

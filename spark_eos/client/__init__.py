@@ -1,10 +1,8 @@
 """Client settings, security, connections and error codes.
 
-Imports kafka-python, quietly: its own imports warn on Python 3.11 and 3.12, and it logs every
-connection at level INFO.
+Imports kafka-python, quietly: its own imports warn on Python 3.11 and 3.12.
 """
 
-import logging
 import warnings
 
 with warnings.catch_warnings():
@@ -12,11 +10,3 @@ with warnings.catch_warnings():
     # error, or show every warning.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka  # noqa: F401
-
-_log = logging.getLogger("kafka")
-# Without a handler, Python would print warnings itself.
-_log.addHandler(logging.NullHandler())
-if _log.level == logging.NOTSET:
-    # What a failed connection means for a query, our errors and logs say. Whoever wants more sets
-    # a level, before or after.
-    _log.setLevel(logging.CRITICAL)

@@ -1,16 +1,14 @@
 """kafka-python's connections, made to say why a listener refuses them and not to retry forever."""
 
-import logging
 import ssl
 import time
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
 
+from spark_eos.client.kafka_logs import our_connections
 from spark_eos.client.kafka_python import (
     NodeConnections,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
     causes,
     closed_by_peer,
 )
@@ -26,25 +24,6 @@ _SILENCE: Final = 5.0
 _TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
 # OpenSSL's codes of a failed verification.
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
-
-
-class _HiddenCredentials(logging.Filter):
-    """Hides passwords and tokens: at level DEBUG kafka-python logs everything it sends."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.args, tuple):
-            record.args = tuple("[hidden]" if _is_secret(a) else a for a in record.args)
-        return True
-
-
-def _is_secret(argument: object) -> bool:
-    # Raw bytes may hold anything.
-    kinds = SaslAuthenticateRequest | SaslAuthenticateResponse | bytes | bytearray | memoryview
-    return isinstance(argument, kinds)
-
-
-for _name in ("kafka.net.connection", "kafka.protocol.parser"):
-    logging.getLogger(_name).addFilter(_HiddenCredentials())
 
 
 class ConnectionManager(NodeConnections):
@@ -65,7 +44,8 @@ class ConnectionManager(NodeConnections):
         self._refusal: AuthenticationError | None = None
         self._closing_since: float | None = None
         self.last_failure: str | None = None
-        super().__init__(selector, configuration)
+        with our_connections():
+            super().__init__(selector, configuration)
 
     def check(self) -> None:
         """Raises `AuthenticationError` if a connection was refused permanently."""

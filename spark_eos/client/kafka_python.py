@@ -9,7 +9,8 @@ import copy
 import random
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
@@ -72,11 +73,27 @@ _SILENT: Final = 1.0
 _STOP_MS: Final = 5_000
 
 
-class EventLoop:
-    """kafka-python's event loop in a thread of its own; safe to use from any thread."""
+class _Selector(NetworkSelector):  # type: ignore[misc]
+    def __init__(
+        self, configuration: dict[str, Any], around: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._around = around
+        super().__init__(**configuration)
 
-    def __init__(self, configuration: dict[str, Any]) -> None:
-        self.selector = NetworkSelector(**configuration)
+    def run_forever(self) -> None:
+        with self._around():
+            super().run_forever()
+
+
+class EventLoop:
+    """kafka-python's event loop in a thread of its own, which runs within ``around``."""
+
+    def __init__(
+        self,
+        configuration: dict[str, Any],
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.selector = _Selector(configuration, around)
         self.selector.start()
 
     def run(self, coroutine: Any, *arguments: Any) -> Any:

@@ -7,10 +7,8 @@ with a function from DataFrame to DataFrame; ``jobs/relay.py`` is the shortest o
 import logging
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Final
 
 import click
@@ -22,14 +20,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.jobs.job_metrics import JobMetrics
 from spark_eos.jobs.options import JobOptions
+from spark_eos.jobs.running import StopSignals, wait
 from spark_eos.observability.json_logs import JsonFormatter
 from spark_eos.spark.sink import ExactlyOnceSink
 
 logger = logging.getLogger(__name__)
 
 _USERS_ERROR: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE", re.DOTALL)
-# A signal is noticed within this time while the query runs.
-_POLL_SECONDS: Final = 1
 
 
 class _JobSink(ExactlyOnceSink):
@@ -43,27 +40,6 @@ class _JobSink(ExactlyOnceSink):
         except Exception as error:
             self.error = error
             raise
-
-
-class _StopSignals:
-    """SIGINT and SIGTERM: the first one stops the query cleanly, a second one exits at once."""
-
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.query_runs = False
-
-    def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._received)
-
-    def _received(self, number: int, _frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        self.status = 128 + number
-        # While the query runs, raise nothing: it could interrupt a call to the JVM, and the next
-        # call, which stops the query, would read the answer to the interrupted one.
-        if not self.query_runs:
-            raise SystemExit(self.status)
 
 
 def start_session() -> SparkSession:
@@ -116,8 +92,19 @@ def run_job(
         if options.metrics_port is None
         else JobMetrics(options.metrics_port, options.metrics_address)
     )
-    signals = _StopSignals()
-    signals.install()
+    with StopSignals() as signals:
+        _run(options, transform, session, signals, metrics, include_headers=include_headers)
+
+
+def _run(
+    options: JobOptions,
+    transform: Callable[[DataFrame], DataFrame],
+    session: Callable[[], SparkSession],
+    signals: StopSignals,
+    metrics: JobMetrics | None,
+    *,
+    include_headers: bool,
+) -> None:
     try:
         sink = _JobSink(
             kafka=options.kafka,
@@ -143,38 +130,25 @@ def run_job(
             include_headers=include_headers,
             options=options.source_options,
         )
-        signals.query_runs = True
+        signals.waiting = True
         query = sink.write(transform(frame)).trigger(**options.trigger).start()
     except SparkEosError as error:
         raise click.ClickException(str(error)) from error
     _wait(query, sink, signals)
 
 
-def _wait(query: StreamingQuery, sink: _JobSink, signals: _StopSignals) -> None:
+def _wait(query: StreamingQuery, sink: _JobSink, signals: StopSignals) -> None:
     try:
-        while signals.status is None and not query.awaitTermination(_POLL_SECONDS):
-            pass
+        wait(query, signals)
     except PySparkException as error:
-        if signals.status is None:
-            raise _explained(sink.error or error) from error
+        raise _explained(sink.error or error) from error
     except (Py4JError, ConnectionError) as error:
-        if signals.status is None:
-            raise click.ClickException("Spark's JVM has ended.") from error
+        raise click.ClickException("Spark's JVM has ended.") from error
     finally:
-        _stop(query)
         sink.close()
     if signals.status is not None:
         logger.warning("stopped by a signal")
         raise SystemExit(signals.status)
-
-
-def _stop(query: StreamingQuery) -> None:
-    try:
-        if query.isActive:
-            query.stop()
-    except (PySparkException, Py4JError, ConnectionError) as error:
-        # Ctrl-C reaches the JVM too: it may be gone already, and the query with it.
-        logger.debug("stopping the query: %s", error)
 
 
 def _explained(error: Exception) -> Exception:

@@ -12,6 +12,7 @@ from kafka import errors as kafka_errors
 
 from spark_eos.acls import Grantee
 from spark_eos.client.connections import ConnectionManager
+from spark_eos.client.kafka_logs import our_connections
 from spark_eos.client.kafka_python import EventLoop, api_name
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError
@@ -72,7 +73,7 @@ class BrokerConnections:
 
     def _connect(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
         configuration = self._settings.for_wire()
-        loop = EventLoop(configuration)
+        loop = EventLoop(configuration, our_connections)
         manager = ConnectionManager(loop.selector, self._settings, configuration)
         try:
             manager.reach(deadline.remaining())

@@ -7,13 +7,11 @@ the group's offsets were committed with them. Spark lets its own Kafka sink do s
 such rows twice, and no other sink (AsyncProgressTrackingMicroBatchExecution).
 """
 
-import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos.driver.checkpoint_note import STAGED
 from spark_eos.driver.log_gap import LogFiles, complete_logs
@@ -79,46 +77,28 @@ def check_logged(delivery: str) -> None:
         )
 
 
-class ProgressTracking:
-    """Chooses at a query's start how Spark tracks its progress.
+def tracking_options(
+    files: LogFiles, trigger: Mapping[str, Any], *, wanted: bool
+) -> dict[str, str]:
+    """The options of a query that say how Spark tracks its progress.
+
+    Completes an offset log that would keep Spark from starting.
 
     Args:
-        writer: The query's writer; its trigger decides.
-        wanted: Whether to track the progress asynchronously, where the trigger allows it.
-        files: Opens the checkpoint.
+        files: The query's checkpoint.
+        trigger: The query's trigger; with one that ends, Spark can't track asynchronously.
+        wanted: Whether to track asynchronously where the trigger allows it.
+
+    Raises:
+        CheckpointError: The logs can't be used, or not be completed.
     """
-
-    def __init__(
-        self, writer: DataStreamWriter, files: Callable[[], LogFiles], *, wanted: bool
-    ) -> None:
-        self._writer = writer
-        self._files = files
-        self._wanted = wanted
-        self._ends = False
-        choose = writer.trigger
-
-        @functools.wraps(choose)
-        def trigger(**chosen: Any) -> DataStreamWriter:
-            self._ends = bool(chosen.get("availableNow") or chosen.get("once"))
-            return choose(**chosen)
-
-        vars(writer)["trigger"] = trigger
-
-    def prepare(self) -> None:
-        """Sets the writer's options, and completes an offset log that would stop Spark's start.
-
-        Raises:
-            CheckpointError: The logs can't be used, or not be completed.
-        """
-        if self._wanted:
-            self._writer.option(_ENABLED, str(not self._ends).lower())
-            self._writer.option(_ANY_SINK, "true")
-        files = self._files()
-        added = complete_logs(files, every_batch=not self._wanted or self._ends)
-        if added is not None:
-            logger.info(
-                "checkpoint %s: batch %d added to the offset log, since Spark had tracked the "
-                "query's progress asynchronously",
-                files.location,
-                added,
-            )
+    ends = bool(trigger.get("availableNow") or trigger.get("once"))
+    added = complete_logs(files, every_batch=not wanted or ends)
+    if added is not None:
+        logger.info(
+            "checkpoint %s: batch %d added to the offset log, since Spark had tracked the "
+            "query's progress asynchronously",
+            files.location,
+            added,
+        )
+    return {_ENABLED: str(not ends).lower(), _ANY_SINK: "true"} if wanted else {}

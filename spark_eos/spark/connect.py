@@ -1,19 +1,13 @@
 """Spark Connect: the sink runs in a separate process beside the server, one per query run.
 
-The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``), calls the
-sink in its main thread, and ends it with SIGTERM, which neither unwinds the process nor cancels its
-job. If the server dies, the process survives.
+The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``) and calls the
+sink in its main thread. `spark_eos.spark.connect_process` has how it ends.
 """
 
 import contextlib
-import logging
-import os
+import functools
 import re
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
@@ -23,6 +17,7 @@ from spark_eos.batch.plan import BatchRange
 from spark_eos.driver.offset_log import OffsetLog
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 from spark_eos.spark.connect_files import own_checkpoint
+from spark_eos.spark.connect_process import ProcessEnd
 from spark_eos.spark.narrow_plan import (
     check_remote_batch,
     explained,
@@ -32,11 +27,7 @@ from spark_eos.spark.narrow_plan import (
 )
 from spark_eos.spark.query_lifetime import activity, leave_at_exit
 
-logger = logging.getLogger(__name__)
-
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
-# Seconds between two checks whether the server is still running.
-_ORPHAN_CHECK: Final = 1.0
 
 
 def is_connect(frame: DataFrame) -> bool:
@@ -49,7 +40,7 @@ class _Terminated(BaseException):
 
 
 class ConnectRuntime:
-    """Spark Connect as a `spark_eos.spark.runtime.QueryRuntime`.
+    """Spark Connect as a `spark_eos.spark.runtime.Runtime`.
 
     Args:
         location: The checkpoint's location, as given to Spark.
@@ -81,9 +72,7 @@ class ConnectRuntime:
         self._asked_spark = activity(spark, str(query.id), self.run_id)
         self._tag = f"spark-eos-{self.run_id}"
         self._cores = 0
-        self._server = os.getppid()
         self._run: Run | None = None
-        self._previous: Any = None
         self._told_by_signal = False
         self._stop_asked = False
         self._in_batch = False
@@ -219,39 +208,21 @@ class ConnectRuntime:
         """Makes the run end on SIGTERM, with the interpreter, or with the server."""
         self._run = run
         leave_at_exit(run)
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGTERM, self._terminated)
-            self._told_by_signal = True
-        threading.Thread(
-            target=self._end_with_server, name="spark-eos-orphan-check", daemon=True
-        ).start()
+        ended = functools.partial(run.leave, self.tasks_outlive_stop)
+        self._told_by_signal = ProcessEnd(self._stop, ended).told_by_signal
 
-    def _terminated(self, number: int, frame: FrameType | None) -> None:
+    def _stop(self) -> bool:
+        """Ends the run on SIGTERM; returns whether the process may end now."""
         if self._stop_asked:
-            return
+            return False
         self._stop_asked = True
         if self._in_job:
             raise _Terminated
         if self._in_batch:
-            return
+            return False
         if self._run is not None:
             if self._run.leaving:
                 # This thread is already leaving and would wait for itself.
-                return
+                return False
             self._run.leave()
-        if callable(self._previous):
-            self._previous(number, frame)
-        elif self._previous == signal.SIG_DFL:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-    def _end_with_server(self) -> None:
-        while os.getppid() == self._server:
-            time.sleep(_ORPHAN_CHECK)
-        logger.error("the Spark Connect server has ended; ending its query's run")
-        try:
-            if self._run is not None:
-                self._run.leave(self.tasks_outlive_stop)
-        finally:
-            # At a normal exit, Connect's client would try to reach the server for minutes.
-            os._exit(1)
+        return True

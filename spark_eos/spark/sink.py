@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos._run.run import RunLimits
 from spark_eos.admin.status import Status, ask_status
@@ -29,10 +27,9 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import own_group
 from spark_eos.observability.on_batch import OnBatch, announce, announce_query, as_observers
-from spark_eos.spark.asynchronous import ProgressTracking, check_asynchronous, check_logged
+from spark_eos.spark.asynchronous import check_asynchronous, check_logged
 from spark_eos.spark.batches import Deliverer
-from spark_eos.spark.classic import HadoopFiles
-from spark_eos.spark.columns import check_columns, check_target
+from spark_eos.spark.columns import check_columns
 from spark_eos.spark.connect import ConnectRuntime
 from spark_eos.spark.dead_letter_columns import check_error_column
 from spark_eos.spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
@@ -52,8 +49,8 @@ from spark_eos.spark.stream_sources import (
     sources_of,
     topics_read,
 )
-from spark_eos.spark.stream_writer import StreamWriters
 from spark_eos.spark.target_column import with_own_topic_marked
+from spark_eos.spark.writer import ActiveQuery, ExactlyOnceWriter, Stream
 
 
 class ExactlyOnceSink:
@@ -220,7 +217,7 @@ class ExactlyOnceSink:
         self._spark: SparkSession | None = None
         # What `write` has chosen.
         self._delivery: str | None = None
-        self._writers = StreamWriters()
+        self._active = ActiveQuery()
         self._run: SinkRun | None = None
         # When the query was last known to have no batch in progress, in ms since the epoch.
         self._prepared_ms = time.time_ns() // 1_000_000
@@ -350,7 +347,7 @@ class ExactlyOnceSink:
 
     # Writing ----------------------------------------------------------------------------------
 
-    def write(self, frame: DataFrame) -> DataStreamWriter:
+    def write(self, frame: DataFrame) -> ExactlyOnceWriter:
         """Checks a streaming DataFrame and the cluster, and returns the writer to start.
 
         Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key`` (binary
@@ -363,7 +360,8 @@ class ExactlyOnceSink:
             frame: The streaming DataFrame.
 
         Returns:
-            A DataStreamWriter with the sink and the checkpoint set; choose a trigger and start.
+            A writer with the methods of Spark's DataStreamWriter that fit the sink; choose a
+            trigger and start.
 
         Raises:
             UnsupportedPipelineError: A column can't be written, or the plan not on the road wanted.
@@ -394,28 +392,34 @@ class ExactlyOnceSink:
         self._prepared_ms = time.time_ns() // 1_000_000
         frame = with_own_topic_marked(frame)
 
-        def check() -> None:
-            check_target(frame.schema)
-
-        def started(query: StreamingQuery) -> None:
-            announce_query(query, settings.group_id, self._observers)
-
-        tracked = functools.partial(
-            ProgressTracking,
-            files=functools.partial(HadoopFiles, self._spark, self._checkpoint_location),
-            wanted=self._asynchronous_progress,
-        )
         quick = None
         letters = settings.dead_letters
         if self._delivery != STAGED and letters is None and can_be_flat(frame.schema):
             quick = flattened(frame, only_topic(self._sources))
-        writer = self._writers.writer(
-            frame, self, self._note_relation, check, started, tracked, quick
+        return ExactlyOnceWriter(
+            Stream(
+                sink=self,
+                frame=frame,
+                quick=quick,
+                location=self._checkpoint_location,
+                asynchronous=self._asynchronous_progress,
+                active=self._active,
+                announce=functools.partial(
+                    announce_query, group_id=settings.group_id, observers=self._observers
+                ),
+            )
         )
-        return writer.option("checkpointLocation", self._checkpoint_location)
 
-    def _note_relation(self, relation: str) -> None:
+    def note_relation(self, relation: str) -> None:
+        """On Spark Connect, called before each batch with the server's id of it."""
         self._batch_relation = relation
+
+    def begin_remotely(self) -> None:
+        """On Spark Connect, called in the query's process once it has the sink."""
+        # The query has not begun a batch yet.
+        self._prepared_ms = time.time_ns() // 1_000_000
+        settings = self._settings
+        renew_hourly(settings.client, settings.group_id, settings.connect_timeout_ms / 1000)
 
     def _check_cluster(self) -> None:
         with contextlib.closing(Wire(self._settings.client)) as wire:
@@ -518,9 +522,3 @@ class ExactlyOnceSink:
         # Spark Connect pickles the sink to the process where batches run; a run lives only there.
         # A session is pickled by name and becomes the active session of that process.
         return {**self.__dict__, "_run": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # In that process, on the host of Spark's driver, the query has not begun a batch yet.
-        self.__dict__.update(state, _prepared_ms=time.time_ns() // 1_000_000)
-        settings = self._settings
-        renew_hourly(settings.client, settings.group_id, settings.connect_timeout_ms / 1000)

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import TopicNotFoundError
@@ -137,9 +137,17 @@ def consume_committed(
     return records.coalesce(1).sortWithinPartitions("partition", "offset")
 
 
-def process_available(
-    writer: DataStreamWriter, *, timeout: int = 60
-) -> list[StreamingQueryProgress]:
+class _Writer(Protocol):
+    """Spark's writer of a streaming query, or the sink's."""
+
+    def trigger(self, *, availableNow: bool) -> "_Writer":  # noqa: N803
+        """Chooses the trigger."""
+
+    def start(self) -> StreamingQuery:
+        """Starts the query."""
+
+
+def process_available(writer: _Writer, *, timeout: int = 60) -> list[StreamingQueryProgress]:
     """Run a query until it has processed everything available now (``availableNow``).
 
     Args:

@@ -8,10 +8,9 @@ records.
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
-from kafka.net.selector import NetworkSelector
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from spark_eos.client.connections import ConnectionManager
+from spark_eos.client.connections import ConnectionManager, EventLoop
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
 
@@ -45,7 +44,7 @@ class Brokers:
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
         self._timeout = timeout
         configuration = settings.for_wire()
-        self._net = NetworkSelector(**configuration)
+        self._net = EventLoop(**configuration)
         self._net.start()
         self._manager: Any = ConnectionManager(self._net, settings, configuration)
         try:

@@ -16,7 +16,6 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from chaos.loads import LOADS, disturbed, transformed
 from chaos.reports import add_report
@@ -26,6 +25,7 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session
 from spark_eos.testing.broker_properties import free_ports
+from support.writers import Writer
 
 _GIVEN_UP = "Python worker failed to connect back"
 
@@ -64,9 +64,7 @@ def _session(settings: dict[str, Any]) -> SparkSession:
     return remote.getOrCreate()  # type: ignore[no-any-return]
 
 
-def _sink_writer(
-    spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
-) -> DataStreamWriter:
+def _sink_writer(spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]) -> Writer:
     load = LOADS[settings["load"]]
     sink = ExactlyOnceSink(
         **load.options, **settings["sink"], on_batch=_Reports(settings["reports"])
@@ -77,7 +75,7 @@ def _sink_writer(
 
 def _staged_writer(
     spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
-) -> DataStreamWriter:
+) -> Writer:
     load, control = STAGED[settings["load"]], Path(settings["control"])
     stop_at_places(control)
     sink = ExactlyOnceSink(
@@ -133,7 +131,7 @@ def main() -> None:
         return
 
 
-def _start(writer: DataStreamWriter, more: int = 12) -> StreamingQuery:
+def _start(writer: Writer, more: int = 12) -> StreamingQuery:
     """Starts the query, again where Spark gives a worker up that has not connected in time.
 
     On Spark Connect that is 10 s, which no setting changes, and a busy machine may need longer.

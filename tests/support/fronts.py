@@ -19,11 +19,11 @@ import tenacity
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from support.flow import Flow
 from support.pipelines import PIPELINES
+from support.writers import Writer
 
 Answer = TypeVar("Answer")
 
@@ -134,9 +134,7 @@ def _configured(session: SparkSession, config: Mapping[str, str]) -> Iterator[No
             session.conf.set(name, str(kept))
 
 
-def _sink_writer(
-    session: SparkSession, order: Order
-) -> tuple[DataStreamWriter, Callable[[], None]]:
+def _sink_writer(session: SparkSession, order: Order) -> tuple[Writer, Callable[[], None]]:
     sink = ExactlyOnceSink(**order.sink)
     frames = [
         sink.read(session, subscribe=topic, include_headers=True, options=order.read_options)
@@ -154,7 +152,7 @@ patiently = tenacity.retry(
 
 
 @patiently
-def started(writer: DataStreamWriter) -> StreamingQuery:
+def started(writer: Writer) -> StreamingQuery:
     """Starts a query."""
     return writer.start()
 

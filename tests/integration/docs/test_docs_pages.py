@@ -280,11 +280,12 @@ def reader(
 ) -> Reader:
     """Queries of pages run for ever: here they end when they have read all there is."""
 
-    def await_termination(query: StreamingQuery, _timeout: float | None = None) -> None:
+    def await_termination(query: StreamingQuery, _timeout: float | None = None) -> bool:
         # Which raises what the query has failed with; one that is at its end it leaves alone.
         query.processAllAvailable()
         query.stop()
         assert query.exception() is None
+        return True
 
     monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
     return Reader(page_kafka, tmp_path, {"spark": spark_eos_session})

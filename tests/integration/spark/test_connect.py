@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import ExactlyOnceSink
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
@@ -27,6 +26,7 @@ from support.pages import code_blocks, run_query
 from support.proxy import KafkaProxy
 from support.proxy_faults import HoldAnswer
 from support.queries import run_available, until
+from support.writers import Writer
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], sourc
     return str(failure.value)
 
 
-def _failure(writer: DataStreamWriter) -> str:
+def _failure(writer: Writer) -> str:
     query = started(writer.trigger(availableNow=True))
     with pytest.raises(StreamingQueryException) as failure:
         query.awaitTermination(90)

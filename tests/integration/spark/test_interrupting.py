@@ -1,4 +1,4 @@
-"""Ctrl-C in a user's plain script, and what the script's logs show."""
+"""Ctrl-C in a plain script that calls `run`, and what the script's logs show."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 _SCRIPT = """
 import logging, sys
 logging.basicConfig(level=logging.{level})
-from spark_eos import ExactlyOnceSink, session_builder
+from spark_eos import ExactlyOnceSink, run, session_builder
 
 # Spark would draw its progress in between.
 spark = (
@@ -76,7 +76,7 @@ def _interrupted(process: "subprocess.Popen[str]") -> int:
 
 def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:
     flow.produce(range(4))
-    process, log = _started(flow, tmp_path, "query.awaitTermination()", level="INFO")
+    process, log = _started(flow, tmp_path, "run(query)", level="INFO")
     try:
         until(lambda: len(flow.values()) == 4, log.read_text, 240)
         before = log.read_text()
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:
     finally:
         process.kill()
     told = log.read_text()
-    assert status == -signal.SIGINT
+    assert status == 128 + signal.SIGINT
     lines = [
         line
         for line in told[len(before) :].splitlines()
@@ -103,16 +103,21 @@ def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:
 def test_a_script_that_handles_ctrl_c_itself(flow: Flow, tmp_path: Path, how: str) -> None:
     wait = {
         "caught": """
+import logging, signal
+before = signal.getsignal(signal.SIGINT)
 try:
-    query.awaitTermination()
-except KeyboardInterrupt:
+    run(query)
+except SystemExit:
     print("mine", query.isActive)
+    root = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager.getRootLogger()
+    print("as before", signal.getsignal(signal.SIGINT) is before, root.getLevel())
+    print("py4j", logging.getLogger("py4j").level)
 """,
         "of the user's own": """
 import os, signal
 # It can't ask the JVM, which the main thread is just calling.
 signal.signal(signal.SIGINT, lambda *_: print("mine True", flush=True) or os._exit(0))
-query.awaitTermination()
+run(query)
 """,
     }[how]
     flow.produce(range(4))
@@ -124,4 +129,7 @@ query.awaitTermination()
         process.kill()
     told = log.read_text()
     assert f"mine {how != 'caught'}" in told
+    if how == "caught":
+        assert "as before True ERROR" in told
+        assert "py4j 0" in told
     assert "Traceback" not in told

@@ -13,18 +13,18 @@ from confluent_kafka import Consumer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
 from support.queries import relay, run_available
+from support.writers import Writer
 
 
 def _write(
     spark: SparkSession, flow: Flow, transform: Callable[[DataFrame], DataFrame], **options: Any
-) -> DataStreamWriter:
+) -> Writer:
     sink = ExactlyOnceSink(**{**flow.options(), "delivery": "direct", **options})
     return sink.write(transform(sink.read(spark, subscribe=flow.source)))
 
@@ -274,8 +274,9 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
     run_available(spark_eos_session, flow)
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+    sink.write(frame)  # and something else is started
     query = (
-        sink.write(frame)
+        frame.writeStream.foreachBatch(sink)
         .option("checkpointLocation", flow.checkpoint + "-other")
         .trigger(availableNow=True)
         .start()

@@ -1,0 +1,171 @@
+"""Runs a query until it ends or a signal stops it, in a program that is there for the query.
+
+Only here, where the caller has handed the process over, are signal handlers and the log levels of
+Spark and py4j changed; all are put back at the end.
+"""
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+# A signal is noticed within this time while the query runs.
+_POLL_SECONDS: Final = 1
+# How long a batch may take to end by itself.
+_BATCH_SECONDS: Final = 5
+_PAUSE_SECONDS: Final = 0.02
+_SAID: Final = "Interrupted: the query has stopped, and its next start goes on from there."
+
+
+def run(query: StreamingQuery) -> None:
+    """Waits in a script until a query ends; Ctrl-C or SIGTERM stops it cleanly.
+
+    The query stops after the current batch, or in the middle of it if that takes longer than 5 s.
+    A second signal ends the script at once. Handlers of the script's own stay; at a prompt, in a
+    notebook and outside of the main thread, it is ``query.awaitTermination()``. When it returns or
+    raises, signal handlers and log levels are what they were.
+
+    Args:
+        query: A query that has started.
+
+    Raises:
+        pyspark.errors.StreamingQueryException: The query has failed.
+        SystemExit: A signal has stopped the query; the status is 128 + the signal's number. One
+            line on stderr says so.
+
+    Example:
+        ::
+
+            query = sink.write(orders.select("source", "key", "value")).start()
+            spark_eos.run(query)
+    """
+    if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
+        query.awaitTermination()
+        return
+    with StopSignals() as signals:
+        signals.waiting = True
+        wait(query, signals)
+    if signals.status is not None:
+        sys.stderr.write(f"{_SAID}\n")
+        raise SystemExit(signals.status)
+
+
+class StopSignals:
+    """SIGINT and SIGTERM: the first one is kept, or ends the program; a second one ends it at once.
+
+    A handler of the program's own stays.
+
+    Attributes:
+        status: The program's exit status after a signal.
+        waiting: Whether the first signal is only kept. While a query runs, an exception could
+            interrupt a call to the JVM, and the next call, which stops the query, would read the
+            answer to the interrupted one.
+    """
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.waiting = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        self.install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def install(self) -> None:
+        """Installs the handlers, also in place of the one that Spark's start installs."""
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if _is_default(handler):
+                self._before.setdefault(number, handler)
+                signal.signal(number, self._received)
+
+    def _received(self, number: int, _frame: FrameType | None) -> None:
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        self.status = 128 + number
+        if not self.waiting:
+            raise SystemExit(self.status)
+
+
+def _is_default(handler: Any) -> bool:
+    """Whether a handler is Python's, or Spark's, which cancels all jobs and so fails the batch."""
+    return handler in {signal.default_int_handler, signal.SIG_DFL} or (
+        callable(handler) and getattr(handler, "__module__", "").startswith("pyspark.")
+    )
+
+
+def wait(query: StreamingQuery, signals: StopSignals) -> None:
+    """Waits until the query ends; after a signal, stops it.
+
+    Raises:
+        pyspark.errors.StreamingQueryException: The query has failed, without a signal.
+        py4j.protocol.Py4JError: The JVM has ended, without a signal; or ConnectionError.
+    """
+    try:
+        # A signal during a call to the JVM is noticed when that returns.
+        while signals.status is None and not query.awaitTermination(_POLL_SECONDS):
+            pass
+    except (PySparkException, Py4JError, ConnectionError):
+        if signals.status is None:
+            raise
+    if signals.status is not None:
+        with _spark_quiet():
+            _stop_between_batches(query)
+
+
+def _stop_between_batches(query: StreamingQuery) -> None:
+    """Stops a query; if its batch ends soon, after it."""
+    end = time.monotonic() + _BATCH_SECONDS
+    try:
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
+            time.sleep(_PAUSE_SECONDS)
+        query.stop()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        # Ctrl-C may have reached the JVM too: it is gone, and the query with it.
+        logger.debug("stopping the query: %s", error)
+
+
+@contextlib.contextmanager
+def _spark_quiet() -> Iterator[None]:
+    """Leaves out what Spark and py4j log of a batch that a stop interrupts, with stack traces."""
+    py4j = logging.getLogger("py4j")
+    level_of_py4j = py4j.level
+    py4j.setLevel(logging.CRITICAL)
+    level = _set_level_of_spark("ERROR")
+    try:
+        yield
+    finally:
+        py4j.setLevel(level_of_py4j)
+        if level:
+            _set_level_of_spark(level)
+
+
+def _set_level_of_spark(level: str) -> str:
+    """Sets the level of the JVM's root logger, and returns the one before; "" without a JVM."""
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return ""
+    try:
+        root = context._jvm.org.apache.logging.log4j.LogManager.getRootLogger()
+        before = str(root.getLevel().toString())
+        context.setLogLevel(level)
+    except (Py4JError, ConnectionError):
+        return ""
+    return before

@@ -1,0 +1,132 @@
+"""A query leaves the process that it ran in as it found it."""
+
+import copy
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kafka
+import pytest
+from kafka.errors import KafkaError
+from pyspark.sql import SparkSession
+
+from spark_eos import ExactlyOnceSink
+from spark_eos.client.settings import ClientSettings
+from spark_eos.errors import DeadlineExceededError
+from spark_eos.kafka.connection import Wire
+from spark_eos.kafka.deadline import Deadline
+from support import guest_main
+from support.flow import Flow
+from support.queries import relay
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delivery", ["direct", "staged", "mirrored"])
+def test_nothing_outside_of_ours_changes(request: pytest.FixtureRequest, delivery: str) -> None:
+    name = "mirrored_flow" if delivery == "mirrored" else "flow"
+    flow: Flow = request.getfixturevalue(name)
+    flow.produce(range(10))
+    settings = {**flow.options(), "delivery": delivery, "source": flow.source}
+    ended = subprocess.run(
+        [sys.executable, guest_main.__file__, json.dumps(settings)],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("CHANGED ")]
+    changed = json.loads(line.removeprefix("CHANGED "))
+    assert changed == {}, json.dumps(changed, indent=1)
+    assert sorted(map(int, flow.values())) == list(range(10))
+
+
+def test_a_copy_of_a_sink_starts_no_thread() -> None:
+    sink = ExactlyOnceSink(
+        kafka={"bootstrap.servers": "127.0.0.1:1"},
+        group_id="g",
+        topic="t",
+        checkpoint_location="/nowhere",
+    )
+    before = threading.enumerate()
+    copy.deepcopy(sink)
+    assert threading.enumerate() == before
+
+
+@contextmanager
+def _records(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """The messages of kafka-python that reach a handler in the block."""
+    caplog.clear()
+    found: list[str] = []
+    yield found
+    found += [f"{r.name}: {r.getMessage()}" for r in caplog.records if r.name[:5] == "kafka"]
+
+
+def _ask_nobody() -> None:
+    wire = Wire(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))
+    try:
+        with pytest.raises(DeadlineExceededError):
+            wire.brokers(Deadline(1.5, "test"))
+    finally:
+        wire.close()
+
+
+def test_only_our_connections_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with _records(caplog) as ours:
+        _ask_nobody()
+    assert ours == []
+    with _records(caplog) as theirs, pytest.raises(KafkaError):
+        kafka.KafkaAdminClient(bootstrap_servers="127.0.0.1:1", bootstrap_timeout_ms=1_500)
+    assert any("Connect" in text or "Bootstrap" in text for text in theirs), theirs
+
+
+def test_what_our_connections_log_can_be_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "kafka"), _records(caplog) as ours:
+        _ask_nobody()
+    assert any(text.startswith("kafka.net.manager: Bootstrap") for text in ours), ours
+
+
+@pytest.mark.parametrize(
+    "name", ["format", "toTable", "foreach", "partitionBy", "clusterBy", "nothing"]
+)
+def test_what_the_writer_does_not_have(
+    flow: Flow, spark_eos_session: SparkSession, name: str
+) -> None:
+    sink = ExactlyOnceSink(**flow.options())
+    writer: Any = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
+    words = "no attribute 'nothing'" if name == "nothing" else f"has no {name}: "
+    with pytest.raises(AttributeError, match=words):
+        getattr(writer, name)
+    sink.close()
+
+
+def test_the_writers_choices_reach_spark(
+    flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    from spark_eos.errors import ConfigurationError
+
+    flow.produce(["a"])
+    sink = ExactlyOnceSink(**flow.options())
+    writer = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
+    with pytest.raises(ConfigurationError, match="exactly one of processingTime"):
+        writer.trigger(availableNow=True, once=True)
+    with pytest.raises(ConfigurationError, match="the sink's checkpoint_location is"):
+        writer.option("CHECKPOINTLOCATION", str(tmp_path / "elsewhere"))
+    with pytest.raises(ConfigurationError, match="the sink's checkpoint_location is"):
+        writer.start(checkpointLocation=str(tmp_path / "elsewhere"))
+    query = writer.queryName(f"named-{flow.name}").outputMode("update").start()
+    try:
+        query.processAllAvailable()
+        assert query.name == f"named-{flow.name}"
+        assert flow.values() == ["a"]
+    finally:
+        query.stop()
+        sink.close()
