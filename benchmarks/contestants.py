@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos import BatchReport, ExactlyOnceSink, ExactlyOnceWriter
+from spark_eos import BatchReport, ExactlyOnceSink, ExactlyOnceWriter, Limits
 from spark_eos.client.settings import ClientSettings
 
 Writer = DataStreamWriter | ExactlyOnceWriter
@@ -139,7 +139,7 @@ def our_sink(
         group_id=arena.target,
         topic=arena.target,
         checkpoint_location=arena.checkpoint,
-        max_members=arena.members,
+        limits=Limits(max_members=arena.members),
         asynchronous_progress=arena.asynchronous,
         on_batch=on_batch,
     )

@@ -20,7 +20,7 @@ from rich.console import Console
 from scenarios import Records
 from turns import ratio_table, turns
 
-from spark_eos import ExactlyOnceSink
+from spark_eos import DeadLetters, ExactlyOnceSink
 from spark_eos.testing import EmbeddedKafka, spark_session
 
 _PARTITIONS: Final = 4
@@ -72,7 +72,7 @@ def _run(
         group_id=f"group-{name}",
         topic=f"out-{name}",
         checkpoint_location=str(directory / name),
-        dead_letter_topic=f"dlq-{name}" if letters else None,
+        dead_letters=DeadLetters(f"dlq-{name}") if letters else None,
     )
     frame = sink.read(spark, subscribe="in")
     query = sink.write(transform(frame)).trigger(availableNow=True).start()

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from scenarios import Records
 
-from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos import BatchReport, ExactlyOnceSink, Limits
 from spark_eos.testing import EmbeddedKafka, spark_session
 
 
@@ -55,7 +55,7 @@ def main(rows: int, size: int) -> None:
                 group_id=name,
                 topic=f"out-{name}",
                 checkpoint_location=f"{directory}/checkpoint-{name}",
-                worker_directory=workers,
+                limits=Limits(worker_directory=workers),
                 on_batch=reports.append,
             )
             frame = sink.read(spark, subscribe=f"in-{name}").select("source", "key", "value")

@@ -158,7 +158,7 @@ def main(options: JobOptions) -> None:
     Cancelled orders are left out. Ctrl-C and SIGTERM stop the query cleanly; started again, it
     continues where it stopped.
     """
-    transform = partial(enrich, dead_letters=options.dead_letter_topic is not None)
+    transform = partial(enrich, dead_letters="dead_letters" in options.sink)
     run_job(options, transform, include_headers=True)
 
 

@@ -1,6 +1,7 @@
 """Exactly-once PySpark Structured Streaming from Kafka to Kafka.
 
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
+- `Transactions`, `DeadLetters`, `ProgressTopic`, `Limits`: arguments of the sink.
 - `run`: waits in a script until a query ends; Ctrl-C and SIGTERM stop it cleanly.
 - `session_builder`: a Spark session that can read Kafka.
 - `BatchReport`, `PartitionReport`, `LostRecords`: the outcome of one micro-batch.
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         WriteError,
     )
     from spark_eos.jobs.running import run
+    from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions
     from spark_eos.spark.dead_letter_functions import guarded
     from spark_eos.spark.session import session_builder
     from spark_eos.spark.sink import ExactlyOnceSink
@@ -46,6 +48,7 @@ __all__ = [
     "BatchReport",
     "CheckpointError",
     "ConfigurationError",
+    "DeadLetters",
     "DeadlineExceededError",
     "ExactlyOnceSink",
     "ExactlyOnceWriter",
@@ -53,14 +56,17 @@ __all__ = [
     "ForeignMemberError",
     "FormatVersionError",
     "KafkaResponseError",
+    "Limits",
     "LostRecords",
     "OffsetGapError",
     "OffsetsLostError",
     "PartitionReport",
+    "ProgressTopic",
     "RecordsLostError",
     "SparkEosError",
     "Status",
     "TopicNotFoundError",
+    "Transactions",
     "UnknownGroupError",
     "UnsupportedBrokerError",
     "UnsupportedPipelineError",
@@ -72,6 +78,10 @@ __all__ = [
 
 # Modules of the public names that are not in spark_eos.errors.
 _HOMES = {
+    "DeadLetters": "options",
+    "Limits": "options",
+    "ProgressTopic": "options",
+    "Transactions": "options",
     "BatchReport": "batch.batch_report",
     "ExactlyOnceSink": "spark.sink",
     "ExactlyOnceWriter": "spark.writer",

@@ -6,6 +6,7 @@ click 8.5) would print neither metavars nor which options are required, and "Sen
 each without a default.
 """
 
+import dataclasses
 import inspect
 import re
 import runpy
@@ -18,6 +19,7 @@ import click
 
 from spark_eos import ExactlyOnceSink
 from spark_eos.cli import main
+from spark_eos.options import GROUPS
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "options.md"
@@ -44,6 +46,9 @@ def _sink() -> Iterator[str]:
         "[CONFIGURATION.md](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)"
         "\nexcept those that the sink sets itself, and applies them to all clients.\n"
     )
+    for argument, kind in GROUPS.items():
+        yield f"### {kind.__name__}\n\nThe sink's `{argument}`.\n"
+        yield _fields(kind)
     yield "## sink.read\n"
     yield _arguments(ExactlyOnceSink.read, inspect.getdoc(ExactlyOnceSink.read) or "")
 
@@ -69,6 +74,15 @@ def _arguments(function: Callable[..., Any], doc: str) -> str:
     return _table(("option", "type", "default", "meaning"), rows)
 
 
+def _fields(kind: Any) -> str:
+    rows = []
+    for one in dataclasses.fields(kind):
+        default = "" if one.default is dataclasses.MISSING else _code(one.default)
+        meaning = one.metadata["help"].replace("``", "`")
+        rows.append((f"`{one.name}`", f"`{_type(one.type)}`", default, meaning))
+    return _table(("field", "type", "default", "meaning"), rows)
+
+
 def _type(annotation: Any) -> str:
     # On Python 3.10 a class with arguments, Mapping[str, Any], is a type too.
     plain = isinstance(annotation, type) and not get_args(annotation)
@@ -77,6 +91,8 @@ def _type(annotation: Any) -> str:
 
 
 def _code(value: Any) -> str:
+    if dataclasses.is_dataclass(value):
+        return f"`{type(value).__name__}()`"
     number = isinstance(value, int) and not isinstance(value, bool) and value >= 10_000
     return f"{value:,}" if number else f"`{value}`"
 

@@ -6,7 +6,9 @@ Arguments: ``eos`` or ``own`` (Spark's own sink), servers, source, target, check
 
 import sys
 
-from spark_eos import ExactlyOnceSink, session_builder
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_eos import ExactlyOnceSink, ExactlyOnceWriter, session_builder
 from spark_eos.client.settings import ClientSettings
 
 
@@ -23,7 +25,9 @@ def main() -> None:
             checkpoint_location=checkpoint,
         )
         frame = sink.read(spark, subscribe=source)
-        writer = sink.write(frame.select("source", "key", "value"))
+        writer: DataStreamWriter | ExactlyOnceWriter = sink.write(
+            frame.select("source", "key", "value")
+        )
     else:
         reading = ClientSettings({"bootstrap.servers": servers}).for_spark_source()
         options = {**reading, "subscribe": source, "startingOffsets": "earliest"}

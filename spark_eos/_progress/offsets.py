@@ -47,7 +47,9 @@ class GroupOffsets:
         self._membership = membership
         self._timeout_ms = group_timeout_ms
         self._topics = TopicCache(
-            wire, max_block_ms=settings.max_block_ms, max_idle_ms=settings.metadata_max_idle_ms
+            wire,
+            max_block_ms=settings.limits.max_block_ms,
+            max_idle_ms=settings.limits.metadata_max_idle_ms,
         )
         self._reader = OffsetReader(wire, settings, membership, transactions, group_timeout_ms)
         self._positions = SourcePositions(wire, settings, membership, group_timeout_ms)

@@ -16,7 +16,7 @@ from spark_eos.batch.plan import BatchRange, Partitions, Positions
 from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, Note
-from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic, free_partitions
+from spark_eos.driver.progress_topic import ensure_progress_topic, free_partitions
 from spark_eos.driver.road import other_road
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
 from spark_eos.kafka.cluster import NO_ID, TopicInfo, cluster_id
@@ -24,6 +24,7 @@ from spark_eos.kafka.cluster import topics as cluster_topics
 from spark_eos.kafka.list_offsets import start_offsets
 from spark_eos.kafka.offset_metadata import SourcePartition
 from spark_eos.kafka.topic_cache import TopicCache, recreated, source_topics
+from spark_eos.options import ProgressTopic
 
 # Errors name at most so many progress partitions.
 _NAMED: Final = 5
@@ -39,8 +40,8 @@ class PairedOffsets(OwnOffsets):
         self._topic = topic
         self._topics = TopicCache(
             query.clusters.source,
-            max_block_ms=query.settings.max_block_ms,
-            max_idle_ms=query.settings.metadata_max_idle_ms,
+            max_block_ms=query.settings.limits.max_block_ms,
+            max_idle_ms=query.settings.limits.metadata_max_idle_ms,
         )
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}

@@ -49,9 +49,9 @@ class OffsetReader:
         # not be ended above, the brokers end. One that was not even seen, because its broker is
         # away, either holds offsets and is waited for here, or holds none and gets none: its
         # producer has lost its members, and commits no transaction without offsets.
-        left = self._settings.transaction_timeout_ms / 1000 + ABORT_INTERVAL
+        left = self._settings.transactions.timeout_ms / 1000 + ABORT_INTERVAL
         deadline = Deadline(
-            self._timeout_ms / 1000 + left, "group_timeout_ms, transaction_timeout_ms"
+            self._timeout_ms / 1000 + left, "group_timeout_ms, transactions.timeout_ms"
         )
         self._next_look = Deadline(_SETTLING, "")
 

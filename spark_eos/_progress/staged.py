@@ -20,10 +20,11 @@ from spark_eos.batch.progress import LEDGER, first_position, progress_range, row
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.driver.checkpoint_note import STAGED, Note
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
+from spark_eos.driver.progress_topic import ensure_progress_topic
 from spark_eos.errors import OffsetsLostError
 from spark_eos.kafka.list_offsets import start_offsets
 from spark_eos.kafka.offset_metadata import StagedBatch
+from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
 

@@ -36,8 +36,8 @@ class StagedSources:
         self._reads = reads
         self._topics = TopicCache(
             query.clusters.source,
-            max_block_ms=settings.max_block_ms,
-            max_idle_ms=settings.metadata_max_idle_ms,
+            max_block_ms=settings.limits.max_block_ms,
+            max_idle_ms=settings.limits.metadata_max_idle_ms,
         )
         self._ids: dict[str, uuid.UUID] = {}
         self._ranges: tuple[int, list[BatchRange]] | None = None

@@ -35,14 +35,14 @@ class TransactionSize:
         """Makes transactions smaller."""
         self.settings = self.settings.with_smaller_transactions()
         logger.warning(
-            "group %s: transactions took longer than transaction_timeout_ms=%d and are smaller "
+            "group %s: transactions took longer than transactions.timeout_ms=%d and are smaller "
             "from now on: at most %d records, %d bytes, %d ms. They grow again with each batch "
-            "that finishes in time. If this happens often, raise transaction_timeout_ms",
+            "that finishes in time. If this happens often, raise transactions.timeout_ms",
             self._wanted.group_id,
-            self._wanted.transaction_timeout_ms,
-            self.settings.max_transaction_records,
-            self.settings.max_transaction_bytes,
-            self.settings.max_transaction_ms,
+            self._wanted.transactions.timeout_ms,
+            self.settings.transactions.max_records,
+            self.settings.transactions.max_bytes,
+            self.settings.transactions.max_ms,
         )
 
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
@@ -123,7 +123,7 @@ class Attempts:
         if counted >= self._most:
             raise WriteError(
                 f"{self._what}: {len(unwritten)} source partitions are not written after "
-                f"{len(outcomes)} rounds (max_rounds), the first is "
+                f"{len(outcomes)} rounds (limits.max_attempts), the first is "
                 f"{self._progress.name(unwritten[0])}: {outcome.reason}"
             )
         logger.info(

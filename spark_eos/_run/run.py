@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.progress import Progress
@@ -16,21 +15,6 @@ from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka.clusters import Clusters
 
 
-@dataclass(frozen=True)
-class RunLimits:
-    """Limits of a run that tasks need not know.
-
-    Attributes:
-        max_members: Maximum number of group members.
-        max_rounds: Maximum number of Spark jobs for one batch.
-        group_timeout_ms: Milliseconds allowed for each call to the group.
-    """
-
-    max_members: int
-    max_rounds: int
-    group_timeout_ms: int
-
-
 class Run:
     """Writes batches, each exactly once, until one fails or the query stops.
 
@@ -38,7 +22,6 @@ class Run:
         run_id: Spark's id of the run, or "".
         clusters: Connections; the run closes them.
         settings: Writer settings.
-        limits: The run's limits.
         delivery: What the group's offsets stand for.
         watch: Returns whether the query is still active; called about once a second.
         prepared_ms: When the query was last known not to be processing a batch, in milliseconds
@@ -56,7 +39,6 @@ class Run:
         run_id: str,
         clusters: Clusters,
         settings: WriterSettings,
-        limits: RunLimits,
         delivery: Delivery,
         *,
         watch: Callable[[], bool],
@@ -66,7 +48,8 @@ class Run:
         self.run_id = run_id
         self.leaving = False
         self._settings = settings
-        self._max_attempts = limits.max_rounds
+        limits = settings.limits
+        self._max_attempts = limits.max_attempts
         self._clusters = clusters
         timeout_ms = limits.group_timeout_ms
         self._membership = GroupMembership(

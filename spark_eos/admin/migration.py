@@ -55,7 +55,7 @@ def check_unused(
     Args:
         wire: The connections.
         group_id: The group of the migrated query.
-        prefix: The query's ``transactional_id_prefix``.
+        prefix: The query's ``transactions.id_prefix``.
         wanted: Next offset by (topic, partition).
         deadline: For all calls together.
 

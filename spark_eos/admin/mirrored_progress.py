@@ -5,11 +5,7 @@ from dataclasses import replace
 
 from spark_eos.admin.group_progress import GroupProgress, Place, no_progress
 from spark_eos.admin.migration import set_offsets
-from spark_eos.driver.progress_topic import (
-    ProgressTopic,
-    ensure_progress_topic,
-    free_partitions,
-)
+from spark_eos.driver.progress_topic import ensure_progress_topic, free_partitions
 from spark_eos.errors import ConfigurationError, TopicNotFoundError
 from spark_eos.kafka import cluster
 from spark_eos.kafka.connection import Wire
@@ -17,6 +13,7 @@ from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.groups import describe_group
 from spark_eos.kafka.offset_metadata import SourcePartition
 from spark_eos.kafka.offsets import group_offsets
+from spark_eos.options import ProgressTopic
 
 
 def set_progress(

@@ -155,7 +155,7 @@ def ask_status(
     Args:
         client: Client settings of the query's cluster.
         group_id: The query's group.
-        prefix: The query's ``transactional_id_prefix``.
+        prefix: The query's ``transactions.id_prefix``.
         seconds: Time allowed to reach the cluster, and again for all calls together.
         limit: Name of the setting that allows so much time, for error messages.
         source_client: Client settings of the cluster that a mirrored query reads, for its lag.
@@ -202,7 +202,7 @@ def query_status(
         wire: The connections.
         bootstrap_servers: Named in error messages.
         group_id: The query's group.
-        prefix: The query's ``transactional_id_prefix``.
+        prefix: The query's ``transactions.id_prefix``.
         deadline: For all calls together.
         source_wire: Connections to the cluster that a mirrored query reads, for its lag.
         targets: Topics that the query writes to, to see whether they are held back.

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from spark_eos.client.checks import check_flag, check_text
-from spark_eos.client.letter_headers import STYLES
 from spark_eos.client.printable import printable
-from spark_eos.errors import ConfigurationError
+from spark_eos.options import DeadLetters
 
 # Why a row became a dead letter; also the values of a metric's label.
 ERROR: Final = "error"
@@ -37,99 +35,38 @@ _MAX_COMPARED: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadLetterSettings:
-    """Where dead letters go, how many there may be, and what their headers tell.
+class DeadLetterSettings(DeadLetters):
+    """The sink's option, and what a run knows of its rows.
 
     Attributes:
-        topic: The dead-letter topic.
-        max_dead_letters: Maximum number for a batch: an int is a number, a float the share of the
-            batch's source records (staged: rows), but at least 100.
-        headers: Style of the headers: ``dlq``, ``streams`` or ``connect``.
-        stacktrace: Whether to add stack traces, which may show values.
         positions: Whether rows have source positions; staged rows have none.
         cluster: Id of the source's cluster; None if it is the dead-letter topic's.
 
-    Raises:
-        ConfigurationError: A setting can't be used as given.
-
     Example:
-        >>> DeadLetterSettings(topic="orders-dlq").limit(50_000)
+        >>> DeadLetterSettings("orders-dlq").most(50_000)
         5000
-        >>> DeadLetterSettings(topic="orders-dlq", max_dead_letters=7).limit(50_000)
+        >>> DeadLetterSettings("orders-dlq", limit=7).most(50_000)
         7
     """
 
-    topic: str
-    max_dead_letters: float = 0.1
-    headers: str = "dlq"
-    stacktrace: bool = False
     positions: bool = True
     cluster: str | None = None
 
-    def __post_init__(self) -> None:
-        check_text("dead_letter_topic", self.topic)
-        check_flag("dead_letter_stacktrace", self.stacktrace)
-        most = self.max_dead_letters
-        whole = type(most) is int and most >= 0
-        share = type(most) is float and 0 <= most <= 1
-        if not whole and not share:
-            raise ConfigurationError(
-                f"max_dead_letters is {most!r}; it must be a whole number of rows, or a share of "
-                "them between 0.0 and 1.0"
-            )
-        if self.headers not in STYLES:
-            raise ConfigurationError(
-                f"dead_letter_headers is {self.headers!r}; it must be one of "
-                f"{', '.join(map(repr, STYLES))}"
-            )
+    @classmethod
+    def of(cls, letters: DeadLetters | None) -> "DeadLetterSettings | None":
+        """The settings of an option."""
+        return None if letters is None else cls(**vars(letters))
 
     @property
     def allows_all(self) -> bool:
         """Whether all rows of a batch may be dead letters, of whatever error."""
-        return type(self.max_dead_letters) is float and self.max_dead_letters == 1.0
+        return type(self.limit) is float and self.limit == 1.0
 
-    def limit(self, records: int) -> int:
-        """Maximum number of dead letters in a batch.
-
-        Args:
-            records: Number of source records of the batch, or of rows if it is staged.
-        """
-        if isinstance(self.max_dead_letters, int):
-            return self.max_dead_letters
-        return max(_AT_LEAST, int(self.max_dead_letters * records))
-
-
-def dead_letter_settings(
-    topic: str | None, max_dead_letters: float, headers: str, *, stacktrace: bool
-) -> DeadLetterSettings | None:
-    """The settings made of a sink's arguments; None without a dead-letter topic.
-
-    Raises:
-        ConfigurationError: A setting can't be used as given, with or without a topic.
-    """
-    found = DeadLetterSettings(
-        topic="unused" if topic is None else topic,
-        max_dead_letters=max_dead_letters,
-        headers=headers,
-        stacktrace=stacktrace,
-    )
-    return None if topic is None else found
-
-
-def parse_max_dead_letters(text: str) -> float:
-    """A number of rows or a share of them, as an option's text gives it.
-
-    Example:
-        >>> parse_max_dead_letters("500"), parse_max_dead_letters("0.05")
-        (500, 0.05)
-
-    Raises:
-        ValueError: It is neither.
-    """
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+    def most(self, records: int) -> int:
+        """Maximum number of dead letters in a batch of so many source records, or staged rows."""
+        if isinstance(self.limit, int):
+            return self.limit
+        return max(_AT_LEAST, int(self.limit * records))
 
 
 @dataclass

@@ -5,22 +5,16 @@ from typing import Final
 
 from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.batch.source_topics import SourceTopics
-from spark_eos.client.checks import check_flag, check_positive, check_text
+from spark_eos.client.checks import check_flag, check_text
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.kafka.transactional_ids import id_prefix
+from spark_eos.options import Limits, Transactions
 
-# Three divisions bring the default max_transaction_records from 100,000 down to a single row.
+# Three divisions bring the default of 100,000 records down to a single row.
 _SHRINK: Final = 64
 _GROW: Final = 4
-_SIZES: Final = ("max_transaction_records", "max_transaction_bytes", "max_transaction_ms")
-_NUMBERS: Final = (
-    *_SIZES,
-    "transaction_timeout_ms",
-    "connect_timeout_ms",
-    "max_block_ms",
-    "metadata_max_idle_ms",
-)
+_SIZES: Final = ("max_records", "max_bytes", "max_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +26,6 @@ class WriterSettings:
         source_client: Those of the cluster that has the source topics; None if it is the same one.
         group_id: The consumer group whose offsets are committed with the output.
         topic: Default target topic; None if every row names its own.
-        transactional_id_prefix: What transactional ids begin with.
-        transaction_timeout_ms: Age in milliseconds at which brokers abort an open transaction.
-        max_transaction_records: Rows after which a transaction is committed.
-        max_transaction_bytes: Bytes of keys, values and headers after which it is committed.
-        max_transaction_ms: Milliseconds after which it is committed.
-        worker_directory: Where a host keeps its node id and slots; None for the default.
-        connect_timeout_ms: Milliseconds to wait for the cluster.
-        max_block_ms: Milliseconds to wait for topics that are missing.
-        metadata_max_idle_ms: Milliseconds after which unused topics leave the metadata cache.
         fail_on_data_loss: Whether source records that were deleted before they were read end the
             query; if not, they are reported.
         dead_letters: What to do with rows that can't be written; None to end the query.
@@ -54,55 +39,30 @@ class WriterSettings:
         ...     client=ClientSettings({"bootstrap.servers": "localhost:9092"}),
         ...     group_id="order-processors",
         ...     topic="orders-enriched",
-        ...     transactional_id_prefix="spark-eos",
-        ...     transaction_timeout_ms=60_000,
-        ...     max_transaction_records=100_000,
-        ...     max_transaction_bytes=64 << 20,
-        ...     max_transaction_ms=10_000,
-        ...     worker_directory=None,
-        ...     connect_timeout_ms=30_000,
-        ...     max_block_ms=60_000,
-        ...     metadata_max_idle_ms=300_000,
-        ...     fail_on_data_loss=True,
         ... )
-        >>> settings.with_smaller_transactions().max_transaction_records
+        >>> settings.with_smaller_transactions().transactions.max_records
         1562
     """
 
     client: ClientSettings
     group_id: str
     topic: str | None
-    transactional_id_prefix: str
-    transaction_timeout_ms: int
-    max_transaction_records: int
-    max_transaction_bytes: int
-    max_transaction_ms: int
-    worker_directory: str | None
-    connect_timeout_ms: int
-    max_block_ms: int
-    metadata_max_idle_ms: int
-    fail_on_data_loss: bool
+    transactions: Transactions = Transactions()
+    limits: Limits = Limits()
+    fail_on_data_loss: bool = True
     source_client: ClientSettings | None = None
     dead_letters: DeadLetterSettings | None = None
     source_topics: SourceTopics = field(default_factory=SourceTopics)
 
     def __post_init__(self) -> None:
         check_text("group_id", self.group_id)
-        check_text("transactional_id_prefix", self.transactional_id_prefix)
         check_flag("fail_on_data_loss", self.fail_on_data_loss)
         if self.topic is not None:
             check_text("topic", self.topic)
         if self.dead_letters is not None and self.dead_letters.topic == self.topic:
             raise ConfigurationError(
-                f"dead_letter_topic={self.topic!r} is the target topic: dead letters need a topic "
+                f"dead_letters.topic={self.topic!r} is the target topic: dead letters need a topic "
                 "of their own"
-            )
-        check_positive(**{name: getattr(self, name) for name in _NUMBERS})
-        if self.max_transaction_ms >= self.transaction_timeout_ms:
-            raise ConfigurationError(
-                f"max_transaction_ms={self.max_transaction_ms} must be below "
-                f"transaction_timeout_ms={self.transaction_timeout_ms}, or the brokers abort "
-                "transactions before they end"
             )
 
     @property
@@ -122,15 +82,16 @@ class WriterSettings:
     @property
     def id_prefix(self) -> str:
         """What the query's own transactional ids begin with."""
-        return id_prefix(self.transactional_id_prefix, self.group_id)
+        return id_prefix(self.transactions.id_prefix, self.group_id)
 
     def with_smaller_transactions(self) -> "WriterSettings":
         """The same settings, with transaction limits divided by 64."""
-        return replace(self, **{name: max(1, getattr(self, name) // _SHRINK) for name in _SIZES})
+        own = self.transactions
+        smaller = {name: max(1, getattr(own, name) // _SHRINK) for name in _SIZES}
+        return replace(self, transactions=replace(own, **smaller))
 
     def with_larger_transactions(self, most: "WriterSettings") -> "WriterSettings":
         """The same settings, with transaction limits times 4, at most those of ``most``."""
-        return replace(
-            self,
-            **{n: min(getattr(most, n), getattr(self, n) * _GROW) for n in _SIZES},
-        )
+        own, top = self.transactions, most.transactions
+        larger = {name: min(getattr(top, name), getattr(own, name) * _GROW) for name in _SIZES}
+        return replace(self, transactions=replace(own, **larger))

@@ -56,7 +56,7 @@ from spark_eos.kafka.transactional_ids import id_prefix
 @click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
-    help="The query's dead_letter_topic, if it has one.",
+    help="The query's dead-letter topic, if it has one.",
 )
 @prefix_option
 @click.option(
@@ -97,7 +97,7 @@ def acls(
     """
     try:
         check_text("--group-id", group_id)
-        check_text("transactional_id_prefix", prefix)
+        check_text("transactions.id_prefix", prefix)
         for topic in (*sources, *targets):
             check_text("a topic", topic)
         if progress_topic is not None:

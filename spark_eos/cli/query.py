@@ -28,7 +28,7 @@ class Query:
     Attributes:
         client: Client settings.
         group_id: The query's consumer group.
-        prefix: The query's ``transactional_id_prefix``.
+        prefix: The query's ``transactions.id_prefix``.
         timeout: Seconds to wait for the cluster, per step of the command.
     """
 
@@ -46,7 +46,7 @@ prefix_option: Final = click.option(
     "--prefix",
     default="spark-eos",
     show_default=True,
-    help="The query's transactional_id_prefix.",
+    help="The query's transactions.id_prefix.",
 )
 _OPTIONS: Final = (
     click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
@@ -80,7 +80,7 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
         try:
             check_text("--group-id", group_id)
             # By its name in Python, which the check has special rules for.
-            check_text("transactional_id_prefix", prefix)
+            check_text("transactions.id_prefix", prefix)
             client = ClientSettings(kafka)
             command(query=Query(client, group_id, prefix, timeout), **rest)
         except SparkEosError as error:

@@ -27,13 +27,13 @@ def check_text(name: str, text: object) -> None:
         raise ConfigurationError(
             f"{name}={text!r} contains a *, which in an ACL means all names (KIP-290)"
         )
-    if name == "transactional_id_prefix" and "/" in text:
+    if name == "transactions.id_prefix" and "/" in text:
         raise ConfigurationError(
             f"{name}={text!r} contains a /, which separates prefix, group, host and slot in "
             "transactional ids: the ACLs and the fencing of two queries could overlap"
         )
     # Open transactions are found by a regular expression; ASCII keeps that expression simple.
-    if name == "transactional_id_prefix" and not (text.isascii() and text.isprintable()):
+    if name == "transactions.id_prefix" and not (text.isascii() and text.isprintable()):
         raise ConfigurationError(f"{name}={text!r} must be printable ASCII")
 
 
@@ -44,7 +44,7 @@ def check_positive(**options: object) -> None:
         ConfigurationError: A value is not a number, or not above 0.
 
     Example:
-        >>> check_positive(max_members=2)
+        >>> check_positive(**{"limits.max_members": 2})
     """
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
@@ -59,3 +59,15 @@ def check_flag(name: str, value: object) -> None:
     """
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, not {value!r}")
+
+
+def check_count(name: str, value: object, least: int, most: int) -> None:
+    """Checks an option that is a whole number.
+
+    Raises:
+        ConfigurationError: The value is not an integer, or out of bounds.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
+    if value > most:
+        raise ConfigurationError(f"{name} must be at most {most}, not {value}")

@@ -16,15 +16,15 @@ from spark_eos.client.security import is_security_setting, security
 from spark_eos.errors import ConfigurationError
 
 _OWNED: Final = {
-    "transactional.id": "set transactional_id_prefix instead",
-    "transaction.timeout.ms": "set transaction_timeout_ms instead",
+    "transactional.id": "set transactions.id_prefix instead",
+    "transaction.timeout.ms": "set transactions.timeout_ms instead",
     "group.id": "set group_id instead",
     "enable.idempotence": "a transactional producer is always idempotent",
     "acks": "a transactional producer needs acks=all",
     "request.required.acks": "a transactional producer needs acks=all",
     "delivery.report.only.error": "spark-eos counts delivery errors itself",
-    "message.timeout.ms": "records expire with their transaction; set transaction_timeout_ms",
-    "delivery.timeout.ms": "records expire with their transaction; set transaction_timeout_ms",
+    "message.timeout.ms": "records expire with their transaction; set transactions.timeout_ms",
+    "delivery.timeout.ms": "records expire with their transaction; set transactions.timeout_ms",
     "error_cb": "callbacks can't be sent to Spark's workers",
     "stats_cb": "callbacks can't be sent to Spark's workers",
     "on_delivery": "callbacks can't be sent to Spark's workers",

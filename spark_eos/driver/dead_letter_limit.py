@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class DeadLetterLimit:
-    """The limit of one batch: ``max_dead_letters``.
+    """The limit of one batch: ``dead_letters.limit``.
 
     Each round divides what is left of it among the source partitions, so that never more are
     written, in however many tasks. A task that needs more than its part stops, and its partitions
@@ -50,7 +50,7 @@ class DeadLetterLimit:
             # How the rows are spread over the buckets is not known.
             self._left = dict.fromkeys(batch.ends, 1)
         letters = settings.dead_letters
-        self._limit = 0 if letters is None else letters.limit(self._total)
+        self._limit = 0 if letters is None else letters.most(self._total)
         # What an earlier attempt has written may be anything.
         self._begun = any(committed.get(place, 0) > start for place, start in starts.items())
 
@@ -106,21 +106,21 @@ class DeadLetterLimit:
         if dead.total > self._limit:
             raise WriteError(
                 f"{batch}: at least {dead.total} of {self._total} records are dead letters, and "
-                f"max_dead_letters={letters.max_dead_letters} allows {self._limit} in this batch. "
+                f"dead_letters.limit={letters.limit} allows {self._limit} in this batch. "
                 f"The first is {next(iter(dead.first.values()))}. Most frequent: "
-                f"{dead.most_frequent()}. {written} of them are in dead_letter_topic "
+                f"{dead.most_frequent()}. {written} of them are in the dead-letter topic "
                 f"{letters.topic!r}; the rest is not written, nor what follows it. Mend the query, "
-                "or raise max_dead_letters, and start again: the query continues where it stopped"
+                "or raise dead_letters.limit, and start again: the query continues where it stopped"
             )
         all_known = not last.unwritten or (last.over_limit and not last.left_out_others)
         if all_known and dead.is_one_error and self._may_be_all_dead(outcomes):
             raise WriteError(
                 f"{batch}: all {dead.total} rows of the batch are dead letters with one error: "
                 f"{dead.most_frequent()}. The first is {next(iter(dead.first.values()))}. "
-                f"{written or 'None'} of them are in dead_letter_topic {letters.topic!r}. That is "
-                "seldom bad data: a service is away, or the query is broken. Mend that and start "
-                "again: the query continues where it stopped. If such rows are to become dead "
-                "letters, set max_dead_letters=1.0"
+                f"{written or 'None'} of them are in the dead-letter topic {letters.topic!r}. "
+                "That is seldom bad data: a service is away, or the query is broken. Mend that and "
+                "start again: the query continues where it stopped. If such rows are to become "
+                "dead letters, set dead_letters.limit=1.0"
             )
 
     def _may_be_all_dead(self, outcomes: Sequence[JobOutcome]) -> bool:

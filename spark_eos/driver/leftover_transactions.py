@@ -61,7 +61,7 @@ class LeftoverTransactions:
         Raises:
             AuthorizationError: The query may not see them.
         """
-        pattern = id_pattern(self._settings.transactional_id_prefix, self._settings.group_id)
+        pattern = id_pattern(self._settings.transactions.id_prefix, self._settings.group_id)
         return open_transactions(
             self._wire,
             pattern,
@@ -116,7 +116,7 @@ class LeftoverTransactions:
         return any(member.instance_id != RENEWAL_INSTANCE for member in group.members)
 
     def _end(self, names: Collection[str], deadline: Deadline) -> None:
-        timeout_ms = self._settings.transaction_timeout_ms
+        timeout_ms = self._settings.transactions.timeout_ms
         for name in names:
             logger.info("ending the open transaction of %s", printable(name))
             each = Deadline(min(_END_TIMEOUT, deadline.remaining()), deadline.setting)
@@ -155,12 +155,12 @@ class LeftoverTransactions:
         needed = transactional_ids(settings.id_prefix, Operation.WRITE)
         logger.warning(
             "group %s: %s. What a killed worker left open is therefore not ended at once but by "
-            "the brokers, up to transaction_timeout_ms=%d and %d s after it began. No record is "
+            "the brokers, up to transactions.timeout_ms=%d and %d s after it began. No record is "
             "lost or duplicated, but until then its source partitions are not written, and "
             "consumers of the output wait. To end it at once the query needs %s: %s",
             settings.group_id,
             what,
-            settings.transaction_timeout_ms,
+            settings.transactions.timeout_ms,
             ABORT_INTERVAL,
             needed,
             settings.client.grantee.command(needed),

@@ -84,7 +84,7 @@ def check_target_topic(
         topic: The topic, if there is one.
         settings: Writer settings.
         deadline: Time limit of all calls.
-        option: The option that names it, ``topic`` or ``dead_letter_topic``.
+        option: The option that names it, ``topic`` or ``dead_letters.topic``.
 
     Raises:
         TopicNotFoundError: The topic does not exist.
@@ -111,19 +111,19 @@ def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline)
         deadline: Time limit of all calls.
 
     Raises:
-        ConfigurationError: ``transaction_timeout_ms`` is longer than the brokers allow.
+        ConfigurationError: ``transactions.timeout_ms`` is longer than the brokers allow.
         AuthorizationError: The transactional id is not allowed.
     """
-    transaction_timeout_ms = settings.transaction_timeout_ms
-    name = driver_id(settings.transactional_id_prefix, settings.group_id)
+    transaction_timeout_ms = settings.transactions.timeout_ms
+    name = driver_id(settings.transactions.id_prefix, settings.group_id)
     try:
         fence_producer(wire, name, transaction_timeout_ms, deadline)
     except KafkaResponseError as error:
         if error.code != Code.INVALID_TRANSACTION_TIMEOUT:
             raise
         raise ConfigurationError(
-            f"transaction_timeout_ms={transaction_timeout_ms} is above the brokers' "
-            "transaction.max.timeout.ms; lower transaction_timeout_ms, or raise the brokers' limit"
+            f"transactions.timeout_ms={transaction_timeout_ms} is above the brokers' "
+            "transaction.max.timeout.ms; lower transactions.timeout_ms, or raise the brokers' limit"
         ) from error
 
 
@@ -143,7 +143,7 @@ def check_authorization(
 
     Raises:
         AuthorizationError: ACLs are missing; the text names all of them.
-        ConfigurationError: ``transaction_timeout_ms`` is longer than the brokers allow.
+        ConfigurationError: ``transactions.timeout_ms`` is longer than the brokers allow.
     """
     needed = query_acls(settings.group_id, settings.id_prefix, sources, settings.target_topics)
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
@@ -216,5 +216,5 @@ def check_cluster(
     check_target_topic(wire, settings.topic, settings, deadline)
     if settings.dead_letters is not None:
         letters = settings.dead_letters.topic
-        check_target_topic(wire, letters, settings, deadline, "dead_letter_topic")
+        check_target_topic(wire, letters, settings, deadline, "dead_letters.topic")
     return version

@@ -5,76 +5,19 @@ other partition the progress of one bucket of rows. Of a mirrored query, each pa
 source partition. Offsets belong to a group, so that one topic serves all queries of a cluster.
 """
 
-import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Final
 
 from spark_eos.acls import Operation
-from spark_eos.client.checks import check_text
 from spark_eos.errors import AuthorizationError, ConfigurationError, KafkaResponseError
 from spark_eos.kafka import cluster
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.topic_creation import add_partitions, await_topic, create_topic
-
-# The ledger, and a bucket.
-_LEAST_PARTITIONS: Final = 2
-# What CreateTopics can hold.
-_INT16: Final = 2**15 - 1
-_INT32: Final = 2**31 - 1
-_TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
-
-
-@dataclass(frozen=True)
-class ProgressTopic:
-    """The progress topic of a query, and how to create it.
-
-    Attributes:
-        name: Name of the topic (option ``progress_topic``).
-        partitions: Number of partitions to create it with (option ``progress_partitions``): one
-            more than the most buckets that a staged batch can have. A mirrored query adds what it
-            needs for its source partitions.
-        replicas: Number of replicas to create it with; None for the brokers' default (option
-            ``progress_replicas``).
-
-    Raises:
-        ConfigurationError: A value can't be used; the text names the option.
-
-    Example:
-        >>> ProgressTopic().partitions
-        33
-        >>> ProgressTopic(partitions=1)
-        Traceback (most recent call last):
-            ...
-        spark_eos.errors.ConfigurationError: progress_partitions must be an integer of at least \
-2, not 1
-    """
-
-    name: str = "spark-eos-progress"
-    partitions: int = 33
-    replicas: int | None = None
-
-    def __post_init__(self) -> None:
-        check_text("progress_topic", self.name)
-        if not _TOPIC_NAME.fullmatch(self.name):
-            raise ConfigurationError(
-                f"progress_topic={self.name!r} is no name of a topic: it may have letters, "
-                "digits, '.', '_' and '-'"
-            )
-        _check_number("progress_partitions", self.partitions, _LEAST_PARTITIONS, _INT32)
-        if self.replicas is not None:
-            _check_number("progress_replicas", self.replicas, 1, _INT16)
-
-
-def _check_number(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
-    if value > most:
-        raise ConfigurationError(f"{name} must be at most {most}, not {value}")
+from spark_eos.options import LEAST_PARTITIONS, ProgressTopic
 
 
 def free_partitions(topic: str, used: Iterable[tuple[str, int]], number: int) -> list[int]:
@@ -136,10 +79,10 @@ def ensure_progress_topic(
         wanted = replace(topic, partitions=partitions)
         _grow(wire, wanted, deadline)
         found = await_topic(wire, topic.name, deadline, Operation.READ, partitions=partitions)
-    if found.partitions < _LEAST_PARTITIONS:
+    if found.partitions < LEAST_PARTITIONS:
         raise ConfigurationError(
             f"progress_topic={topic.name!r} has {found.partitions} partition, and needs at least "
-            f"{_LEAST_PARTITIONS}: one for the ledger of staged batches, the others for their "
+            f"{LEAST_PARTITIONS}: one for the ledger of staged batches, the others for their "
             f"rows. Add some: {_command(wire, '--alter', topic)}"
         )
     return found
@@ -161,8 +104,8 @@ def _create(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> None:
         raise AuthorizationError(text, error.code, error.missing) from error
     except KafkaResponseError as error:
         raise KafkaResponseError(
-            f"progress_topic: {error}. Change progress_partitions={topic.partitions} or "
-            f"progress_replicas={topic.replicas}, or create the topic another way: "
+            f"progress_topic: {error}. Change progress_topic.partitions={topic.partitions} or "
+            f"progress_topic.replicas={topic.replicas}, or create the topic another way: "
             f"{_command(wire, '--create', topic)}",
             error.code,
         ) from error

@@ -112,9 +112,8 @@ def _run(
             group_id=options.group_id,
             topic=options.target,
             checkpoint_location=options.checkpoint_location,
-            dead_letter_topic=options.dead_letter_topic,
-            max_dead_letters=options.max_dead_letters,
             on_batch=metrics,
+            **options.sink,
         )
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error

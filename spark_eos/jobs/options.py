@@ -1,15 +1,17 @@
 """The command-line options of spark-submit jobs."""
 
+import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import click
 
-from spark_eos.batch.dead_letters import parse_max_dead_letters
+from spark_eos.errors import ConfigurationError
 from spark_eos.jobs.client_options import client_options, decorated, source_client_options
+from spark_eos.options import FLAT, grouped, in_flat_names, parse_limit
 
 _INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
@@ -32,8 +34,8 @@ class JobOptions:
         metrics_address: Interface to serve the metrics on.
         source_kafka: Client settings of the cluster that has the source topics; None if it is the
             target's.
-        dead_letter_topic: Topic for rows that can't be written; None to end the query.
-        max_dead_letters: Maximum number of them in a batch, or a share of its records.
+        sink: The sink's arguments that are value objects: ``transactions``, ``dead_letters`` and
+            so on, as far as they were given.
 
     Example:
         >>> JobOptions(
@@ -61,8 +63,7 @@ class JobOptions:
     metrics_port: int | None = None
     metrics_address: str = "127.0.0.1"
     source_kafka: Mapping[str, str] | None = field(default=None, repr=False)
-    dead_letter_topic: str | None = None
-    max_dead_letters: float = 0.1
+    sink: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _interval(
@@ -75,9 +76,28 @@ def _interval(
 
 def _limit(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
     try:
-        return parse_max_dead_letters(value)
+        return parse_limit(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is neither a number nor a share such as 0.1") from None
+
+
+def _command_line_name(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _of_the_sink() -> Iterator[Callable[..., Any]]:
+    """The sink's options that are in value objects, from their declarations."""
+    for option in FLAT.values():
+        about: dict[str, Any] = {"help": option.help.replace("``", ""), "default": None}
+        if option.default not in (None, False, dataclasses.MISSING):
+            about |= {"default": option.default, "show_default": True}
+        if option.kind is bool:
+            about |= {"is_flag": True, "default": False}
+        elif option.kind is float:
+            about |= {"callback": _limit, "default": str(option.default), "metavar": "N"}
+        elif option.kind in (int, int | None):
+            about |= {"type": int, "metavar": "N"}
+        yield click.option(_command_line_name(option.name), **about)
 
 
 _OPTIONS: Final = (
@@ -120,21 +140,6 @@ _OPTIONS: Final = (
         type=click.IntRange(min=1),
         metavar="N",
         help="Maximum number of records per batch; by default unlimited.",
-    ),
-    click.option(
-        "--dead-letter-topic",
-        metavar="TOPIC",
-        help="Topic for rows that can't be written; by default the query stops at the first one.",
-    ),
-    click.option(
-        "--max-dead-letters",
-        callback=_limit,
-        default=str(JobOptions.max_dead_letters),
-        show_default=True,
-        metavar="N",
-        help="Maximum number of dead letters per batch, or a share of its records, such as 0.1, "
-        "but at least 100. More stop the query; so does a batch with nothing but one error, "
-        "unless N is 1.0.",
     ),
     click.option(
         "--log-format",
@@ -186,8 +191,6 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         trigger: str | None,
         starting_offsets: str,
         max_offsets_per_trigger: int | None,
-        dead_letter_topic: str | None,
-        max_dead_letters: float,
         log_format: str,
         metrics_port: int | None,
         metrics_address: str,
@@ -198,6 +201,10 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         if available_now and trigger is not None:
             raise click.UsageError("Give --available-now or --trigger, not both.")
         limit = max_offsets_per_trigger
+        try:
+            sink = grouped({name: rest.pop(name) for name in FLAT})
+        except ConfigurationError as error:
+            raise click.UsageError(in_flat_names(str(error), _command_line_name)) from error
         options = JobOptions(
             kafka=kafka,
             group_id=group_id,
@@ -215,9 +222,10 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             metrics_port=metrics_port,
             metrics_address=metrics_address,
             source_kafka=source_kafka,
-            dead_letter_topic=dead_letter_topic,
-            max_dead_letters=max_dead_letters,
+            sink=sink,
         )
         command(options=options, **rest)
 
-    return client_options(source_client_options(decorated(with_options, _OPTIONS)))
+    return client_options(
+        source_client_options(decorated(with_options, (*_OPTIONS, *_of_the_sink())))
+    )

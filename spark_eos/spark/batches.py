@@ -13,7 +13,7 @@ from spark_eos._progress.staged import Staged
 from spark_eos._progress.strategy import Batch, Delivery
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED
-from spark_eos.driver.progress_topic import ProgressTopic
+from spark_eos.options import ProgressTopic
 from spark_eos.spark.batch_job import BatchJobs
 from spark_eos.spark.runtime import QueryRuntime
 from spark_eos.spark.staged_copies import StagedCopies

@@ -26,8 +26,8 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
     if not dead_letters:
         if ERROR in schema.names and _is_guarded(schema[ERROR].dataType):
             raise UnsupportedPipelineError(
-                "`error` is that of a guarded function, and there is no dead_letter_topic: rows on "
-                "which the function raised would be written as nulls. Set dead_letter_topic, or "
+                "`error` is that of a guarded function, and there is no dead-letter topic: rows on "
+                "which the function raised would be written as nulls. Set dead_letters, or "
                 "decide yourself what becomes of them and drop the column"
             )
         return
@@ -40,7 +40,7 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
     texts = {f.name for f in fields if isinstance(f.dataType, T.StringType)}
     if "message" not in texts or not texts <= set(_TEXTS) or len(texts) < len(fields):
         raise UnsupportedPipelineError(
-            f"`{ERROR}` is {kind.simpleString()}: with dead_letter_topic it must be a string, or "
+            f"`{ERROR}` is {kind.simpleString()}: with dead_letters it must be a string, or "
             "struct<message:string,exception:string,stacktrace:string> as guarded functions make "
             "it. Null means that the row is fine"
         )

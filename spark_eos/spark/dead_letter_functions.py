@@ -1,6 +1,6 @@
 """Wraps functions so that a row on which they raise has an ``error``, and others are not affected.
 
-With ``dead_letter_topic``, such a row becomes a dead letter. Outages must never make dead letters,
+With ``dead_letters``, such a row becomes a dead letter. Outages must never make dead letters,
 so they still fail the query: `spark_eos.spark.outages` tells which errors are outages.
 """
 

@@ -78,7 +78,7 @@ def as_write_error(
         f"batch {batch_id} of group {group_id!r}: a Python function of the query failed with "
         f"{lines[-1].strip()!r}. Spark does not tell on which row; the batch reads {named}. Every "
         "start reads these again: mend the function, or let it set such rows aside "
-        "(dead_letter_topic, and guarded of spark_eos)"
+        "(dead_letters, and guarded of spark_eos)"
     )
 
 

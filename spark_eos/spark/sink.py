@@ -9,24 +9,24 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos._run.run import RunLimits
 from spark_eos.admin.status import Status, ask_status
-from spark_eos.batch.dead_letters import dead_letter_settings
+from spark_eos.batch.dead_letters import DeadLetterSettings
 from spark_eos.batch.source_topics import SourceTopics
 from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.client.checks import check_flag, check_positive, check_text
+from spark_eos.client.checks import check_flag, check_text
 from spark_eos.client.html_tables import html_table
 from spark_eos.client.settings import ClientSettings
 from spark_eos.driver import preflight
 from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED
 from spark_eos.driver.offset_renewal import end_renewal, renew_hourly
-from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
+from spark_eos.driver.progress_topic import ensure_progress_topic
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.addresses import leads_here
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.group_members import own_group
 from spark_eos.observability.on_batch import OnBatch, announce, announce_query, as_observers
+from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions, check_groups
 from spark_eos.spark.asynchronous import check_asynchronous, check_logged
 from spark_eos.spark.batches import Deliverer
 from spark_eos.spark.columns import check_columns
@@ -62,7 +62,7 @@ class ExactlyOnceSink:
     (KIP-848, KAFKA-20191). Consumers of the output see each record once if they read with
     ``isolation.level=read_committed``.
 
-    Three roads lead to the topic. A narrow pipeline is written *direct*, or, from another cluster
+    There are three deliveries. A narrow pipeline is written *direct*, or, from another cluster
     (``source_kafka``), *mirrored*; any other one is *staged* in files first.
 
     Example:
@@ -82,62 +82,30 @@ class ExactlyOnceSink:
             required.
         group_id: Consumer group whose committed offsets are the query's progress. No other
             consumer may use it.
+        checkpoint_location: The streaming query's checkpoint, on any file system Spark knows.
         topic: Default target topic; a ``topic`` column overrides it row by row. With None, every
             row must name its topic.
         source_kafka: Client settings of the cluster that `read` reads, if it is another one. The
             group is in the cluster of ``kafka``, whose progress topic holds the query's progress.
-        checkpoint_location: The streaming query's checkpoint, on any file system Spark knows.
-        max_members: Maximum number of static group members (default 1), which share the source
-            partitions. One is enough for the guarantee and fastest: a transaction commits offsets
-            once for each member whose partitions it holds.
-        transactional_id_prefix: Prefix of all transactional ids; for ACLs.
-        max_transaction_records: Number of rows after which a task commits its transaction and
-            begins another.
-        max_transaction_bytes: The same limit in bytes of keys, values and headers.
-        max_transaction_ms: The same limit in milliseconds; must be below transaction_timeout_ms.
-        transaction_timeout_ms: Milliseconds after which the brokers abort a transaction; at most
-            their transaction.max.timeout.ms.
-        connect_timeout_ms: Milliseconds allowed to reach the cluster and to start a producer.
-        max_block_ms: Milliseconds to wait, while the query runs, for a missing topic: a source
-            topic, or one that a row names. Kafka's ``max.block.ms`` (KIP-1319).
-        metadata_max_idle_ms: Milliseconds after which an unused target topic is forgotten and
-            looked up again before its next use. Kafka's ``metadata.max.idle.ms`` (KIP-1319).
-        group_timeout_ms: Milliseconds allowed for joining the group and for each call to it.
-        max_rounds: Maximum number of Spark jobs for one batch, including the first. Later ones
-            write what a failed task left.
-        fail_on_data_loss: Whether the query fails when source records were deleted before they
-            were read, for example by retention. If False, each such gap is logged and reported
-            (`BatchReport.lost`).
         delivery: ``direct`` writes rows from the source to the topic at once; it needs a pipeline
             that keeps rows in their source partitions. ``mirrored`` is the same with
             ``source_kafka``. ``staged`` writes each batch to files below the checkpoint first, and
             takes any pipeline and any source. ``auto`` (default) is ``staged`` only where it has
-            to be. A query keeps the road that its checkpoint was begun on.
-        progress_topic: Topic, for mirrored and staged queries, whose partitions' group offsets are
-            the query's progress. It holds no records, serves all queries of the cluster, and is
-            created if it is missing.
-        progress_partitions: Number of partitions to create it with: one more than the most tasks
-            that write a staged batch. Mirrored queries add what they need.
-        progress_replicas: Number of replicas to create it with; None for the brokers' default.
-        worker_directory: Directory, on each host, for the host's id and the locks of transactional
-            ids; by default one below the temporary directory.
-        dead_letter_topic: Topic for rows that can't be written: those whose ``error`` column is not
-            null, and those that Kafka refuses for what they are. They are written there in the
-            same transaction as the rows around them. By default the query fails at the first one.
-        max_dead_letters: Maximum number of dead letters in a batch; the query fails if there are
-            more. An int is a number; a float is a share of the batch's source records (staged: of
-            its rows), but at least 100. Unless it is 1.0, the query fails too if all rows of a
-            batch, more than five, are dead letters with one error.
-        dead_letter_headers: Names of the headers that explain a dead letter: ``dlq``
-            (``__dlq.errors.*``, as share groups in Kafka 4.4), ``streams``
-            (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).
-        asynchronous_progress: Whether Spark logs the query's progress aside, about once a second,
-            in place of before and after each batch, which takes half of the time of a batch
-            of 100 rows. For direct and mirrored queries of classic Spark; with ``availableNow``
-            Spark can't. After a crash a batch number may come back with other rows, which a
-            function of the user's own may not take for written.
-        dead_letter_stacktrace: Whether to add the stack trace of an ``error`` that has one. It
-            may show values of records.
+            to be. A query keeps the delivery that its checkpoint was begun with.
+        transactions: How large transactions are, and what their ids begin with.
+        dead_letters: Where rows go that can't be written, and how many there may be; by default
+            the query fails at the first one.
+        progress_topic: Name of the topic of a mirrored or staged query's progress, or a
+            `ProgressTopic`, which also says how to create it if it is missing.
+        limits: Members, attempts and waiting times.
+        fail_on_data_loss: Whether the query fails when source records were deleted before they
+            were read, for example by retention. If False, each such gap is logged and reported
+            (`BatchReport.lost`).
+        asynchronous_progress: Whether Spark logs progress asynchronously, about once a second,
+            instead of twice per batch, which takes half of the time of a batch of 100 rows. For
+            direct and mirrored queries of classic Spark; with ``availableNow`` Spark can't. After a
+            crash a batch number may come back with other rows, so a function of the user's own may
+            not take it for written.
         on_batch: Function, or several, called with each `BatchReport` after everything is
             committed. They run on the driver; on Spark Connect, copies run in the process that the
             server starts for the query. Exceptions are logged, and the query continues.
@@ -154,63 +122,37 @@ class ExactlyOnceSink:
         checkpoint_location: str,
         topic: str | None = None,
         source_kafka: Mapping[str, Any] | None = None,
-        max_members: int = 1,
-        transactional_id_prefix: str = "spark-eos",
-        max_transaction_records: int = 100_000,
-        max_transaction_bytes: int = 64 << 20,
-        max_transaction_ms: int = 10_000,
-        transaction_timeout_ms: int = 60_000,
-        connect_timeout_ms: int = 30_000,
-        max_block_ms: int = 60_000,
-        metadata_max_idle_ms: int = 300_000,
-        group_timeout_ms: int = 60_000,
-        max_rounds: int = 4,
-        fail_on_data_loss: bool = True,
         delivery: str = AUTO,
-        progress_topic: str = "spark-eos-progress",
-        progress_partitions: int = 33,
-        progress_replicas: int | None = None,
-        worker_directory: str | None = None,
-        dead_letter_topic: str | None = None,
-        max_dead_letters: float = 0.1,
-        dead_letter_headers: str = "dlq",
-        dead_letter_stacktrace: bool = False,
+        transactions: Transactions = Transactions(),
+        dead_letters: DeadLetters | None = None,
+        progress_topic: str | ProgressTopic = "spark-eos-progress",
+        limits: Limits = Limits(),
+        fail_on_data_loss: bool = True,
         asynchronous_progress: bool = False,
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
         check_text("checkpoint_location", checkpoint_location)
         check_flag("asynchronous_progress", asynchronous_progress)
         check_delivery(delivery, other_cluster=source_kafka is not None)
-        check_positive(
-            max_members=max_members, group_timeout_ms=group_timeout_ms, max_rounds=max_rounds
-        )
+        check_groups(transactions=transactions, dead_letters=dead_letters, limits=limits)
         self._settings = WriterSettings(
             client=ClientSettings(kafka).checked_by_librdkafka(),
             source_client=None if source_kafka is None else source_settings(source_kafka),
             group_id=group_id,
             topic=topic,
-            transactional_id_prefix=transactional_id_prefix,
-            max_transaction_records=max_transaction_records,
-            max_transaction_bytes=max_transaction_bytes,
-            max_transaction_ms=max_transaction_ms,
-            transaction_timeout_ms=transaction_timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-            max_block_ms=max_block_ms,
-            metadata_max_idle_ms=metadata_max_idle_ms,
-            worker_directory=worker_directory,
+            transactions=transactions,
+            limits=limits,
             fail_on_data_loss=fail_on_data_loss,
-            dead_letters=dead_letter_settings(
-                dead_letter_topic,
-                max_dead_letters,
-                dead_letter_headers,
-                stacktrace=dead_letter_stacktrace,
-            ),
+            dead_letters=DeadLetterSettings.of(dead_letters),
         )
         self._checkpoint_location = checkpoint_location
-        self._limits = RunLimits(max_members, max_rounds, group_timeout_ms)
         self._wanted_delivery = delivery
         self._asynchronous_progress = asynchronous_progress
-        self._progress_topic = ProgressTopic(progress_topic, progress_partitions, progress_replicas)
+        self._progress_topic = (
+            progress_topic
+            if isinstance(progress_topic, ProgressTopic)
+            else ProgressTopic(progress_topic)
+        )
         self._observers = as_observers(on_batch)
         self._selections: list[dict[str, str]] = []
         self._sources: list[StreamSource] = []
@@ -271,8 +213,8 @@ class ExactlyOnceSink:
         return ask_status(
             settings.client,
             settings.group_id,
-            settings.transactional_id_prefix,
-            settings.connect_timeout_ms / 1000,
+            settings.transactions.id_prefix,
+            settings.limits.connect_timeout_ms / 1000,
             "connect_timeout_ms",
             source_client=settings.source_client,
             targets=settings.target_topics,
@@ -306,7 +248,7 @@ class ExactlyOnceSink:
 
         Returns:
             The columns of Spark's Kafka source, and ``source``, a struct of ``topic``,
-            ``partition`` and ``offset`` that `write` needs unchanged. With ``dead_letter_topic``
+            ``partition`` and ``offset`` that `write` needs unchanged. With ``dead_letters``
             it also carries the record's key, value, headers and timestamp.
 
         Raises:
@@ -353,7 +295,7 @@ class ExactlyOnceSink:
         Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key`` (binary
         or string), ``headers`` (array of struct<key, value>), ``topic``, ``partition`` and
         ``timestamp``. To be written directly, the rows need ``source`` from `read`, too. With
-        ``dead_letter_topic``, ``error`` (string, or struct<message, exception, stacktrace>) makes
+        ``dead_letters``, ``error`` (string, or struct<message, exception, stacktrace>) makes
         a row a dead letter unless it is null. Other columns are ignored.
 
         Args:
@@ -364,7 +306,8 @@ class ExactlyOnceSink:
             trigger and start.
 
         Raises:
-            UnsupportedPipelineError: A column can't be written, or the plan not on the road wanted.
+            UnsupportedPipelineError: A column can't be written, or the plan not by the delivery
+                that is wanted.
             UnsupportedBrokerError: The cluster lacks a feature that exactly-once needs.
             TopicNotFoundError: A source topic or the target topic does not exist.
             ForeignMemberError: Another consumer uses the group.
@@ -419,7 +362,7 @@ class ExactlyOnceSink:
         # The query has not begun a batch yet.
         self._prepared_ms = time.time_ns() // 1_000_000
         settings = self._settings
-        renew_hourly(settings.client, settings.group_id, settings.connect_timeout_ms / 1000)
+        renew_hourly(settings.client, settings.group_id, settings.limits.connect_timeout_ms / 1000)
 
     def _check_cluster(self) -> None:
         with contextlib.closing(Wire(self._settings.client)) as wire:
@@ -454,7 +397,7 @@ class ExactlyOnceSink:
         return found
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._settings.connect_timeout_ms / 1000, "connect_timeout_ms")
+        return Deadline(self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
 
     # One batch --------------------------------------------------------------------------------
 
@@ -503,7 +446,7 @@ class ExactlyOnceSink:
             self._run = None
         reads = only_read_by_sink(self._selections, self._sources)
         deliverer = Deliverer(self._settings, location, self._progress_topic, reads)
-        self._run = SinkRun(deliverer, delivery, runtime, self._limits, self._prepared_ms)
+        self._run = SinkRun(deliverer, delivery, runtime, self._prepared_ms)
         return self._run
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import logging
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos._run.run import Run, RunLimits
+from spark_eos._run.run import Run
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.kafka.clusters import Clusters
@@ -28,7 +28,6 @@ class SinkRun:
         deliverer: Deliverer,
         delivery: str,
         runtime: QueryRuntime,
-        limits: RunLimits,
         prepared_ms: int,
     ) -> None:
         self._runtime = runtime
@@ -38,7 +37,6 @@ class SinkRun:
             runtime.run_id,
             Clusters(settings.client, settings.source_client),
             settings,
-            limits,
             chosen,
             watch=runtime.active,
             prepared_ms=prepared_ms,

@@ -10,7 +10,9 @@ from typing import Any, Final
 from kafka import errors as kafka_errors
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from spark_eos.client.connections import ConnectionManager, EventLoop
+from spark_eos.client.connections import ConnectionManager
+from spark_eos.client.kafka_logs import our_connections
+from spark_eos.client.kafka_python import EventLoop
 from spark_eos.client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
 
@@ -44,11 +46,10 @@ class Brokers:
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
         self._timeout = timeout
         configuration = settings.for_wire()
-        self._net = EventLoop(**configuration)
-        self._net.start()
-        self._manager: Any = ConnectionManager(self._net, settings, configuration)
+        self._loop = EventLoop(configuration, our_connections)
+        self._manager = ConnectionManager(self._loop.selector, settings, configuration)
         try:
-            self._manager.bootstrap(timeout_ms=max(1, int(timeout * 1000)))
+            self._manager.reach(timeout)
         except SparkEosError:
             self.close()
             raise
@@ -61,17 +62,11 @@ class Brokers:
 
     def close(self) -> None:
         """Closes all connections and stops their thread."""
-
-        async def close() -> None:
-            self._manager.close()
-
-        self._net.run(close)
-        self._net.stop(timeout_ms=5_000)
-        self._net.close()
+        self._loop.close(self._manager)
 
     def ids(self) -> list[int]:
         """The ids of all brokers."""
-        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
+        return sorted(self._manager.addresses())
 
     def send(self, request: Any, broker: int, timeout: float | None = None) -> Any:
         """Sends a request that only reads; repeats it, within the timeout, if the answer is lost.
@@ -92,7 +87,7 @@ class Brokers:
                 wait=wait_fixed(0.1),
                 stop=stop_after_delay(seconds),
                 reraise=True,
-            )(self._net.run, exchange)
+            )(self._loop.run, exchange)
         except _PASSING as error:
             raise DeadlineExceededError(
                 f"{request.name}: no answer of broker {broker} within {seconds:g} s: {error!r}"

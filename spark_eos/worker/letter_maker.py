@@ -186,7 +186,7 @@ class LetterMaker:
                 "topic's max.message.bytes"
             )
         return TransactionError(
-            f"{position} can't be written to dead_letter_topic {self._letters.topic!r}: {what}",
+            f"{position} can't be written to the dead-letter topic {self._letters.topic!r}: {what}",
             again=False,
         )
 

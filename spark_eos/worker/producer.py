@@ -67,8 +67,8 @@ class TransactionalProducer:
         self.wire = Wire(settings.client)
         self.topics = TopicCache(
             self.wire,
-            max_block_ms=settings.max_block_ms,
-            max_idle_ms=settings.metadata_max_idle_ms,
+            max_block_ms=settings.limits.max_block_ms,
+            max_idle_ms=settings.limits.metadata_max_idle_ms,
         )
         self.rules = TopicRules(self.wire, settings)
         self.absent_topics: LRUCache[str, bool] = LRUCache(MOST_NAMES)
@@ -177,7 +177,7 @@ class TransactionalProducer:
             raise as_transaction_error("beginning a transaction", error, self.settings) from error
 
     def _deadline(self) -> Deadline:
-        return Deadline(self.settings.connect_timeout_ms / 1000, "connect_timeout_ms")
+        return Deadline(self.settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
 
     # Opening ----------------------------------------------------------------------------------
 
@@ -189,7 +189,9 @@ class TransactionalProducer:
             self.wire.brokers(deadline)
             if self._slot is None:
                 self._slot = Slot(
-                    settings.transactional_id_prefix, settings.group_id, settings.worker_directory
+                    settings.transactions.id_prefix,
+                    settings.group_id,
+                    settings.limits.worker_directory,
                 )
             transactional_id = self._slot.transactional_id
             self._lost_connection = None
@@ -198,7 +200,7 @@ class TransactionalProducer:
             self._producer = Producer(
                 {
                     **settings.client.for_producer(
-                        transactional_id, settings.transaction_timeout_ms
+                        transactional_id, settings.transactions.timeout_ms
                     ),
                     "batch.size": self.batch_size,
                     "error_cb": self._on_error,
@@ -273,7 +275,7 @@ class TransactionalProducer:
             fence_producer(
                 self.wire,
                 identity.transactional_id,
-                self.settings.transaction_timeout_ms,
+                self.settings.transactions.timeout_ms,
                 self._deadline(),
             )
         except SparkEosError as error:

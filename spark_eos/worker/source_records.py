@@ -84,7 +84,7 @@ class SourceRecords:
 
     def _fetch(self, topic: str, partition: int, offset: int) -> RawRecord | None:
         self._move(topic, partition, offset)
-        deadline = Deadline(self._settings.connect_timeout_ms / 1000, "connect_timeout_ms")
+        deadline = Deadline(self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
         heard = time.monotonic()
         cause = "no record came"
         while not deadline.expired:

@@ -195,7 +195,7 @@ class TargetTopics:
             found = self._cache.get([topic], Operation.WRITE)
         except MissingTopicsError as error:
             raise TransactionError(
-                f"dead_letter_topic {topic!r} does not exist; create it first ({error.reason})",
+                f"dead_letters.topic {topic!r} does not exist; create it first ({error.reason})",
                 again=False,
             ) from error
         except SparkEosError as error:

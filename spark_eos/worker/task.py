@@ -33,14 +33,14 @@ Arrange = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 # process, since a fork must not share its parent's connections.
 _producers: dict[tuple[int, str, str], TransactionalProducer] = {}
 _MAX_PRODUCERS = 4
-# Number of checks, within max_transaction_ms, whether the open transaction must end although the
+# Number of checks, within transactions.max_ms, whether the open transaction must end although the
 # task still waits for rows; and the minimum number of seconds between two of them.
 _CHECKS = 10
 _MIN_SECONDS = 0.02
 
 
 def _worker_producer(settings: WriterSettings) -> TransactionalProducer:
-    key = (os.getpid(), settings.transactional_id_prefix, settings.group_id)
+    key = (os.getpid(), settings.transactions.id_prefix, settings.group_id)
     producer = _producers.pop(key, None)
     if producer is not None and producer.settings != settings:
         producer.close()
@@ -129,7 +129,7 @@ class _TaskWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
-            every = max(_MIN_SECONDS, self._settings.max_transaction_ms / 1000 / _CHECKS)
+            every = max(_MIN_SECONDS, self._settings.transactions.max_ms / 1000 / _CHECKS)
             for batch in arrivals(batches, self._is_due, self._commit, every):
                 for found in self._source_rows(batch):
                     self._write_source_rows(found)
@@ -203,7 +203,7 @@ class _TaskWriter:
     def _add_slices(self, found: SourceRows) -> None:
         partition = (found.topic, found.partition)
         for part in found.slices(
-            self._settings.max_transaction_records, self._settings.max_transaction_bytes
+            self._settings.transactions.max_records, self._settings.transactions.max_bytes
         ):
             if self._status == task_report.WRITTEN:
                 self._add(partition, part)

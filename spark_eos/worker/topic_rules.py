@@ -94,12 +94,12 @@ class TopicRules:
     def __init__(self, wire: Wire, settings: WriterSettings) -> None:
         self._wire = wire
         self._settings = settings
-        client = settings.client.for_producer("", settings.transaction_timeout_ms)
+        client = settings.client.for_producer("", settings.transactions.timeout_ms)
         self._own_batch_size = int(client["batch.size"])
         self._own_limit = int(client.get("message.max.bytes", 1_000_000))
         self._codec = str(client.get("compression.type", client.get("compression.codec", "none")))
         self._topics: TTLCache[str, _Known] = TTLCache(
-            math.inf, settings.metadata_max_idle_ms / 1000
+            math.inf, settings.limits.metadata_max_idle_ms / 1000
         )
 
     # Configs ----------------------------------------------------------------------------------
@@ -128,7 +128,9 @@ class TopicRules:
 
     def _ask(self, topics: Collection[str]) -> None:
         if topics:
-            deadline = Deadline(self._settings.connect_timeout_ms / 1000, "connect_timeout_ms")
+            deadline = Deadline(
+                self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms"
+            )
             now = time.monotonic()
             try:
                 found = topic_configs(self._wire, topics, deadline)

@@ -120,9 +120,9 @@ class Transactions:
         """Whether the open transaction has reached one of its limits."""
         settings = self._settings
         return self.open and (
-            self._rows >= settings.max_transaction_records
-            or self._bytes >= settings.max_transaction_bytes
-            or self._age() * 1000 >= settings.max_transaction_ms
+            self._rows >= settings.transactions.max_records
+            or self._bytes >= settings.transactions.max_bytes
+            or self._age() * 1000 >= settings.transactions.max_ms
         )
 
     def _age(self) -> float:
@@ -196,7 +196,7 @@ class Transactions:
         for row, fault in self._rules.faults(found, topics).items():
             raise TransactionError(
                 f"{found.position(row)}, for topic {topics[row]!r}: {fault.message}. "
-                f"{_REMEDIES[fault.reason]}, or name a dead_letter_topic for such rows",
+                f"{_REMEDIES[fault.reason]}, or name a topic for such rows (dead_letters)",
                 again=False,
             )
 
@@ -304,7 +304,7 @@ class Transactions:
         self._producer.records.flush(before_abort, self._targets.check)
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._settings.transaction_timeout_ms / 1000, "transaction_timeout_ms")
+        return Deadline(self._settings.transactions.timeout_ms / 1000, "transactions.timeout_ms")
 
     def _send_offsets(self, deadline: Deadline) -> None:
         by_member: dict[MemberIdentity, Offsets] = {}
@@ -348,7 +348,7 @@ class Transactions:
 
     def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
         # Later codes would be those of an aborted transaction and hide the cause.
-        left = max(_LEAST_SECONDS, self._settings.transaction_timeout_ms / 1000 - self._age())
+        left = max(_LEAST_SECONDS, self._settings.transactions.timeout_ms / 1000 - self._age())
         return Deadline(min(left, deadline.remaining()), deadline.setting)
 
     # Time -------------------------------------------------------------------------------------
@@ -363,10 +363,10 @@ class Transactions:
         if self.full or waiting * self._bytes <= _BACKLOG_BYTES * self._rows:
             return False
         acknowledged = self._rows - waiting
-        return waiting * self._age() * 1000 > acknowledged * self._settings.max_transaction_ms
+        return waiting * self._age() * 1000 > acknowledged * self._settings.transactions.max_ms
 
     def _too_old(self) -> bool:
-        return self._age() * 1000 >= self._settings.transaction_timeout_ms
+        return self._age() * 1000 >= self._settings.transactions.timeout_ms
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
@@ -385,18 +385,18 @@ class Transactions:
         if len(self._offsets) > 1 or end - first > 1:
             what = f"{self._rows} rows, those of source {topic}-{partition} offset {first} first"
             advice = (
-                "lower max_transaction_records, max_transaction_bytes or max_transaction_ms, or "
-                "raise transaction_timeout_ms"
+                "lower transactions.max_records, transactions.max_bytes or transactions.max_ms, or "
+                "raise transactions.timeout_ms"
             )
         else:
             # All rows of one source record belong in one transaction.
             what = f"the row of source {topic}-{partition} offset {first} alone"
             if self._rows > 1:
                 what = f"the {self._rows} rows made of source {topic}-{partition} offset {first}"
-            advice = "raise transaction_timeout_ms (and the brokers' transaction.max.timeout.ms)"
+            advice = "raise transactions.timeout_ms (and the brokers' transaction.max.timeout.ms)"
         return TransactionError(
             f"the transaction with {what} was open for {self._age() * 1000:.0f} ms, longer than "
-            f"transaction_timeout_ms={settings.transaction_timeout_ms}, so the brokers abort it: "
+            f"transactions.timeout_ms={settings.transactions.timeout_ms}, so the brokers abort it: "
             f"{cause}. If brokers are not just away, {advice}",
             again=True,
             too_slow=True,

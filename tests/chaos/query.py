@@ -25,6 +25,7 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session
 from spark_eos.testing.broker_properties import free_ports
+from support.sinks import arguments
 from support.writers import Writer
 
 _GIVEN_UP = "Python worker failed to connect back"
@@ -67,7 +68,7 @@ def _session(settings: dict[str, Any]) -> SparkSession:
 def _sink_writer(spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]) -> Writer:
     load = LOADS[settings["load"]]
     sink = ExactlyOnceSink(
-        **load.options, **settings["sink"], on_batch=_Reports(settings["reports"])
+        **arguments(**load.options, **settings["sink"], on_batch=_Reports(settings["reports"]))
     )
     frame = sink.read(spark, **reading)
     return sink.write(transformed(load, frame, settings["targets"], Path(settings["control"])))
@@ -79,7 +80,7 @@ def _staged_writer(
     load, control = STAGED[settings["load"]], Path(settings["control"])
     stop_at_places(control)
     sink = ExactlyOnceSink(
-        **load.options, **settings["sink"], on_batch=_Reports(settings["reports"])
+        **arguments(**load.options, **settings["sink"], on_batch=_Reports(settings["reports"]))
     )
     read = sink.read(spark, **reading)
     frame = disturbed(read if load.dead_letters else read.drop("source"), control)

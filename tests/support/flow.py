@@ -16,6 +16,7 @@ from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
 from spark_eos.kafka.open_transactions import open_transactions
 from spark_eos.kafka.transactional_ids import id_pattern
+from spark_eos.options import Limits
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.partition_ends import settled_ends
 
@@ -76,7 +77,7 @@ class Flow:
             "group_id": self.group_id,
             "topic": self.target,
             "checkpoint_location": self.checkpoint,
-            "worker_directory": self.worker_directory,
+            "limits": Limits(worker_directory=self.worker_directory),
         }
 
     def produce(

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos import BatchReport, ExactlyOnceSink
 from support.flow import Flow
 from support.pipelines import PIPELINES
+from support.sinks import arguments
 from support.writers import Writer
 
 Answer = TypeVar("Answer")
@@ -135,7 +136,7 @@ def _configured(session: SparkSession, config: Mapping[str, str]) -> Iterator[No
 
 
 def _sink_writer(session: SparkSession, order: Order) -> tuple[Writer, Callable[[], None]]:
-    sink = ExactlyOnceSink(**order.sink)
+    sink = ExactlyOnceSink(**arguments(**order.sink))
     frames = [
         sink.read(session, subscribe=topic, include_headers=True, options=order.read_options)
         for topic in order.sources

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from spark_eos.jars.jar_sets import spark_kafka_jars
+from support.sinks import arguments
 
 _CLASSES = (
     *(DataFrame, SparkSession, SparkContext, StreamingQuery, StreamingQueryManager),
@@ -87,6 +88,10 @@ def _sparks_files(checkpoint: str) -> list[str]:
     return sorted(str(path) for path in paths if path.parts[0] != "spark-eos")
 
 
+def _count(batch: DataFrame, _number: int) -> None:
+    batch.count()
+
+
 def _started(query: StreamingQuery) -> StreamingQuery:
     """Lets a query write what there is, and stops it."""
     query.processAllAvailable()
@@ -110,7 +115,7 @@ def main() -> None:
         }
     )
     own = settings["checkpoint_location"] + "-of-spark"
-    writer = plain.load().writeStream.foreachBatch(lambda batch, _number: batch.count())
+    writer = plain.load().writeStream.foreachBatch(_count)
     theirs = _started(writer.option("checkpointLocation", own).start())
 
     frame = plain.load()
@@ -120,7 +125,7 @@ def main() -> None:
 
     from spark_eos import ExactlyOnceSink
 
-    sink = ExactlyOnceSink(**settings)
+    sink = ExactlyOnceSink(**arguments(**settings))
     rows = sink.read(spark, subscribe=source).select("source", "key", "value")
     ours = _started(sink.write(rows).trigger(processingTime="100 milliseconds").start())
     sink.close()

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from spark_eos import ExactlyOnceSink
 from spark_eos.observability.live_plot import LivePlot
 from support.queries import relay, until
+from support.sinks import arguments
 
 
 @dataclass
@@ -84,7 +85,7 @@ def jupyter_page(monkeypatch: pytest.MonkeyPatch) -> Page:
 def plot_query(spark: SparkSession, options: dict[str, Any], source: str) -> list[dict[str, Any]]:
     """Runs a query with a plot of it until all was read; returns the batches that it draws."""
     plot = LivePlot()
-    sink = ExactlyOnceSink(**options, on_batch=plot)
+    sink = ExactlyOnceSink(**arguments(**options, on_batch=plot))
     query = sink.write(relay(sink.read(spark, subscribe=source))).start()
     query.processAllAvailable()
     try:

@@ -8,6 +8,7 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.driver.membership import GroupMembership
 from spark_eos.kafka import cluster
 from spark_eos.kafka.deadline import Deadline
+from spark_eos.options import Limits, Transactions
 from support.flow import Flow
 
 
@@ -45,14 +46,10 @@ def writer_settings(flow: Flow) -> WriterSettings:
         client=ClientSettings(flow.kafka),
         group_id=flow.group_id,
         topic=flow.target,
-        transactional_id_prefix="spark-eos",
-        transaction_timeout_ms=60_000,
-        max_transaction_records=1_000,
-        max_transaction_bytes=1 << 20,
-        max_transaction_ms=10_000,
-        worker_directory=flow.worker_directory,
-        connect_timeout_ms=20_000,
-        max_block_ms=20_000,
-        metadata_max_idle_ms=300_000,
-        fail_on_data_loss=True,
+        transactions=Transactions(max_records=1_000, max_bytes=1 << 20),
+        limits=Limits(
+            connect_timeout_ms=20_000,
+            max_block_ms=20_000,
+            worker_directory=flow.worker_directory,
+        ),
     )

@@ -9,10 +9,10 @@ from typing import Any
 
 from spark_eos._progress.paired import Mirrored
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.progress_topic import ProgressTopic
 from spark_eos.kafka import cluster, offsets
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.members import deadline

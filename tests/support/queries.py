@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.testing import process_available
 from support.flow import Flow
+from support.sinks import arguments, flat
 
 Transform = Callable[[DataFrame], DataFrame]
 
@@ -41,7 +42,7 @@ def run_available(
         if on_batch is not None:
             on_batch(report)
 
-    sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=note)
+    sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}, on_batch=note))
     frame = sink.read(spark, **{"subscribe": flow.source, **(read or {})})
     try:
         process_available(sink.write(transform(frame)), timeout=150)
@@ -72,11 +73,11 @@ class QueryProcess:
     ) -> None:
         self.log = log
         self.flow = flow
-        arguments = {**flow.options(), "source": flow.source, **settings}
+        given = flat({**flow.options(), "source": flow.source, **settings})
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [*through, sys.executable, "-m", main, json.dumps(arguments)],
+                [*through, sys.executable, "-m", main, json.dumps(given)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

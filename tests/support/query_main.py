@@ -20,6 +20,7 @@ from spark_eos.observability.on_batch import OnBatch
 from spark_eos.observability.prometheus import PrometheusMetrics
 from spark_eos.testing import spark_session
 from support.pipelines import waiting
+from support.sinks import arguments
 
 
 def _print_report(report: BatchReport) -> None:
@@ -49,7 +50,7 @@ def main() -> None:
         listener = BatchListener(metrics.on_progress, metrics.on_idle)
         spark.streams.addListener(listener)
         observers += [metrics, listener]
-    sink = ExactlyOnceSink(**settings, on_batch=observers)
+    sink = ExactlyOnceSink(**arguments(**settings, on_batch=observers))
     frame = sink.read(spark, subscribe=source, options=options).select("source", "key", "value")
     if headers is not None:
         frame = frame.withColumn("headers", F.expr(headers))

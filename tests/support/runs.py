@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.own import Direct
 from spark_eos._progress.strategy import Batch, Delivery
-from spark_eos._run.run import Run, RunLimits
+from spark_eos._run.run import Run
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.task_report import JobOutcome
@@ -24,6 +24,7 @@ from spark_eos.worker import task
 from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow
 from support.members import writer_settings
+from support.sinks import changed
 from support.writing import outcome_of, row_batch
 
 Disturbance = Callable[[], None]
@@ -233,12 +234,16 @@ def running(
         options: replace fields of the writer's settings.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
-    settings = replace(writer_settings(flow), **options)
+    settings = changed(
+        writer_settings(flow),
+        max_members=max_members,
+        group_timeout_ms=group_timeout_ms,
+        **options,
+    )
     run = Run(
         "",
         Clusters(settings.client, settings.source_client),
         settings,
-        RunLimits(max_members, max_rounds=4, group_timeout_ms=group_timeout_ms),
         delivery,
         watch=lambda: True,
         prepared_ms=_now_ms(),

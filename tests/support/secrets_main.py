@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.cli import main as command
 from spark_eos.testing import spark_session
+from support.sinks import arguments
 from support.versions import HIDES_OPTIONS
 
 
@@ -51,12 +52,14 @@ def _query(
 ) -> None:
     reports: list[BatchReport] = []
     sink = ExactlyOnceSink(
-        kafka=kafka,
-        group_id=f"{settings['group_id']}-{name}",
-        topic=settings["target"],
-        checkpoint_location=str(here / f"checkpoint-{name}"),
-        worker_directory=str(here / "workers"),
-        on_batch=reports.append,
+        **arguments(
+            kafka=kafka,
+            group_id=f"{settings['group_id']}-{name}",
+            topic=settings["target"],
+            checkpoint_location=str(here / f"checkpoint-{name}"),
+            worker_directory=str(here / "workers"),
+            on_batch=reports.append,
+        )
     )
     source = sink.read(spark, subscribe=settings["source"])
     frame = source.select("source", "key", "value")
@@ -99,11 +102,13 @@ def _failures(spark: SparkSession, settings: dict[str, Any], here: Path) -> None
         for name, kafka in settings["wrong"].items():
             try:
                 sink = ExactlyOnceSink(
-                    kafka=kafka,
-                    group_id=f"{settings['group_id']}-wrong-{name}",
-                    topic=settings["target"],
-                    checkpoint_location=str(here / f"checkpoint-wrong-{name}"),
-                    worker_directory=str(here / "workers"),
+                    **arguments(
+                        kafka=kafka,
+                        group_id=f"{settings['group_id']}-wrong-{name}",
+                        topic=settings["target"],
+                        checkpoint_location=str(here / f"checkpoint-wrong-{name}"),
+                        worker_directory=str(here / "workers"),
+                    )
                 )
                 frame = sink.read(spark, subscribe=settings["source"])
                 query = sink.write(too_large(frame)).trigger(availableNow=True).start()

@@ -11,6 +11,7 @@ from typing import Any
 from spark_eos import ExactlyOnceSink
 from spark_eos.testing import spark_session
 from support.shapes import SHAPES, UNFORESEEN
+from support.sinks import arguments
 
 
 def main() -> None:
@@ -20,7 +21,7 @@ def main() -> None:
     forever = settings.pop("forever", False)
     config = {"spark.sql.shuffle.partitions": "2", **shape.config}
     spark = spark_session(config=config, quick_start=True)
-    sink = ExactlyOnceSink(**settings)
+    sink = ExactlyOnceSink(**arguments(**settings))
     frames = shape.frames(spark, sink, source, {"maxOffsetsPerTrigger": "30"})
     writer = sink.write(shape.transform(*frames)).outputMode(shape.mode)
     query = (writer if forever else writer.trigger(availableNow=True)).start()

@@ -22,6 +22,7 @@ from spark_eos.spark.sink_run import SinkRun
 from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.testing import spark_session
 from support import staging
+from support.sinks import arguments
 
 # Where the query may be killed, in the order in which a batch gets there.
 POINTS = ("staging", "staged", "ledger", "written", "settled")
@@ -90,7 +91,7 @@ def main() -> None:
     config = {"spark.sql.shuffle.partitions": str(settings.pop("shuffle_partitions", 3))}
     config["spark.sql.execution.arrow.maxRecordsPerBatch"] = "5"
     spark = spark_session(config=config, quick_start=True)
-    sink = ExactlyOnceSink(**settings, on_batch=_print_report)
+    sink = ExactlyOnceSink(**arguments(**settings, on_batch=_print_report))
     read = {"maxOffsetsPerTrigger": str(offsets)}
     frame = sink.read(spark, subscribe=source, options=read)
     writer = sink.write(getattr(staging, pipeline)(frame)).outputMode(mode)

@@ -2,25 +2,26 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_eos._progress.staged import Staged
 from spark_eos._progress.strategy import Batch
-from spark_eos._run.run import Run, RunLimits
+from spark_eos._run.run import Run
 from spark_eos.batch.batch_report import BatchReport
 from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos.batch.progress import first_position
 from spark_eos.batch.task_report import JobOutcome
 from spark_eos.batch.writer_settings import WriterSettings
 from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.progress_topic import ProgressTopic
 from spark_eos.kafka.clusters import Clusters
 from spark_eos.kafka.offset_metadata import StagedBatch
+from spark_eos.options import ProgressTopic
 from spark_eos.worker import task
 from support.flow import Flow
 from support.members import writer_settings
 from support.runs import Checkpoint, Disturbance, close_producers, positions
+from support.sinks import changed
 from support.writing import outcome_of, row_batch
 
 
@@ -174,12 +175,11 @@ def staged_run(
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     topic = progress_topic(flow)
-    settings = replace(writer_settings(flow), **options)
+    settings = changed(writer_settings(flow), group_timeout_ms=20_000, **options)
     run = Run(
         "",
         Clusters(settings.client, settings.source_client),
         settings,
-        RunLimits(max_members=1, max_rounds=4, group_timeout_ms=20_000),
         Staged(ProgressTopic(topic), lambda name: name == flow.source),
         watch=lambda: True,
     )

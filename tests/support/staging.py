@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.testing import process_available
 from support.flow import Flow
+from support.sinks import arguments
 
 # Long enough ago for every watermark, and a number of seconds that windows divide.
 _EPOCH = 1_700_000_000
@@ -152,7 +153,7 @@ def run_staged(
 ) -> Written:
     """Runs a query over all that is available."""
     reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=reports.append)
+    sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}, on_batch=reports.append))
     read = {"maxOffsetsPerTrigger": str(max_offsets)}
     frame = sink.read(spark, subscribe=flow.source, options=read)
     try:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, writer_settings
 from support.proxy_faults import Request
+from support.sinks import changed
 
 
 def row_batch(
@@ -68,7 +68,7 @@ def transactions(
     ids = dict.fromkeys(membership.topic_ids, NO_ID) if version < 6 else membership.topic_ids
     batch = BatchRange(0, {}, dict.fromkeys(members, 100))
     plan = batch_plan(batch, {}, members, ids, known or KnownPartitions())
-    settings = replace(writer_settings(flow), **options)
+    settings = changed(writer_settings(flow), **options)
     with closing(TransactionalProducer(settings)) as producer:
         yield Transactions(producer, settings, plan)
 

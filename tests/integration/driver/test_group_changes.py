@@ -36,6 +36,7 @@ from support.flow import Flow
 from support.members import deadline, started
 from support.queries import QueryProcess, relay, run_available, until
 from support.runs import running
+from support.sinks import arguments
 from support.versions import STALE_EPOCH
 from support.writing import take_over
 
@@ -213,7 +214,7 @@ def _running_query(
 ) -> Iterator[tuple[Any, list[BatchReport]]]:
     """A query that goes on until the block ends; its batches' reports."""
     reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=reports.append)
+    sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}, on_batch=reports.append))
     query = sink.write(relay(sink.read(spark, subscribe=flow.source))).start()
     try:
         yield query, reports

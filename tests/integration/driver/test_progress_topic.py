@@ -12,11 +12,12 @@ from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.progress_topic import ProgressTopic, ensure_progress_topic
+from spark_eos.driver.progress_topic import ensure_progress_topic
 from spark_eos.errors import ConfigurationError, DeadlineExceededError, KafkaResponseError
 from spark_eos.kafka.cluster import TopicInfo
 from spark_eos.kafka.connection import Wire
 from spark_eos.kafka.deadline import Deadline
+from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.members import deadline
 from support.proxy import KafkaProxy
@@ -106,7 +107,7 @@ def test_what_the_cluster_refuses_is_told_with_its_reason(
     assert refusal.value.code == 38
     assert "38 INVALID_REPLICATION_FACTOR: " in text
     assert "only 1 broker(s)" in text
-    assert "progress_replicas=3" in text
+    assert "progress_topic.replicas=3" in text
     assert text.endswith(f"--create --topic {name} --partitions 33 --replication-factor 3")
     assert _there(embedded_kafka, name) == []
 

@@ -14,6 +14,7 @@ from support.actors import drop_members
 from support.flow import Flow
 from support.holding import HeldRows
 from support.queries import relay, run_available, until
+from support.sinks import arguments
 
 # In the log ---------------------------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ def test_jobs_say_group_batch_and_round(
     flow.produce(range(2), partition=0)
     reports: list[BatchReport] = []
     users: list[str | None] = []
-    sink = ExactlyOnceSink(**flow.options(), max_members=1, on_batch=reports.append)
+    sink = ExactlyOnceSink(**arguments(**flow.options(), max_members=1, on_batch=reports.append))
 
     def batch(frame: DataFrame, batch_id: int) -> None:
         sink(frame, batch_id)

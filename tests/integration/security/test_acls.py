@@ -30,6 +30,7 @@ from support.operating import run
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import relay, run_available, until
+from support.sinks import arguments
 from support.tables import tables
 from support.writing import rows, transactions
 
@@ -48,7 +49,7 @@ def flow(guarded: EmbeddedKafka, tmp_path: Path) -> Guarded:
 
 def _start(spark: SparkSession, flow: Guarded, **options: Any) -> None:
     """What happens before a query is started."""
-    sink = ExactlyOnceSink(**{**flow.options(), **options})
+    sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}))
     sink.write(relay(sink.read(spark, subscribe=flow.source)))
 
 

@@ -17,6 +17,7 @@ from support.dead_letters import headers_of, letter_topic
 from support.granting import Guarded, guarded_kafka
 from support.granting_mirrored import GuardedMirror
 from support.queries import relay, run_available
+from support.sinks import arguments
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_the_missing_one_is_named_before_the_query_starts(
     flow.grant(*flow.commands())
     more = {*flow.commands("--dead-letter-topic", letters)} - {*flow.commands()}
     (needed,) = [line for line in more if "DescribeConfigs" not in line]
-    sink = ExactlyOnceSink(**flow.options(), dead_letter_topic=letters)
+    sink = ExactlyOnceSink(**arguments(**flow.options(), dead_letter_topic=letters))
     with pytest.raises(AuthorizationError) as refusal:
         sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
     assert f"lacks Write on topic '{letters}'. To grant: {needed}" in str(refusal.value)

@@ -20,6 +20,7 @@ from support.certificates import encrypted
 from support.flow import Flow
 from support.queries import run_available
 from support.secured import SHORT_LOGIN_MS, Secured
+from support.sinks import arguments
 from support.tokens import token_endpoint
 
 KEY_PASSWORD = "k e\"y's"
@@ -211,7 +212,7 @@ def test_a_wrong_password_is_told_when_reading_and_when_writing(
     sink = ExactlyOnceSink(**{**secured_flow.options(), "kafka": kafka})
     with pytest.raises(errors.AuthenticationError, match=r"check sasl\.username and"):
         sink.read(spark_eos_session, subscribe=secured_flow.source)
-    frame = ExactlyOnceSink(**secured_flow.options()).read(
+    frame = ExactlyOnceSink(**arguments(**secured_flow.options())).read(
         spark_eos_session, subscribe=secured_flow.source
     )
     with pytest.raises(errors.AuthenticationError, match=r"check sasl\.username and"):

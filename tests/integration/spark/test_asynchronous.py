@@ -26,6 +26,7 @@ from support import groups
 from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.queries import QueryProcess, relay, run_available, until
+from support.sinks import arguments
 
 
 @contextmanager
@@ -208,7 +209,7 @@ def test_killed_at_random_moments(flow: Flow, tmp_path: Path) -> None:
 
 
 def _on_connect(spark: SparkSession, options: dict[str, Any], source: str) -> str:
-    sink = ExactlyOnceSink(**options, asynchronous_progress=True)
+    sink = ExactlyOnceSink(**arguments(**options, asynchronous_progress=True))
     try:
         sink.write(relay(sink.read(spark, subscribe=source)))
     except UnsupportedPipelineError as error:

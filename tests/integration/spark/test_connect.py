@@ -26,6 +26,7 @@ from support.pages import code_blocks, run_query
 from support.proxy import KafkaProxy
 from support.proxy_faults import HoldAnswer
 from support.queries import run_available, until
+from support.sinks import arguments
 from support.writers import Writer
 
 
@@ -173,7 +174,7 @@ def test_a_checkpoint_on_another_file_system(
 
 
 def _without_write(session: SparkSession, options: dict[str, Any], source: str) -> str:
-    sink = ExactlyOnceSink(**options)
+    sink = ExactlyOnceSink(**arguments(**options))
     frame = sink.read(session, subscribe=source).select("source", "value")
     writer = frame.repartition(2).writeStream.foreachBatch(sink)
     return _failure(writer.option("checkpointLocation", options["checkpoint_location"]))
@@ -182,7 +183,7 @@ def _without_write(session: SparkSession, options: dict[str, Any], source: str) 
 def _wide_in_its_second_batch(
     session: SparkSession, options: dict[str, Any], source: str, what: str
 ) -> str:
-    sink = ExactlyOnceSink(**options, delivery="direct")
+    sink = ExactlyOnceSink(**arguments(**options, delivery="direct"))
     frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "8"})
     frame = frame.select("source", "value")
 
@@ -200,7 +201,7 @@ def _wide_in_its_second_batch(
 
 
 def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], source: str) -> str:
-    sink = ExactlyOnceSink(**options, delivery="direct")
+    sink = ExactlyOnceSink(**arguments(**options, delivery="direct"))
     frame = sink.read(session, subscribe=source)
     table = session.range(9).withColumnRenamed("id", "offset")
     with pytest.raises(UnsupportedPipelineError) as failure:

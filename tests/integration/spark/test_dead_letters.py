@@ -113,8 +113,8 @@ def test_too_many_of_them_end_the_query(
     fails(
         spark_eos_session,
         flow,
-        r"at least 1\d of 14 records are dead letters, and max_dead_letters=9 allows 9.*"
-        r"Most frequent: 1\d times: it is bad 0\. .*raise max_dead_letters",
+        r"at least 1\d of 14 records are dead letters, and dead_letters\.limit=9 allows 9.*"
+        r"Most frequent: 1\d times: it is bad 0\. .*raise dead_letters\.limit",
         dead_letter_topic=letters,
         max_dead_letters=9,
         max_transaction_records=3,
@@ -244,7 +244,7 @@ def test_other_batches_may_have_one_error_often(
         dead_letter_topic=letters,
         max_transaction_records=8,
         # What was held back is no failure.
-        max_rounds=1,
+        max_attempts=1,
     )
     bad = sum(value.startswith("bad") for value in first)
     assert (report.dead_letters, report.rounds) == ({"error": bad}, rounds)

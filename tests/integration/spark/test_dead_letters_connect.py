@@ -13,6 +13,7 @@ from support.connect_server import ConnectStage
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.fronts import ReportFile, started
+from support.sinks import arguments
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def _number(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(session: SparkSession, options: dict[str, Any], source: str, reports: Path) -> None:
-    sink = ExactlyOnceSink(**options, on_batch=ReportFile(reports))
+    sink = ExactlyOnceSink(**arguments(**options, on_batch=ReportFile(reports)))
     frame = guarded(sink.read(session, subscribe=source), _number, "key binary, value string")
     if options.get("delivery") == "staged":
         frame = frame.withColumn("key", F.lit(b"k")).drop("source")

@@ -136,7 +136,7 @@ def test_no_more_than_allowed_are_written(flow: Flow, spark_eos_session: SparkSe
     small = f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})
     flow.produce(["x" * 20_000] * 40, partition=0)
-    with pytest.raises(StreamingQueryException, match="max_dead_letters=5 allows 5"):
+    with pytest.raises(StreamingQueryException, match=r"dead_letters\.limit=5 allows 5"):
         run(
             spark_eos_session,
             flow,

@@ -25,6 +25,7 @@ from spark_eos.kafka.deadline import Deadline
 from support import guest_main
 from support.flow import Flow
 from support.queries import relay
+from support.sinks import flat
 
 
 @pytest.mark.slow
@@ -33,7 +34,7 @@ def test_nothing_outside_of_ours_changes(request: pytest.FixtureRequest, deliver
     name = "mirrored_flow" if delivery == "mirrored" else "flow"
     flow: Flow = request.getfixturevalue(name)
     flow.produce(range(10))
-    settings = {**flow.options(), "delivery": delivery, "source": flow.source}
+    settings = {**flat(flow.options()), "delivery": delivery, "source": flow.source}
     ended = subprocess.run(
         [sys.executable, guest_main.__file__, json.dumps(settings)],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},

@@ -15,13 +15,14 @@ from support import staging
 from support.connect_server import ConnectStage
 from support.fronts import ReportFile, started
 from support.mirroring import MirroredFlow
+from support.sinks import arguments
 
 
 def _run(
     spark: SparkSession, flow: MirroredFlow, transform: Any = None, **options: Any
 ) -> list[BatchReport]:
     reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**{**flow.options(), **options}, on_batch=reports.append)
+    sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}, on_batch=reports.append))
     frame = sink.read(spark, subscribe=flow.source, options={"maxOffsetsPerTrigger": "30"})
     rows = frame.select("source", "key", "value") if transform is None else transform(frame)
     try:
@@ -111,11 +112,11 @@ def test_settings_that_do_not_fit(options: dict[str, Any], cure: str) -> None:
         "checkpoint_location": "c",
     }
     with pytest.raises(errors.ConfigurationError, match=cure):
-        ExactlyOnceSink(**{**given, **options})
+        ExactlyOnceSink(**arguments(**{**given, **options}))
 
 
 def _copy(session: SparkSession, options: dict[str, Any], source: str, reports: Path) -> None:
-    sink = ExactlyOnceSink(**options, on_batch=ReportFile(reports))
+    sink = ExactlyOnceSink(**arguments(**options, on_batch=ReportFile(reports)))
     frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "30"})
     rows = frame.select("source", "key", "value")
     assert started(sink.write(rows).trigger(availableNow=True)).awaitTermination(240)

@@ -19,13 +19,14 @@ from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
 from support.queries import relay, run_available
+from support.sinks import arguments
 from support.writers import Writer
 
 
 def _write(
     spark: SparkSession, flow: Flow, transform: Callable[[DataFrame], DataFrame], **options: Any
 ) -> Writer:
-    sink = ExactlyOnceSink(**{**flow.options(), "delivery": "direct", **options})
+    sink = ExactlyOnceSink(**arguments(**{**flow.options(), "delivery": "direct", **options}))
     return sink.write(transform(sink.read(spark, subscribe=flow.source)))
 
 
@@ -190,7 +191,7 @@ def test_a_transaction_timeout_above_the_brokers_maximum(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     with pytest.raises(
-        errors.ConfigurationError, match=r"transaction_timeout_ms=9000000.*transaction\.max\."
+        errors.ConfigurationError, match=r"transactions\.timeout_ms=9000000.*transaction\.max\."
     ):
         _write(spark_eos_session, flow, relay, transaction_timeout_ms=9_000_000)
 
@@ -228,8 +229,10 @@ def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSes
 
 def test_a_broker_that_can_not_be_reached(flow: Flow, spark_eos_session: SparkSession) -> None:
     sink = ExactlyOnceSink(
-        **{**flow.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}},
-        connect_timeout_ms=1_000,
+        **arguments(
+            **{**flow.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}},
+            connect_timeout_ms=1_000,
+        )
     )
     with pytest.raises(
         errors.DeadlineExceededError, match=r"^no broker of .*127\.0\.0\.1:1.*connect_timeout_ms"

@@ -16,6 +16,7 @@ from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.fronts import started
 from support.queries import until
+from support.sinks import arguments
 from support.staging import record, run_staged, staged_files
 
 _RECORDS = 100
@@ -288,7 +289,7 @@ def _staged_on_connect(
     session: SparkSession, options: dict[str, Any], source: str, mode: str, transform: str
 ) -> list[str]:
     delivered: list[str] = []
-    sink = ExactlyOnceSink(**options)
+    sink = ExactlyOnceSink(**arguments(**options))
     frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "30"})
     writer = sink.write(getattr(staging, transform)(frame)).outputMode(mode)
     query = started(writer.trigger(availableNow=True))

@@ -15,6 +15,7 @@ from support import staging
 from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.fronts import ReportFile, started
+from support.sinks import arguments
 from support.staging import record
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,9 @@ def _let_sessions_idle(_: BatchReport) -> None:
 
 
 def _run(session: SparkSession, options: dict[str, Any], source: str, reports: Path) -> None:
-    sink = ExactlyOnceSink(**options, on_batch=[ReportFile(reports), _let_sessions_idle])
+    sink = ExactlyOnceSink(
+        **arguments(**options, on_batch=[ReportFile(reports), _let_sessions_idle])
+    )
     frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "30"})
     writer = sink.write(staging.totals(frame)).outputMode("update")
     query = started(writer.trigger(availableNow=True))
@@ -55,7 +58,7 @@ def _behind_a_view(session: SparkSession, options: dict[str, Any], source: str) 
         "subscribe": source,
     }
     session.readStream.format("kafka").options(**read).load().createOrReplaceTempView("hidden")
-    sink = ExactlyOnceSink(**options)
+    sink = ExactlyOnceSink(**arguments(**options))
     hidden = session.table("hidden").select("value")
     seen = sink.read(session, subscribe=source).select("value")
     for frame in (hidden, session.sql("select value from hidden"), seen.union(hidden)):

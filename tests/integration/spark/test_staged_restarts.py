@@ -20,6 +20,7 @@ from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.testing import process_available
 from support import groups, staging
 from support.flow import Flow
+from support.sinks import arguments
 from support.staging import Written, record, run_staged
 
 _BATCH = 30
@@ -206,7 +207,7 @@ def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
 def test_a_function_that_leaves_the_position_out(flow: Flow, spark: SparkSession) -> None:
     _produced(flow, range(1))
     reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**flow.options(), **_options(flow), on_batch=reports.append)
+    sink = ExactlyOnceSink(**arguments(**flow.options(), **_options(flow), on_batch=reports.append))
     frame = sink.read(spark, subscribe=flow.source).select("source", "key", "value")
 
     def values(rows: DataFrame, batch_id: int) -> None:

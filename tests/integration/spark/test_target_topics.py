@@ -20,6 +20,7 @@ from support.flow import Flow
 from support.fronts import Queries, patiently
 from support.mirroring import MirroredFlow
 from support.queries import run_available
+from support.sinks import arguments
 
 
 def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,7 +66,7 @@ def _error(
     session: SparkSession, options: dict[str, Any], servers: str, source: str, shape: str
 ) -> str:
     """The error that ends a query with the source's `topic` column."""
-    sink = ExactlyOnceSink(**options)
+    sink = ExactlyOnceSink(**arguments(**options))
     read = sink.read(session, subscribe=source)
     with closing(sink):
         if shape == IN_A_FUNCTION:

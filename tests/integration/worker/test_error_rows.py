@@ -95,7 +95,7 @@ def test_retried_but_not_for_ever(row: str, rows: Bench, monkeypatch: pytest.Mon
     failure = rows.fails()
     assert failure.again
     assert f"for group '{rows.flow.group_id}'" in str(failure)
-    assert f"s (transaction_timeout_ms); last: TxnOffsetCommit: {rows.flow.source}-1: {row}" in (
+    assert f"s (transactions.timeout_ms); last: TxnOffsetCommit: {rows.flow.source}-1: {row}" in (
         str(failure)
     )
 
@@ -108,7 +108,7 @@ def test_retried_no_longer_than_its_transaction_may_live(
     monkeypatch.setattr(transaction, "_LEAST_SECONDS", 0.1)
     # Later the broker would abort it, and its answer, 47 then, would hide the reason.
     failure = rows.fails(age=59.8)
-    assert "s (transaction_timeout_ms); last: TxnOffsetCommit:" in str(failure)
+    assert "s (transactions.timeout_ms); last: TxnOffsetCommit:" in str(failure)
     assert "51 CONCURRENT_TRANSACTIONS" in str(failure)
 
 
@@ -310,13 +310,13 @@ def test_a_query_ends_and_the_next_writes_every_row(
     proxied_flow.produce(range(20))
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)), times=None)
     # A code that is retried, to the end of two rounds.
-    options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "max_rounds": 2}
+    options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "max_attempts": 2}
     with pytest.raises(StreamingQueryException) as failure:
         _run(spark_eos_session, proxied_flow, **options)
     reason = str(failure.value)
     assert f"batch 0 of group '{proxied_flow.group_id}'" in reason
     assert f"{proxied_flow.source}-1: {row}" in reason
-    assert _REFUSED.get(row, "not written after 2 rounds (max_rounds)") in reason
+    assert _REFUSED.get(row, "not written after 2 rounds (limits.max_attempts)") in reason
     proxy.reset()
     assert proxied_flow.values() == []
     assert proxied_flow.committed() == {0: 0, 1: 0}

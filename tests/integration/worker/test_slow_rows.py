@@ -1,7 +1,6 @@
 """Rows that come slowly, or that brokers take slowly: transactions end in time all the same."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from support.proxy import KafkaProxy
 from support.proxy_faults import DropRequest
 from support.queries import until
 from support.runs import close_producers, running
+from support.sinks import changed
 from support.writing import outcome_of, row_batch
 
 
@@ -43,7 +43,7 @@ def _write(
 
 
 def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow: Flow) -> None:
-    settings = replace(writer_settings(flow), max_transaction_ms=50)
+    settings = changed(writer_settings(flow), max_transaction_ms=50)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield row_batch(flow, 0, 0, 1, 2)
@@ -101,5 +101,5 @@ def test_a_row_that_alone_takes_too_long_is_named_and_no_dead_letter(
         runs.written_once(0, 0)
     reason = str(failure.value)
     assert f"the row of source {proxied_flow.source}-0 offset 0 alone" in reason
-    assert "transaction_timeout_ms=1000" in reason
+    assert "transactions.timeout_ms=1000" in reason
     assert proxied_flow.written(letters) == []

@@ -4,7 +4,6 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -14,6 +13,7 @@ from spark_eos.worker.librdkafka_errors import TransactionError
 from spark_eos.worker.source_records import SourceRecords
 from support.flow import Flow
 from support.members import writer_settings
+from support.sinks import changed
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_record_that_was_deleted(flow: Flow, records: SourceRecords) -> None:
 def test_brokers_that_are_away(flow: Flow) -> None:
     nowhere = {**flow.kafka, "bootstrap.servers": "localhost:1"}
     settings = writer_settings(flow)
-    settings = replace(settings, client=type(settings.client)(nowhere), connect_timeout_ms=2_000)
+    settings = changed(settings, client=type(settings.client)(nowhere), connect_timeout_ms=2_000)
     with closing(SourceRecords(settings)) as records, pytest.raises(TransactionError) as failure:
         records.fetch(flow.source, 0, 0)
     assert failure.value.again

@@ -10,10 +10,9 @@ from spark_eos.batch.dead_letters import (
     DeadLetterSettings,
     DeadLetterTally,
     allowances,
-    dead_letter_settings,
-    parse_max_dead_letters,
 )
 from spark_eos.errors import ConfigurationError
+from spark_eos.options import DeadLetters, grouped, parse_limit
 
 
 @pytest.mark.parametrize(
@@ -21,26 +20,26 @@ from spark_eos.errors import ConfigurationError
     [(0.1, 10, 100), (0.1, 5_000, 500), (0.0, 5_000, 100), (0, 5_000, 0), (7, 5, 7)],
 )
 def test_the_limit(most: float, records: int, limit: int) -> None:
-    assert DeadLetterSettings(topic="dlq", max_dead_letters=most).limit(records) == limit
+    assert DeadLetterSettings(topic="dlq", limit=most).most(records) == limit
 
 
 @pytest.mark.parametrize("most", [-1, 1.5, -0.1, True, "5", None])
 def test_limits_that_are_none(most: Any) -> None:
-    with pytest.raises(ConfigurationError, match="max_dead_letters"):
-        DeadLetterSettings(topic="dlq", max_dead_letters=most)
+    with pytest.raises(ConfigurationError, match=r"dead_letters\.limit"):
+        DeadLetters("dlq", limit=most)
 
 
 def test_other_settings_that_are_none() -> None:
-    with pytest.raises(ConfigurationError, match=r"dead_letter_headers is 'x'.*'streams'"):
-        dead_letter_settings(None, 0.1, "x", stacktrace=False)
-    with pytest.raises(ConfigurationError, match="dead_letter_topic"):
-        dead_letter_settings(" ", 0.1, "dlq", stacktrace=False)
-    assert dead_letter_settings(None, 0.1, "dlq", stacktrace=False) is None
+    with pytest.raises(ConfigurationError, match=r"dead_letters\.headers is 'x'.*'streams'"):
+        grouped({"dead_letter_topic": None, "dead_letter_headers": "x"})
+    with pytest.raises(ConfigurationError, match=r"dead_letters\.topic"):
+        DeadLetters(" ")
+    assert grouped({"dead_letter_topic": None, "max_dead_letters": 0.1}) == {}
 
 
 @pytest.mark.parametrize(("text", "most"), [("5", 5), ("0.5", 0.5), ("1", 1), ("1.0", 1.0)])
 def test_a_limit_as_text(text: str, most: float) -> None:
-    found = parse_max_dead_letters(text)
+    found = parse_limit(text)
     assert (found, type(found)) == (most, type(most))
 
 

@@ -20,6 +20,7 @@ from spark_eos.client.settings import ClientSettings
 from spark_eos.driver.dead_letter_limit import DeadLetterLimit
 from spark_eos.errors import WriteError
 from spark_eos.kafka.transactions import MemberIdentity
+from spark_eos.options import Limits, Transactions
 
 PLACES = [("in", 0), ("in", 1)]
 BATCH = BatchRange(3, dict.fromkeys(PLACES, 100), dict.fromkeys(PLACES, 1_100))
@@ -36,17 +37,10 @@ def limit(committed: dict[Any, int] = FRESH, most: float = 0.1) -> DeadLetterLim
         client=ClientSettings({"bootstrap.servers": "localhost:9092"}),
         group_id="group",
         topic=None,
-        transactional_id_prefix="spark-eos",
-        max_transaction_records=1,
-        max_transaction_bytes=1,
-        max_transaction_ms=1,
-        transaction_timeout_ms=60_000,
-        connect_timeout_ms=1_500,
-        max_block_ms=1,
-        metadata_max_idle_ms=1,
-        worker_directory=None,
+        transactions=Transactions(max_records=1, max_bytes=1, max_ms=1),
+        limits=Limits(connect_timeout_ms=1_500, max_block_ms=1, metadata_max_idle_ms=1),
         fail_on_data_loss=False,
-        dead_letters=DeadLetterSettings(topic="dlq", max_dead_letters=most),
+        dead_letters=DeadLetterSettings(topic="dlq", limit=most),
     )
     return DeadLetterLimit(settings, BATCH, committed, None)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from spark_eos.driver.progress_topic import ProgressTopic
 from spark_eos.errors import ConfigurationError
+from spark_eos.options import ProgressTopic
 
 
 def test_what_is_allowed() -> None:
@@ -23,13 +23,19 @@ def test_what_is_allowed() -> None:
         ({"name": "a b"}, "progress_topic='a b' is no name of a topic"),
         ({"name": "a\n"}, "progress_topic='a\\\\n' is no name of a topic"),
         ({"name": ".."}, "progress_topic='..' is no name of a topic"),
-        ({"partitions": 1}, "progress_partitions must be an integer of at least 2, not 1"),
-        ({"partitions": True}, "progress_partitions must be an integer of at least 2, not True"),
-        ({"partitions": 2.0}, "progress_partitions must be an integer of at least 2, not 2.0"),
-        ({"partitions": 2**31}, "progress_partitions must be at most 2147483647"),
-        ({"replicas": 0}, "progress_replicas must be an integer of at least 1, not 0"),
-        ({"replicas": "3"}, "progress_replicas must be an integer of at least 1, not '3'"),
-        ({"replicas": 2**15}, "progress_replicas must be at most 32767"),
+        ({"partitions": 1}, r"progress_topic\.partitions must be an integer of at least 2, not 1"),
+        (
+            {"partitions": True},
+            r"progress_topic\.partitions must be an integer of at least 2, not True",
+        ),
+        (
+            {"partitions": 2.0},
+            r"progress_topic\.partitions must be an integer of at least 2, not 2.0",
+        ),
+        ({"partitions": 2**31}, r"progress_topic\.partitions must be at most 2147483647"),
+        ({"replicas": 0}, r"progress_topic\.replicas must be an integer of at least 1, not 0"),
+        ({"replicas": "3"}, r"progress_topic\.replicas must be an integer of at least 1, not '3'"),
+        ({"replicas": 2**15}, r"progress_topic\.replicas must be at most 32767"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], words: str) -> None:

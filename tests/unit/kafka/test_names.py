@@ -12,6 +12,7 @@ from spark_eos.cli import main
 from spark_eos.kafka.groups import DescribedMember
 from spark_eos.kafka.open_transactions import OpenTransaction
 from spark_eos.kafka.transactional_ids import id_prefix
+from support.sinks import arguments
 
 OPTIONS: dict[str, Any] = {
     "kafka": {"bootstrap.servers": "localhost:9092"},
@@ -25,16 +26,23 @@ def test_prefixes_do_not_nest() -> None:
     """An ACL, or fencing, of one query's prefix would be another's too."""
     assert id_prefix("a/b", "c").startswith(id_prefix("a", "b"))
     with pytest.raises(
-        errors.ConfigurationError, match=r"transactional_id_prefix='a/b' contains a /"
+        errors.ConfigurationError, match=r"transactions\.id_prefix='a/b' contains a /"
     ):
-        ExactlyOnceSink(**OPTIONS, transactional_id_prefix="a/b")
+        ExactlyOnceSink(**arguments(**OPTIONS, transactional_id_prefix="a/b"))
 
 
-@pytest.mark.parametrize("name", ["group_id", "topic", "transactional_id_prefix"])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("group_id", "group_id"),
+        ("topic", "topic"),
+        ("transactional_id_prefix", r"transactions\.id_prefix"),
+    ],
+)
 @pytest.mark.parametrize("text", ["*", "orders-*"])
-def test_no_name_is_a_wildcard_of_acls(name: str, text: str) -> None:
-    with pytest.raises(errors.ConfigurationError, match=rf"{name}='.*\*' contains a \*.*KIP-290"):
-        ExactlyOnceSink(**{**OPTIONS, name: text})
+def test_no_name_is_a_wildcard_of_acls(name: str, shown: str, text: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=rf"{shown}='.*\*' contains a \*.*KIP-290"):
+        ExactlyOnceSink(**arguments(**{**OPTIONS, name: text}))
 
 
 def test_a_checkpoint_is_no_name_of_kafkas() -> None:

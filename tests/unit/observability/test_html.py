@@ -8,6 +8,7 @@ from spark_eos import BatchReport, ExactlyOnceSink, PartitionReport, Status
 from spark_eos.admin.status import BrokerStatus, ClusterStatus, PartitionStatus
 from spark_eos.kafka.groups import DescribedGroup, DescribedMember
 from support.reports import REPORT
+from support.sinks import arguments
 
 HOSTILE = "<script>alert('x')</script>\x1b&"
 SHOWN = "<script>alert('x')</script>\\x1b&"
@@ -98,23 +99,25 @@ def test_names_can_not_become_markup() -> None:
 
 def test_a_sink_keeps_its_secrets(tmp_path: Path) -> None:
     sink = ExactlyOnceSink(
-        kafka={
-            "bootstrap.servers": "h:1",
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": "alice",
-            "sasl.password": "s3cret",
-        },
-        source_kafka={
-            "bootstrap.servers": "far:1",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "bob",
-            "sasl.password": "pa55",
-        },
-        group_id=HOSTILE,
-        checkpoint_location=str(tmp_path),
-        dead_letter_topic="letters",
+        **arguments(
+            kafka={
+                "bootstrap.servers": "h:1",
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "alice",
+                "sasl.password": "s3cret",
+            },
+            source_kafka={
+                "bootstrap.servers": "far:1",
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "bob",
+                "sasl.password": "pa55",
+            },
+            group_id=HOSTILE,
+            checkpoint_location=str(tmp_path),
+            dead_letter_topic="letters",
+        )
     )
     html = sink._repr_html_()
     assert "s3cret" not in html

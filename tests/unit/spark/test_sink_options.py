@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from spark_eos import ExactlyOnceSink, errors
+from spark_eos import DeadLetters, ExactlyOnceSink, Transactions, errors
+from spark_eos.options import FLAT, GROUPS, flat_options, grouped
+from support.sinks import arguments
 
 
 @pytest.mark.parametrize(
@@ -12,16 +14,16 @@ from spark_eos import ExactlyOnceSink, errors
     [
         ({"group_id": " "}, "group_id"),
         ({"checkpoint_location": ""}, "checkpoint_location"),
-        ({"max_members": 0}, "max_members"),
-        ({"max_transaction_records": "many"}, "max_transaction_records"),
-        ({"max_block_ms": 0}, "max_block_ms"),
-        ({"metadata_max_idle_ms": -1}, "metadata_max_idle_ms"),
+        ({"max_members": 0}, r"limits\.max_members"),
+        ({"max_transaction_records": "many"}, r"transactions\.max_records"),
+        ({"max_block_ms": 0}, r"limits\.max_block_ms"),
+        ({"metadata_max_idle_ms": -1}, r"limits\.metadata_max_idle_ms"),
         (
             {"max_transaction_ms": 60_000},
-            "max_transaction_ms=60000 must be below transaction_timeout_ms",
+            r"transactions\.max_ms=60000 must be below transactions\.timeout_ms",
         ),
         ({"kafka": {}}, "bootstrap.servers"),
-        ({"kafka": {"bootstrap.servers": "a:1", "transactional.id": "x"}}, "transactional_id_pre"),
+        ({"kafka": {"bootstrap.servers": "a:1", "transactional.id": "x"}}, r"transactions\.id_pre"),
         ({"kafka": {"bootstrap.servers": "a:1", "no.such.setting": "1"}}, "no.such.setting"),
         ({"kafka": {"bootstrap.servers": "a:1", "linger.ms": "soon"}}, "linger.ms"),
         ({"kafka": {"bootstrap.servers": "a:1", "sasl.password": "s"}}, "PLAINTEXT"),
@@ -36,4 +38,36 @@ def test_options(options: dict[str, Any], words: str) -> None:
         **options,
     }
     with pytest.raises(errors.ConfigurationError, match=words):
+        ExactlyOnceSink(**arguments(**given))
+
+
+@pytest.mark.parametrize("argument", ["transactions", "dead_letters", "limits"])
+def test_what_is_no_value_object(argument: str) -> None:
+    given: dict[str, Any] = {
+        "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+        "group_id": "g",
+        "checkpoint_location": "c",
+        argument: "orders-dlq",
+    }
+    with pytest.raises(
+        errors.ConfigurationError, match=rf"{argument} must be a spark_eos\.\w+, not"
+    ):
         ExactlyOnceSink(**given)
+
+
+def test_every_option_of_a_value_object_has_a_help_and_a_flat_name_of_its_own() -> None:
+    options = list(flat_options())
+    assert len(options) == len(FLAT) == 19
+    assert all(option.help.endswith(".") for option in options)
+    for argument, kind in GROUPS.items():
+        told = [option.field for option in options if option.argument == argument]
+        assert all(f"\n        {name}: " in kind.__doc__ for name in told)
+
+
+def test_flat_options_become_value_objects() -> None:
+    found = grouped({"topic": "t", "max_transaction_records": 5, "dead_letter_topic": "dlq"})
+    assert found == {
+        "topic": "t",
+        "transactions": Transactions(max_records=5),
+        "dead_letters": DeadLetters("dlq"),
+    }

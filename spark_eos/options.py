@@ -1,0 +1,459 @@
+"""The sink's options that belong together, each declared once: its name, default, help and check.
+
+The options of jobs and of the data source, and docs/options.md, are made of these declarations.
+"""
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+
+from spark_eos.client.checks import check_count, check_flag, check_positive, check_text
+from spark_eos.client.letter_headers import STYLES
+from spark_eos.errors import ConfigurationError
+
+# What CreateTopics can hold.
+_INT16: Final = 2**15 - 1
+_INT32: Final = 2**31 - 1
+LEAST_PARTITIONS: Final = 2
+"""Of a progress topic: one for staged commits, and one for rows."""
+_TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
+
+Check = Callable[[str, Any], None]
+Kind = TypeVar("Kind", bound=type)
+
+
+def _positive(name: str, value: object) -> None:
+    check_positive(**{name: value})
+
+
+def _told(flat: str, text: str, check: Check) -> dict[str, Any]:
+    """A field's name where options are flat, its help, and its check."""
+    return {"flat": flat, "help": " ".join(text.split()), "check": check}
+
+
+def _documented(kind: Kind) -> Kind:
+    """Adds what the fields declare to a class's docstring."""
+    lines = [
+        textwrap.fill(
+            f"{one.name}: {one.metadata['help']}",
+            width=96,
+            initial_indent="    ",
+            subsequent_indent="        ",
+            break_on_hyphens=False,
+        )
+        for one in dataclasses.fields(kind)
+    ]
+    head, example, rest = (kind.__doc__ or "").partition("Raises:")
+    arguments = textwrap.indent("\n".join(["Args:", *lines, "", ""]), "    ").lstrip()
+    kind.__doc__ = head + arguments.rstrip(" ") + "    " + example + rest
+    return kind
+
+
+class _Options:
+    """Checks all fields when it is made."""
+
+    _ARGUMENT = ""
+
+    def __post_init__(self) -> None:
+        for one in dataclasses.fields(self):  # type: ignore[arg-type]
+            if (check := one.metadata.get("check")) is not None:
+                check(f"{self._ARGUMENT}.{one.name}", getattr(self, one.name))
+
+
+@_documented
+@dataclass(frozen=True, kw_only=True)
+class Transactions(_Options):
+    """How large a task's transactions are, and what their ids begin with.
+
+    A task commits its transaction, and begins another, as soon as one of the limits is reached.
+
+    Raises:
+        ConfigurationError: A value can't be used.
+
+    Example:
+        >>> Transactions(max_records=500_000, max_ms=30_000).timeout_ms
+        60000
+    """
+
+    _ARGUMENT = "transactions"
+
+    max_records: int = field(
+        default=100_000,
+        metadata=_told(
+            "max_transaction_records",
+            "Number of rows after which a task commits its transaction.",
+            _positive,
+        ),
+    )
+    max_bytes: int = field(
+        default=64 << 20,
+        metadata=_told(
+            "max_transaction_bytes",
+            "The same limit in bytes of keys, values and headers.",
+            _positive,
+        ),
+    )
+    max_ms: int = field(
+        default=10_000,
+        metadata=_told(
+            "max_transaction_ms",
+            "The same limit in milliseconds; must be below timeout_ms.",
+            _positive,
+        ),
+    )
+    timeout_ms: int = field(
+        default=60_000,
+        metadata=_told(
+            "transaction_timeout_ms",
+            """Milliseconds after which the brokers abort a transaction; at most their
+            transaction.max.timeout.ms.""",
+            _positive,
+        ),
+    )
+    id_prefix: str = field(
+        default="spark-eos",
+        metadata=_told(
+            "transactional_id_prefix", "Prefix of all transactional ids; for ACLs.", check_text
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_ms >= self.timeout_ms:
+            raise ConfigurationError(
+                f"transactions.max_ms={self.max_ms} must be below "
+                f"transactions.timeout_ms={self.timeout_ms}, or the brokers abort transactions "
+                "before they end"
+            )
+
+
+def _limit(name: str, most: object) -> None:
+    whole = type(most) is int and most >= 0
+    share = type(most) is float and 0 <= most <= 1
+    if not whole and not share:
+        raise ConfigurationError(
+            f"{name} is {most!r}; it must be a whole number of rows, or a share of them between "
+            "0.0 and 1.0"
+        )
+
+
+def _style(name: str, style: object) -> None:
+    if style not in STYLES:
+        raise ConfigurationError(
+            f"{name} is {style!r}; it must be one of {', '.join(map(repr, STYLES))}"
+        )
+
+
+@_documented
+@dataclass(frozen=True, kw_only=True)
+class DeadLetters(_Options):
+    """Where rows go that can't be written, and how many there may be.
+
+    They are those whose ``error`` column is not null, and those that Kafka refuses for what they
+    are. They are written in the same transaction as the rows around them.
+
+    Raises:
+        ConfigurationError: A value can't be used.
+
+    Example:
+        >>> DeadLetters("orders-dlq", limit=500).headers
+        'dlq'
+    """
+
+    _ARGUMENT = "dead_letters"
+
+    topic: str = field(
+        kw_only=False,
+        metadata=_told(
+            "dead_letter_topic",
+            "Topic for rows that can't be written; without one, the query fails at the first one.",
+            check_text,
+        ),
+    )
+    limit: float = field(
+        default=0.1,
+        metadata=_told(
+            "max_dead_letters",
+            """Maximum number of dead letters in a batch; the query fails if there are more. An
+            int is a number; a float is a share of the batch's source records (staged: of its
+            rows), but at least 100. Unless it is 1.0, the query fails too if all rows of a batch,
+            more than five, are dead letters with one error.""",
+            _limit,
+        ),
+    )
+    headers: str = field(
+        default="dlq",
+        metadata=_told(
+            "dead_letter_headers",
+            """Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``, as
+            share groups in Kafka 4.4), ``streams`` (``__streams.errors.*``) or ``connect``
+            (``__connect.errors.*``).""",
+            _style,
+        ),
+    )
+    stacktrace: bool = field(
+        default=False,
+        metadata=_told(
+            "dead_letter_stacktrace",
+            """Whether to add the stack trace of an ``error`` that has one. It may show values of
+            records.""",
+            check_flag,
+        ),
+    )
+
+
+def _topic_name(name: str, text: Any) -> None:
+    shown = name.partition(".")[0]
+    check_text(shown, text)
+    if not _TOPIC_NAME.fullmatch(text):
+        raise ConfigurationError(
+            f"{shown}={text!r} is no name of a topic: it may have letters, digits, '.', '_' and '-'"
+        )
+
+
+def _partitions(name: str, value: object) -> None:
+    check_count(name, value, LEAST_PARTITIONS, _INT32)
+
+
+def _replicas(name: str, value: object) -> None:
+    if value is not None:
+        check_count(name, value, 1, _INT16)
+
+
+@_documented
+@dataclass(frozen=True)
+class ProgressTopic(_Options):
+    """The topic of a mirrored or staged query's progress, and how to create it if it is missing.
+
+    Its partitions' group offsets are the progress. It holds no records, and serves all queries of
+    the cluster.
+
+    Raises:
+        ConfigurationError: A value can't be used.
+
+    Example:
+        >>> ProgressTopic().partitions
+        33
+        >>> ProgressTopic(partitions=1)
+        Traceback (most recent call last):
+            ...
+        spark_eos.errors.ConfigurationError: progress_topic.partitions must be an integer of at \
+least 2, not 1
+    """
+
+    _ARGUMENT = "progress_topic"
+
+    name: str = field(
+        default="spark-eos-progress",
+        metadata=_told(
+            "progress_topic",
+            "Topic of a mirrored or staged query's progress; created if it is missing.",
+            _topic_name,
+        ),
+    )
+    partitions: int = field(
+        default=33,
+        metadata=_told(
+            "progress_partitions",
+            """Number of partitions to create it with: one more than the most tasks that write a
+            staged batch. Mirrored queries add what they need.""",
+            _partitions,
+        ),
+    )
+    replicas: int | None = field(
+        default=None,
+        metadata=_told(
+            "progress_replicas",
+            "Number of replicas to create it with; None for the brokers' default.",
+            _replicas,
+        ),
+    )
+
+
+def _directory(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationError(f"{name} must be a path, not {value!r}")
+
+
+@_documented
+@dataclass(frozen=True, kw_only=True)
+class Limits(_Options):
+    """Members, attempts and waiting times of a query, whose defaults seldom need a change.
+
+    Raises:
+        ConfigurationError: A value can't be used.
+
+    Example:
+        >>> Limits(max_block_ms=300_000).max_attempts
+        4
+    """
+
+    _ARGUMENT = "limits"
+
+    max_members: int = field(
+        default=1,
+        metadata=_told(
+            "max_members",
+            """Maximum number of static group members, which share the source partitions. One is
+            enough for the guarantee and fastest: a transaction commits offsets once for each
+            member whose partitions it holds.""",
+            _positive,
+        ),
+    )
+    max_attempts: int = field(
+        default=4,
+        metadata=_told(
+            "max_attempts",
+            """Maximum number of Spark jobs for one batch, including the first. Later ones write
+            what a failed task left.""",
+            _positive,
+        ),
+    )
+    connect_timeout_ms: int = field(
+        default=30_000,
+        metadata=_told(
+            "connect_timeout_ms",
+            "Milliseconds allowed to reach the cluster and to start a producer.",
+            _positive,
+        ),
+    )
+    group_timeout_ms: int = field(
+        default=60_000,
+        metadata=_told(
+            "group_timeout_ms",
+            "Milliseconds allowed for joining the group and for each call to it.",
+            _positive,
+        ),
+    )
+    max_block_ms: int = field(
+        default=60_000,
+        metadata=_told(
+            "max_block_ms",
+            """Milliseconds to wait, while the query runs, for a missing topic: a source topic, or
+            one that a row names. Kafka's ``max.block.ms`` (KIP-1319).""",
+            _positive,
+        ),
+    )
+    metadata_max_idle_ms: int = field(
+        default=300_000,
+        metadata=_told(
+            "metadata_max_idle_ms",
+            """Milliseconds after which an unused target topic is forgotten and looked up again
+            before its next use. Kafka's ``metadata.max.idle.ms`` (KIP-1319).""",
+            _positive,
+        ),
+    )
+    worker_directory: str | None = field(
+        default=None,
+        metadata=_told(
+            "worker_directory",
+            """Directory, on each host, for the host's id and the locks of transactional ids; None
+            for one below the temporary directory.""",
+            _directory,
+        ),
+    )
+
+
+GROUPS: Final[Mapping[str, Any]] = {
+    "transactions": Transactions,
+    "dead_letters": DeadLetters,
+    "progress_topic": ProgressTopic,
+    "limits": Limits,
+}
+"""The sink's arguments that are value objects."""
+
+
+def check_groups(**given: object) -> None:
+    """Checks the sink's arguments that are value objects.
+
+    Raises:
+        ConfigurationError: One is something else.
+    """
+    for argument, value in given.items():
+        kind = GROUPS[argument]
+        if value is not None and not isinstance(value, kind):
+            raise ConfigurationError(
+                f"{argument} must be a spark_eos.{kind.__name__}, not {value!r}"
+            )
+
+
+class FlatOption(NamedTuple):
+    """An option of a value object, where options have no groups: on command lines, in files."""
+
+    name: str
+    argument: str
+    field: str
+    kind: Any
+    default: Any
+    help: str
+
+
+def flat_options() -> Iterator[FlatOption]:
+    """All of them, by their flat names."""
+    for argument, kind in GROUPS.items():
+        for one in dataclasses.fields(kind):
+            told = one.metadata
+            yield FlatOption(told["flat"], argument, one.name, one.type, one.default, told["help"])
+
+
+FLAT: Final[Mapping[str, FlatOption]] = {one.name: one for one in flat_options()}
+
+
+def grouped(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the sink, with flat options in their value objects; others stay.
+
+    Example:
+        >>> grouped({"group_id": "orders", "max_block_ms": 500})["limits"].max_block_ms
+        500
+
+    Raises:
+        ConfigurationError: A value can't be used.
+    """
+    found = {name: value for name, value in given.items() if name not in FLAT}
+    values: dict[str, dict[str, Any]] = {}
+    for name, value in given.items():
+        if (option := FLAT.get(name)) is not None:
+            values.setdefault(option.argument, {})[option.field] = value
+    letters = values.get("dead_letters")
+    if letters is not None and letters.get("topic") is None:
+        # What is given is checked all the same.
+        DeadLetters("unused", **{n: v for n, v in letters.items() if n != "topic"})
+        del values["dead_letters"]
+    return {**found, **{argument: GROUPS[argument](**own) for argument, own in values.items()}}
+
+
+def in_flat_names(text: str, shown: Callable[[str], str]) -> str:
+    """An error's text, with options as they are called where they have no groups.
+
+    Args:
+        text: The text.
+        shown: What an option is called there, by its flat name.
+
+    Example:
+        >>> in_flat_names("limits.max_members must be a number", str.upper)
+        'MAX_MEMBERS must be a number'
+    """
+    return _GROUPED_NAME.sub(lambda found: shown(_FLAT_NAMES[found[0]]), text)
+
+
+_FLAT_NAMES: Final = {f"{one.argument}.{one.field}": one.name for one in FLAT.values()}
+_GROUPED_NAME: Final = re.compile(rf"\b({'|'.join(map(re.escape, _FLAT_NAMES))})\b")
+
+
+def parse_limit(text: str) -> float:
+    """A number of dead letters or a share of rows, as an option's text gives it.
+
+    Example:
+        >>> parse_limit("500"), parse_limit("0.05")
+        (500, 0.05)
+
+    Raises:
+        ValueError: It is neither.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
