@@ -1,4 +1,9 @@
-"""Offset logs that Spark wrote asynchronously, and from which it else refuses to start."""
+"""Offset logs that Spark wrote asynchronously, and from which it would otherwise not start.
+
+The only place where we write into Spark's part of a checkpoint. There is no other way: Spark wants
+the entry of the batch before the last in the directory that it reads, whatever its options, and
+with ``availableNow`` it has no asynchronous mode, which needs no such entry.
+"""
 
 from typing import Protocol
 

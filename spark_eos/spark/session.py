@@ -77,7 +77,8 @@ def session_builder(
         return builder
     # Spark itself would say that its "Java gateway process exited".
     find_java()
-    # Otherwise workers would run whatever python3 is first on PATH.
+    # Otherwise workers would run whatever python3 is first on PATH. PySpark itself reads only the
+    # variable (SparkContext.pythonExec); spark.pyspark.python is for spark-submit.
     os.environ.setdefault(_PYTHON, sys.executable)
     builder = builder.config("spark.jars", ",".join(map(str, [*spark_kafka_jars(), *jars])))
     if class_archive:
