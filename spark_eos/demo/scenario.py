@@ -163,7 +163,8 @@ class _Query:
         self._directory = environment.directory / self._target
         self._checkpoint = self._directory / "checkpoint"
         self._starts = 0
-        # When it was started, or the last row arrived.
+        # Visible rows and finished orders, and when they or the process were new.
+        self._seen = (0, 0)
         self._moved = time.monotonic()
         # How many rows were visible when a batch was first seen.
         self._visible_before: dict[int, int] = {}
@@ -276,8 +277,11 @@ class _Query:
         return len(self._reader.rows) - self._visible_before[batch.batch_id]
 
     def _look(self, process: KillableProcess, step: Step) -> None:
-        if self._reader.read(_LOOK_SECONDS):
-            self._moved = time.monotonic()
+        self._reader.read(_LOOK_SECONDS)
+        # A batch may have no rows: the first counts are written when a window is closed.
+        seen = (self._reader.rows.total(), finished_orders(self._checkpoint))
+        if seen != self._seen:
+            self._seen, self._moved = seen, time.monotonic()
         self._show(step)
         title, status = self._candidate.title, process.exit_status()
         if status:
