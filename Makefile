@@ -92,6 +92,7 @@ check: $(VENV)/.stamp ## Check style, types, import contracts and documentation 
 docs: $(VENV)/.stamp ## Update the generated pages and build the documentation into build/docs
 	@$(BIN)/python tools/options.py
 	@$(BIN)/python tools/versions.py
+	@$(BIN)/python tools/evidence.py
 	@$(BIN)/python tools/picture.py
 	@$(MKDOCS)
 

@@ -11,9 +11,9 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import HealthCheck, settings
 
 from spark_eos.testing import EmbeddedKafka
+from support import collected
 from support.bench import Bench, bench
 from support.broker_threads import add_threads
-from support.collected import COLLECTED
 from support.connect_server import ConnectStage
 from support.flow import Flow
 from support.mirroring import MirroredFlow
@@ -32,12 +32,15 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option with which tools/evidence.py asks what tests there are."""
+    parser.addoption("--collected", type=Path, help="file to write the collected tests to")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps what there is, before marks leave some of it out."""
-    whole = [str(Path(__file__).parent.relative_to(config.rootpath))]
-    found = {item.nodeid: item.get_closest_marker("slow") is not None for item in items}
-    config.stash[COLLECTED] = found if config.args == whole else None
+    collected.keep(config, items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,41 +1,46 @@
-"""What tests there are, for tests of documents that name them."""
+"""What tests there are, and what each proves, for tests of documents."""
 
-import re
-import subprocess
-import sys
+import json
+import runpy
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.jobs import ROOT
 
-COLLECTED = pytest.StashKey[dict[str, bool] | None]()
-"""Ids of all tests, and whether each is slow; None in a run of chosen files."""
+COLLECTED = pytest.StashKey[list[dict[str, Any]] | None]()
+"""All tests, as `described` has them; None in a run of chosen files."""
 
 
-def all_tests(config: pytest.Config) -> dict[str, bool]:
-    """Ids of all tests, and whether each is slow: files' names for paths, and parameters.
+def described(items: Iterable[pytest.Item]) -> list[dict[str, Any]]:
+    """Of each test its id, whether it is slow, and promises with the cases that prove them."""
+    return [
+        {
+            "id": item.nodeid,
+            "slow": item.get_closest_marker("slow") is not None,
+            "proves": [
+                [promise, mark.kwargs.get("case")]
+                for mark in item.iter_markers("proves")
+                for promise in mark.args
+            ],
+        }
+        for item in items
+    ]
 
-    A file's name is enough for a page to name it: no two files may have the same.
-    """
-    ids = config.stash[COLLECTED] or _collect()
-    paths = {one.partition("::")[0] for one in ids}
-    assert len({Path(path).name for path in paths}) == len(paths), "two files of one name"
-    return {re.sub(r"^[^:\[]*/", "", one): slow for one, slow in ids.items()}
+
+def keep(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps what there is, for tests, and for tools/evidence.py in the file that it wants."""
+    found = described(items)
+    whole = [str(Path(__file__).parents[1].relative_to(config.rootpath))]
+    config.stash[COLLECTED] = found if config.args == whole else None
+    if config.option.collected is not None:
+        config.option.collected.write_text(json.dumps(found), encoding="utf-8")
 
 
-def _collect() -> dict[str, bool]:
-    slow = _collected("slow")
-    return {one: one in slow for one in slow | _collected("not slow")}
-
-
-def _collected(marks: str) -> set[str]:
-    options = ("--collect-only", "-p", "no:cacheprovider", "-m", marks)
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "tests"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {line for line in found.stdout.splitlines() if "::" in line}
+def all_tests(config: pytest.Config) -> list[Any]:
+    """All tests, as tools/evidence.py has them."""
+    evidence = runpy.run_path(str(ROOT / "tools" / "evidence.py"))
+    found: list[Any] = evidence["as_tests"](config.stash[COLLECTED] or evidence["collect"]())
+    return found

@@ -1,6 +1,7 @@
 """What docs/ says in tables is what the code does, and names tests that exist."""
 
 import re
+import runpy
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +11,16 @@ from spark_eos.client.error_codes import Code
 from spark_eos.kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.kafka.transactions import OffsetCommitAnswer
 from support.collected import all_tests
+from support.jobs import ROOT
 from support.tables import table_of, tables
 
-_REFERENCE = re.compile(r"`(test_\w+\.py)::(\w+)(?:\[([^`]*))?`")
+_PROMISE = re.compile(r"\]\(evidence\.md#([\w-]+)\)")
+EVIDENCE = runpy.run_path(str(ROOT / "tools" / "evidence.py"))
 
 
 @pytest.fixture(scope="module")
-def collected(request: pytest.FixtureRequest) -> dict[str, bool]:
-    """All tests, by the names of their files, with their parameters' ids; is each slow?"""
+def collected(request: pytest.FixtureRequest) -> list[Any]:
+    """All tests, with what each is marked to prove."""
     return all_tests(request.config)
 
 
@@ -27,41 +30,60 @@ def _covered(page: str) -> list[dict[str, str]]:
     return [row for table in found for row in table.rows]
 
 
-def _named(reference: tuple[str, str, str], collected: dict[str, bool]) -> list[str]:
-    """The tests that a page means."""
-    file, name, parameter = reference
-    stem = f"{file}::{name}"
-    return [
-        test
-        for test in collected
-        if test == stem or (test.startswith(f"{stem}[") and parameter in test[len(stem) :])
-    ]
+def _proving(row: dict[str, str], collected: list[Any]) -> list[Any]:
+    """The tests that prove a row."""
+    (promise,) = _PROMISE.findall(row["covered by"])
+    return [test for test in collected if promise in test.proves]
+
+
+def test_the_page_of_evidence_is_up_to_date(collected: list[Any]) -> None:
+    assert not EVIDENCE["problems"](collected)
+    page = EVIDENCE["PAGE"].read_text(encoding="utf-8")
+    assert page == EVIDENCE["page"](collected), "`make docs` brings docs/evidence.md up to date"
+
+
+def test_marks_and_promises_that_do_not_fit_are_found(collected: list[Any]) -> None:
+    tests = [test for test in collected if "broker-away" not in test.proves]
+    marks = (("no-such", None), ("error-3", "two"))
+    wrong = EVIDENCE["Test"]("test_x.py", "test_y", "[one]", slow=False, marks=marks)
+    found = EVIDENCE["problems"]([*tests, wrong])
+    for text in (
+        "no test proves broker-away",
+        "no-such is no promise",
+        "no case 'two' of test_x.py::test_y for error-3",
+    ):
+        assert text in found
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("protocol.md", 80), ("acls.md", 12), ("guarantees.md", 45)]
+    ("page", "least"),
+    [("protocol.md", 80), ("acls.md", 12), ("guarantees.md", 45), ("mirrored.md", 11)],
 )
-def test_every_row_has_a_test(page: str, least: int, collected: dict[str, bool]) -> None:
+def test_every_row_has_a_test(page: str, least: int, collected: list[Any]) -> None:
     rows = _covered(page)
     assert len(rows) > least
     for row in rows:
-        references = _REFERENCE.findall(row["covered by"])
-        assert references, f"no test for {row}"
-        for reference in references:
-            assert _named(reference, collected), f"there is no test {reference}"
+        assert _proving(row, collected), f"no test for {row}"
 
 
-def test_rows_that_rest_on_slow_tests_alone_say_so(collected: dict[str, bool]) -> None:
+def test_rows_that_rest_on_slow_tests_alone_say_so(collected: list[Any]) -> None:
     for row in _covered("guarantees.md"):
-        references = _REFERENCE.findall(row["covered by"])
-        named = [test for one in references for test in _named(one, collected)]
+        proving = _proving(row, collected)
         target = ""
-        if all(collected[test] for test in named):
+        if all(test.slow for test in proving):
             # Which `make test-slow` skips.
-            kills = all(file == "test_staged_kills.py" for file, _, _ in references)
+            kills = all(test.file == "test_staged_kills.py" for test in proving)
             target = "test-kills" if kills else "test-slow"
         said = re.findall(r"in `make (test-\w+)` only", row["covered by"])
         assert said == ([target] if target else []), row
+
+
+def test_pages_name_no_test() -> None:
+    """They link to the page of evidence, but for the files of a change and of code that is run."""
+    named = re.compile(r"test_\w+\.py::\w+")
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        if path != EVIDENCE["PAGE"]:
+            assert not named.findall(path.read_text(encoding="utf-8")), path.name
 
 
 def test_the_error_table_says_what_the_code_does() -> None:
@@ -101,17 +123,20 @@ def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[st
             yield name, (nullable + field["type"], field["versions"])
 
 
-def test_the_table_of_apis_has_every_case_and_every_api(collected: dict[str, bool]) -> None:
+def test_the_table_of_apis_has_every_case_and_every_api(collected: list[Any]) -> None:
     table = table_of("guarantees.md", "APIs")
     fronts = {"foreachBatch": "foreachBatch", "connect": "Spark Connect"}
     run: dict[str, set[str]] = {}
     for test in collected:
-        if found := re.fullmatch(r"test_fronts\.py::(\w+)\[(.*)\]", test):
-            run.setdefault(found[1], set()).add(fronts.get(found[2], found[2]))
-    said = {
-        row["test"].strip("`"): {front for front in table.columns[2:] if row[front] == "run"}
-        for row in table.rows
-    }
+        if test.file == "test_fronts.py":
+            front = test.parameters.strip("[]")
+            run.setdefault(test.function, set()).add(fronts.get(front, front))
+    said = {}
+    for row in table.rows:
+        (promise,) = _PROMISE.findall(row["test"])
+        marked = [t for t in collected if promise in t.proves]
+        (name,) = {t.function for t in marked if t.file == "test_fronts.py"}
+        said[name] = {front for front in table.columns[2:] if row[front] == "run"}
     assert len(said) == len(table.rows)
     assert said == run
     assert table.columns[2:] == ["foreachBatch", "Spark Connect"]

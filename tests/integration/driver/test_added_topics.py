@@ -1,9 +1,12 @@
 """Topics that are added to the source while the query runs."""
 
+import pytest
+
 from support.flow import Flow
 from support.runs import running
 
 
+@pytest.mark.proves("partitions-added")
 def test_a_topic_that_is_added_under_a_running_query_is_read_from_its_beginning(flow: Flow) -> None:
     other = f"{flow.source}-b"
     with running(flow) as runs:

@@ -288,6 +288,7 @@ def _by_rule(
     return may_commit(group.members[name], (topic_id, partition), epoch)
 
 
+@pytest.mark.proves("assigned-nobody")
 def test_assigned_to_nobody_is_refused(group: Actors) -> None:
     # The target topic: nobody subscribes to it.
     (nobodys,) = set(group.topics) - {group.source}
@@ -298,6 +299,7 @@ def test_assigned_to_nobody_is_refused(group: Actors) -> None:
     assert group.codes("a", now - 1, [0], nobodys) == {0: _STALE}
 
 
+@pytest.mark.proves("assigned-another")
 def test_assigned_to_another_member_is_refused(group: Actors) -> None:
     (partition, *_) = sorted(group.owned("b"))
     topic_id = group.topic_ids[group.source]
@@ -310,6 +312,7 @@ def test_assigned_to_another_member_is_refused(group: Actors) -> None:
     assert group.codes("a", now - 1, [partition]) == {partition: _STALE}
 
 
+@pytest.mark.proves("assigned-current-epoch")
 def test_assigned_to_this_member_at_the_current_epoch_is_accepted(group: Actors) -> None:
     for name in ("a", "b"):
         now, owned = group.members[name].epoch, group.owned(name)
@@ -317,6 +320,7 @@ def test_assigned_to_this_member_at_the_current_epoch_is_accepted(group: Actors)
         assert group.codes(name, now, owned) == dict.fromkeys(owned, _ACCEPTED)
 
 
+@pytest.mark.proves("assigned-raised-epoch")
 def test_assigned_to_this_member_and_a_heartbeat_has_raised_the_epoch_is_accepted(
     group: Actors,
 ) -> None:
@@ -326,6 +330,7 @@ def test_assigned_to_this_member_and_a_heartbeat_has_raised_the_epoch_is_accepte
     assert group.codes("a", older, kept) == dict.fromkeys(kept, _ACCEPTED)
 
 
+@pytest.mark.proves("assigned-given-back")
 def test_revoked_and_given_back_since_is_refused(group: Actors) -> None:
     older, kept, lost = group.members["a"].epoch - 1, group.owned("a"), group.owned("b")
     group.leave("b")
@@ -345,6 +350,7 @@ def test_an_epoch_from_the_future_is_refused(group: Actors) -> None:
     assert group.codes("a", future, owned) == dict.fromkeys(owned, _STALE)
 
 
+@pytest.mark.proves("assigned-kafka-4-4-gap")
 def test_the_broker_takes_commits_of_a_lost_partition_until_the_epoch_is_raised(
     group: Actors,
 ) -> None:
@@ -381,6 +387,7 @@ _STEPS = st.lists(
 )
 
 
+@pytest.mark.proves("assigned-older-epochs")
 @settings(
     max_examples=12,
     deadline=None,
@@ -473,6 +480,7 @@ def moved(flow: Flow) -> Iterator[tuple[Actors, int, BatchPlan]]:
     close_producers()
 
 
+@pytest.mark.proves("assigned-without-rule")
 def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_are_skipped(
     flow: Flow, moved: tuple[Actors, int, BatchPlan]
 ) -> None:
@@ -486,6 +494,7 @@ def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_ar
     assert flow.values() == [f"{partition}/9998"]
 
 
+@pytest.mark.proves("assigned-with-rule")
 @pytest.mark.parametrize("plan", ["of now", "of the time before"])
 def test_with_the_rule_it_commits_nothing_and_no_record_is_skipped(
     flow: Flow, moved: tuple[Actors, int, BatchPlan], plan: str

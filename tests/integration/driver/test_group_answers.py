@@ -35,6 +35,7 @@ def _assert_members_are_its_own(flow: Flow, membership: GroupMembership) -> None
     }
 
 
+@pytest.mark.proves("group-join-lost")
 def test_the_answer_to_a_join_at_the_start(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
     lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
@@ -43,6 +44,7 @@ def test_the_answer_to_a_join_at_the_start(proxied_flow: Flow, proxy: KafkaProxy
         _assert_members_are_its_own(proxied_flow, membership)
 
 
+@pytest.mark.proves("group-join-lost")
 def test_the_answer_to_a_join_when_members_are_taken_over(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -55,6 +57,7 @@ def test_the_answer_to_a_join_when_members_are_taken_over(
         _assert_members_are_its_own(proxied_flow, membership)
 
 
+@pytest.mark.proves("group-assignment-lost")
 def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -88,6 +91,7 @@ def _unstable(_request: Any, answer: Any) -> None:
         partition.error_code, partition.committed_offset = Code.UNSTABLE_OFFSET_COMMIT, -1
 
 
+@pytest.mark.proves("group-offsetfetch-codes")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -115,6 +119,7 @@ def test_the_offsets_are_read_again(
         assert proxied_flow.committed() == {0: 2, 1: 1}
 
 
+@pytest.mark.proves("group-offsetcommit-fenced")
 @pytest.mark.parametrize(
     "code",
     [Code.STALE_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH],
@@ -134,6 +139,7 @@ def test_ends_are_settled_by_members_that_were_taken_over(
         assert proxied_flow.committed() == {0: 5, 1: 3}
 
 
+@pytest.mark.proves("group-offsetcommit-moved")
 def test_ends_are_settled_by_another_coordinator_16_not_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -144,6 +150,7 @@ def test_ends_are_settled_by_another_coordinator_16_not_coordinator(
         assert proxied_flow.committed() == {0: 3, 1: 2}
 
 
+@pytest.mark.proves("group-offsetcommit-late")
 @pytest.mark.parametrize(
     "fault", [faults.CutBefore, faults.CutAfter], ids=lambda fault: fault.__name__
 )

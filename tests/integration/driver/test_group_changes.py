@@ -81,6 +81,7 @@ def _has_one(group: Actors, instance_id: str) -> bool:
 # Without help --------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("group-join")
 def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: Flow) -> None:
     # As when a topic was created a moment ago: the members have confirmed all they were given,
     # and the broker computes the assignment anew only for a heartbeat.
@@ -112,6 +113,7 @@ def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: 
             membership.leave()
 
 
+@pytest.mark.proves("group-partitions-added")
 @pytest.mark.parametrize(("members", "shares"), [(1, [5]), (5, [1] * 5)])
 def test_partitions_added_in_the_middle_of_a_batch(
     members: int, shares: list[int], flow: Flow
@@ -135,6 +137,7 @@ def test_partitions_added_in_the_middle_of_a_batch(
     assert flow.members() == []
 
 
+@pytest.mark.proves("group-rebalance")
 def test_a_member_is_gone_in_the_middle_of_a_batch(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
         runs.written_once(6, 6)
 
 
+@pytest.mark.proves("group-rebalance")
 def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,6 +190,7 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
         runs.written_once(6, 6)
 
 
+@pytest.mark.proves("driver-cut-off")
 def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -> None:
     _set_timeouts(flow)
     with running(flow, max_members=2) as runs:
@@ -232,6 +237,7 @@ def _exactly_once(flow: Flow, values: Iterable[Any]) -> None:
     assert flow.open_transactions() == []
 
 
+@pytest.mark.proves("partitions-added", "group-partitions-added")
 @pytest.mark.parametrize(("members", "shares"), [(1, [5]), (5, [1] * 5)])
 def test_partitions_added_under_a_running_query(
     members: int, shares: list[int], flow: Flow, spark_eos_session: SparkSession
@@ -249,6 +255,7 @@ def test_partitions_added_under_a_running_query(
     _exactly_once(flow, range(70))
 
 
+@pytest.mark.proves("driver-cut-off", "group-sessions-end")
 @pytest.mark.slow
 def test_all_sessions_end_while_the_driver_is_stopped(flow: Flow, tmp_path: Path) -> None:
     # As on a virtual machine that is paused, in the middle of a batch.
@@ -320,6 +327,7 @@ def _foreign_member(
         yield
 
 
+@pytest.mark.proves("group-foreign-consumer")
 def test_a_foreign_consumer_joins_under_a_running_query(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -340,6 +348,7 @@ def test_a_foreign_consumer_joins_under_a_running_query(
     assert flow.committed() == {0: 20, 1: 20}
 
 
+@pytest.mark.proves("group-foreign-idle")
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(
     flow: Flow, protocol: str
@@ -358,6 +367,7 @@ def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(
     runs.written_once(3, 3)
 
 
+@pytest.mark.proves("group-foreign-idle")
 def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
     _set_timeouts(flow)
     with running(flow) as runs:
@@ -370,6 +380,7 @@ def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
     runs.written_once(3, 3)
 
 
+@pytest.mark.proves("group-foreign-offset")
 def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -> None:
     # Nobody has seen it: its instance id is as ours are. What it has committed tells.
     _set_timeouts(flow)
@@ -399,6 +410,7 @@ def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -
         assert sorted(flow.values()) == [f"{p}/{n}" for p in (0, 1) for n in range(3)]
 
 
+@pytest.mark.proves("group-classic-offsets")
 def test_offsets_that_a_classic_group_has_left_are_taken_over(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -54,6 +54,7 @@ def test_every_offset_tells_which_partitions_the_group_has_known(flow: Flow) -> 
     assert _known(flow).partitions == everything
 
 
+@pytest.mark.proves("offsets-expired")
 def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
     with running(flow) as runs:
         runs.batch(5, 5)
@@ -74,6 +75,7 @@ def test_partitions_that_are_new_are_read_from_their_beginning(flow: Flow) -> No
         runs.written_once(7, 7, 4)
 
 
+@pytest.mark.proves("offsets-expired")
 def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
@@ -87,6 +89,7 @@ def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
         runs.written_once(9, 5)
 
 
+@pytest.mark.proves("offsets-expired")
 def test_what_the_checkpoint_has_finished_is_restored(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +104,7 @@ def test_what_the_checkpoint_has_finished_is_restored(
         assert f"the offset of {flow.source}-{partition} was lost" in caplog.text
 
 
+@pytest.mark.proves("offsets-and-checkpoint-gone")
 def test_without_offsets_and_checkpoint_a_query_begins_as_a_new_one(flow: Flow) -> None:
     for _ in range(2):
         with running(flow) as runs:
@@ -109,6 +113,7 @@ def test_without_offsets_and_checkpoint_a_query_begins_as_a_new_one(flow: Flow) 
     assert sorted(flow.values()) == sorted(2 * [f"{p}/{n}" for p in (0, 1) for n in range(5)])
 
 
+@pytest.mark.proves("offsets-expired")
 def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
@@ -192,6 +197,7 @@ def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
         runs.batch(7, 7, 4)
 
 
+@pytest.mark.proves("topic-taken-out")
 def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
@@ -210,6 +216,7 @@ def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     assert len(flow.values()) == 23
 
 
+@pytest.mark.proves("topic-taken-out")
 def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
@@ -304,6 +311,7 @@ def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) ->
         runs.written_once(7, 7, 4)
 
 
+@pytest.mark.proves("offsets-expired")
 def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
@@ -322,6 +330,7 @@ def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
     assert len(flow.values()) == 10
 
 
+@pytest.mark.proves("offsets-expired")
 def test_an_old_checkpoint_proves_nothing(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
@@ -375,6 +384,7 @@ def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
         assert not known.knows(other, 0, cluster.topics(wire, [other], deadline())[other].topic_id)
 
 
+@pytest.mark.proves("records-deleted")
 def test_what_is_deleted_while_its_batch_is_read_is_told_as_such(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -400,6 +410,7 @@ def test_what_is_deleted_while_its_batch_is_read_is_told_as_such(
     assert "while the batch was read" in warnings[1]
 
 
+@pytest.mark.proves("partition-idle")
 def test_offsets_are_renewed_between_batches_and_within(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +446,7 @@ def test_offsets_are_renewed_between_batches_and_within(
     assert committed == [{0: 14, 1: 5}]
 
 
+@pytest.mark.proves("partition-idle")
 def test_offsets_are_renewed_where_no_batch_is_run(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +486,7 @@ def test_offsets_are_renewed_where_no_batch_is_run(
         sink.close()
 
 
+@pytest.mark.proves("partition-idle")
 @pytest.mark.slow
 def test_offsets_of_idle_partitions_outlive_their_retention(tmp_path: Path) -> None:
     # The brokers' shortest retention is a minute, from each offset's own commit.

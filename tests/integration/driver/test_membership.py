@@ -31,6 +31,7 @@ from support.queries import until
 from support.runs import running
 
 
+@pytest.mark.proves("group-join")
 def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
     # At Kafka's default interval the first member to join is given all partitions for a second.
     slow = {"group.consumer.assignment.interval.ms": "1000"}
@@ -57,6 +58,7 @@ def test_there_are_at_most_so_many_members(new_flow: Callable[..., Flow]) -> Non
         assert len(flow.members()) == 1
 
 
+@pytest.mark.proves("group-older-run")
 def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
     with started(flow) as older, started(flow) as newer:
         topics = {flow.source: cluster.TopicInfo(flow.source, newer.topic_ids[flow.source], 2)}
@@ -149,6 +151,7 @@ def _beats_answer(proxy: KafkaProxy, code: int) -> None:
     proxy.on(ConsumerGroupHeartbeatRequest, Rewrite(change), times=None)
 
 
+@pytest.mark.proves("heartbeat-refused", "group-heartbeat-refused")
 @pytest.mark.parametrize(
     ("code", "expected", "text"),
     [
@@ -170,6 +173,7 @@ def test_a_heartbeat_that_is_refused_ends_the_run_with_that_reason(
         runs.written_once(5, 5)
 
 
+@pytest.mark.proves("heartbeat-refused")
 def test_a_heartbeat_that_was_refused_and_is_accepted_again_ends_nothing(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -184,6 +188,7 @@ def test_a_heartbeat_that_was_refused_and_is_accepted_again_ends_nothing(
         runs.written_once(10, 10)
 
 
+@pytest.mark.proves("group-heartbeat-refused")
 def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     proxied_flow: Flow,
     proxy: KafkaProxy,

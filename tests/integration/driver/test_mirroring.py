@@ -72,6 +72,7 @@ def test_pairs_of_a_run_that_came_and_went_are_kept(mirrored_flow: MirroredFlow)
     assert sorted(flow.progress_offsets()) == [0, 1, 2]
 
 
+@pytest.mark.proves("mirrored-source-partitions-added", "breakage-pair-taken-twice")
 def test_partitions_are_added_and_so_are_progress_partitions(
     mirrored_flow: MirroredFlow,
 ) -> None:
@@ -100,6 +101,7 @@ def _delete(flow: MirroredFlow, *numbers: int) -> None:
     delete_offsets(flow.bootstrap_servers, flow.group_id, [(flow.progress, n) for n in numbers])
 
 
+@pytest.mark.proves("mirrored-offset-lost")
 def test_a_lost_offset_is_restored_from_the_checkpoint(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -110,6 +112,7 @@ def test_a_lost_offset_is_restored_from_the_checkpoint(mirrored_flow: MirroredFl
     written_once(flow, 11, 21)
 
 
+@pytest.mark.proves("mirrored-offset-lost")
 def test_a_lost_offset_is_refused_without_the_checkpoint(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -123,6 +126,7 @@ def test_a_lost_offset_is_refused_without_the_checkpoint(mirrored_flow: Mirrored
     assert len(flow.values()) == 30
 
 
+@pytest.mark.proves("mirrored-source-recreated")
 def test_a_recreated_source_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -139,6 +143,7 @@ def test_a_recreated_source_is_refused(mirrored_flow: MirroredFlow) -> None:
     assert len(flow.values()) == 30
 
 
+@pytest.mark.proves("mirrored-source-recreated")
 def test_a_source_recreated_while_tasks_write_is_told(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with (
@@ -148,6 +153,7 @@ def test_a_source_recreated_while_tasks_write_is_told(mirrored_flow: MirroredFlo
         runs.batch(10, 20, while_planned=lambda: flow.recreate(flow.source))
 
 
+@pytest.mark.proves("mirrored-progress-topic-recreated")
 def test_a_recreated_progress_topic_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -180,6 +186,7 @@ def _set(flow: MirroredFlow, number: int, offset: int, text: str | None = None) 
     set_offsets(flow.bootstrap_servers, flow.group_id, {place: offset}, texts)
 
 
+@pytest.mark.proves("mirrored-another-cluster")
 def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -196,6 +203,7 @@ def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
             again.batch(11, 21)
 
 
+@pytest.mark.proves("mirrored-same-cluster")
 def test_the_cluster_itself_is_no_other_one(
     new_mirrored_flow: Callable[..., MirroredFlow], embedded_kafka: EmbeddedKafka
 ) -> None:
@@ -209,6 +217,7 @@ def test_the_cluster_itself_is_no_other_one(
     assert flow.values(flow.source) == []
 
 
+@pytest.mark.proves("mirrored-another-progress-topic")
 def test_another_progress_topic_is_refused(
     mirrored_flow: MirroredFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +250,7 @@ def test_progress_in_two_topics_of_one_name_is_refused(mirrored_flow: MirroredFl
     assert len(flow.values()) == 30
 
 
+@pytest.mark.proves("mirrored-delivery-changed")
 def test_a_direct_group_is_not_mirrored(
     mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka
 ) -> None:
@@ -257,6 +267,7 @@ def test_a_direct_group_is_not_mirrored(
     assert len(flow.values()) == 30
 
 
+@pytest.mark.proves("mirrored-delivery-changed")
 def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -271,6 +282,7 @@ def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: Emb
     assert len(flow.values()) == 30
 
 
+@pytest.mark.proves("mirrored-offsets-reset")
 def test_offsets_without_a_text_are_refused_without_the_checkpoint(
     mirrored_flow: MirroredFlow,
 ) -> None:
@@ -289,6 +301,7 @@ def test_offsets_without_a_text_are_refused_without_the_checkpoint(
     written_once(flow, 11, 21)
 
 
+@pytest.mark.proves("mirrored-records-deleted")
 def test_deleted_records_are_told(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     flow.produce(range(12), partition=0)

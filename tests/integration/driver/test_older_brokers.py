@@ -48,6 +48,7 @@ def _chosen(flow: Flow) -> int:
         return preflight.check_cluster(wire, writer_settings(flow), [flow.source], deadline())
 
 
+@pytest.mark.proves("version-5")
 def test_offsets_go_by_name_and_commit_with_their_transaction(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
         assert refused(flow, writing, "-0: 25 UNKNOWN_MEMBER_ID").again
 
 
+@pytest.mark.proves("error-22")
 @pytest.mark.parametrize("past", [True, False], ids=["past", "future"])
 def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) -> None:
     with started(flow, max_members=1) as membership, transactions(flow, membership) as writing:
@@ -91,6 +93,7 @@ def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) ->
         assert refused(flow, writing, "-0: 22 ILLEGAL_GENERATION").again
 
 
+@pytest.mark.proves("topic-id-by-name")
 def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))

@@ -1,5 +1,7 @@
 """The end of a run whose tasks were cancelled, and may go on for a moment."""
 
+import pytest
+
 from support.flow import Flow
 from support.members import started
 from support.queries import until
@@ -7,6 +9,7 @@ from support.runs import running
 from support.writing import rows, transactions
 
 
+@pytest.mark.proves("query-stopped")
 def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow) -> None:
     with running(flow) as older:
         older.batch(1, 1)

@@ -29,6 +29,7 @@ def _error(flow: Flow, now: str) -> str:
     return rf"{flow.source}-0 up to 5 and now has {now}: somebody has set or deleted"
 
 
+@pytest.mark.proves("offsets-set-back")
 @_CHANGES
 def test_what_a_heartbeat_notices_ends_the_query(
     flow: Flow, change: Callable[[Flow], None], now: str
@@ -46,6 +47,7 @@ def test_what_a_heartbeat_notices_ends_the_query(
     assert len(flow.values()) == 10
 
 
+@pytest.mark.proves("offsets-set-back")
 @_CHANGES
 def test_what_only_tasks_notice_ends_the_query(
     flow: Flow, change: Callable[[Flow], None], now: str

@@ -53,6 +53,9 @@ def test_batches_restarts_and_a_batch_without_rows(staged: Flow) -> None:
         assert copies.drained == 0
 
 
+@pytest.mark.proves(
+    "staged-killed-when-staged", "staged-rows-differ", "breakage-state-not-run-when-repeated"
+)
 def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
     staged: Flow,
 ) -> None:
@@ -83,6 +86,7 @@ class _KilledError(Exception):
     """The run ends here."""
 
 
+@pytest.mark.proves("staged-records-deleted")
 def test_a_copy_is_written_even_if_its_frame_can_not_be_run_again(staged: Flow) -> None:
     """Its source's records are deleted, say. With the copy written, only the state is missing."""
     with staged_run(staged) as runs:
@@ -103,6 +107,7 @@ def test_a_copy_is_written_even_if_its_frame_can_not_be_run_again(staged: Flow) 
         runs.written(*copies.rows)
 
 
+@pytest.mark.proves("staged-records-deleted")
 def test_records_that_are_deleted_before_they_are_staged_are_told(
     staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,6 +133,7 @@ def test_records_that_are_deleted_before_they_are_staged_are_told(
         assert runs.batch().lost[-1] == LostRecords(staged.source, 1, 2, 3, certain=False)
 
 
+@pytest.mark.proves("staged-records-deleted")
 def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_state_alone(
     staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,6 +157,7 @@ def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_
         runs.written(*copies.rows)
 
 
+@pytest.mark.proves("staged-source-compacted")
 @pytest.mark.parametrize("fewer", [0, 2])
 def test_a_repeated_batch_with_other_rows_than_its_copy_is_told(
     fewer: int, staged: Flow, caplog: pytest.LogCaptureFixture
@@ -200,6 +207,7 @@ def test_a_run_that_wakes_up_with_a_copy_of_its_own_does_not_write_its_ledger(
         older.written(first, newers)
 
 
+@pytest.mark.proves("breakage-ledger-as-nobody")
 def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: Flow) -> None:
     """A newer run has finished the batch from the same copy, and the one after it."""
     with staged_run(staged) as older:
@@ -214,6 +222,7 @@ def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: F
         older.written(*older.copies.rows)
 
 
+@pytest.mark.proves("staged-second-run")
 def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_for_an_older_one(
     staged: Flow,
 ) -> None:

@@ -24,6 +24,7 @@ def start(request: pytest.FixtureRequest) -> Start:
     return functools.partial(running, request.getfixturevalue("flow"))
 
 
+@pytest.mark.proves("driver-cut-off")
 def test_a_second_run_that_comes_and_goes_within_a_batch(start: Start) -> None:
     with start() as first:
         first.batch(5, 5)
@@ -39,6 +40,7 @@ def test_a_second_run_that_comes_and_goes_within_a_batch(start: Start) -> None:
     first.written_once(10, 10)
 
 
+@pytest.mark.proves("driver-cut-off")
 def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> None:
     with running(flow) as first:
         first.batch(5, 5)
@@ -52,6 +54,7 @@ def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> Non
     first.written_once(9, 9)
 
 
+@pytest.mark.proves("second-run", "mirrored-killed")
 def test_a_second_run_that_stays_fences_the_first_on_one_checkpoint(start: Start) -> None:
     with start() as first, contextlib.ExitStack() as stack:
         first.batch(5, 5)

@@ -3,12 +3,15 @@
 import re
 import subprocess
 
+import pytest
+
 from spark_eos.client.error_codes import Code
 from spark_eos.jars.jar_sets import jar_set
 from spark_eos.jars.java import find_java
 from spark_eos.testing.broker import kafka_version
 
 
+@pytest.mark.proves("error-134")
 def test_codes_have_kafkas_names() -> None:
     jars = ":".join(map(str, jar_set(f"kafka-{kafka_version()}")))
     # The program that makes the table of the protocol's documentation.

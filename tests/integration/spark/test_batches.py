@@ -168,6 +168,7 @@ def test_the_rows_of_one_record_stay_in_one_transaction(
     assert sum(r.transactions for r in reports) == 3
 
 
+@pytest.mark.proves("batch-replayed")
 def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
+@pytest.mark.proves("checkpoint-deleted")
 def test_without_its_checkpoint_the_query_goes_on_from_the_groups_offsets(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -201,6 +203,7 @@ def test_without_its_checkpoint_the_query_goes_on_from_the_groups_offsets(
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
+@pytest.mark.proves("checkpoint-older")
 def test_an_older_checkpoint_that_is_put_back_repeats_nothing(
     flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
@@ -217,6 +220,7 @@ def test_an_older_checkpoint_that_is_put_back_repeats_nothing(
     assert sorted(map(int, flow.values())) == list(range(30))
 
 
+@pytest.mark.proves("offsets-and-checkpoint-gone")
 @pytest.mark.parametrize(("starting", "expected"), [("latest", []), ("earliest", ["0", "1"])])
 def test_starting_offsets_count_where_the_group_has_none(
     flow: Flow, spark_eos_session: SparkSession, starting: str, expected: list[str]
@@ -227,6 +231,7 @@ def test_starting_offsets_count_where_the_group_has_none(
     assert flow.committed() == {0: 1, 1: 1}
 
 
+@pytest.mark.proves("partitions-added")
 @pytest.mark.parametrize("road", ["flow", "mirrored_flow"])
 def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginning(
     road: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
@@ -243,6 +248,7 @@ def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginni
     assert sorted(flow.values()) == ["2", "3", "4"]
 
 
+@pytest.mark.proves("partitions-added")
 @pytest.mark.parametrize("how", ["subscribePattern", "subscribe"])
 def test_topics_added_while_the_query_is_stopped_are_read_from_their_beginning(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession, how: str
@@ -261,6 +267,7 @@ def test_topics_added_while_the_query_is_stopped_are_read_from_their_beginning(
     assert sorted(flow.values()) == ["2", "3"]
 
 
+@pytest.mark.proves("partitions-added")
 def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -274,6 +281,7 @@ def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
     assert sorted(flow.values()) == ["2", "3"]
 
 
+@pytest.mark.proves("partitions-added")
 @pytest.mark.parametrize("checkpoint", ["kept", "emptied"])
 def test_a_topic_that_is_added_while_all_offsets_are_set_by_hand(
     checkpoint: str,
@@ -361,6 +369,7 @@ def test_a_transaction_larger_than_a_chunk_becomes_several(
     assert flow.committed() == {0: 2_500, 1: 0}
 
 
+@pytest.mark.proves("group-leave")
 def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(2))
     reports: list[BatchReport] = []
@@ -380,6 +389,7 @@ def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkS
     assert flow.members() == []
 
 
+@pytest.mark.proves("query-stopped", "error-killed-tasks")
 def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -15,6 +15,7 @@ from support.planting import remove
 from support.queries import run_available
 
 
+@pytest.mark.proves("records-deleted")
 def test_records_deleted_before_they_were_read_end_the_query(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -40,6 +41,7 @@ def test_records_deleted_before_they_were_read_end_the_query(
     assert sorted(flow.values()) == sorted([*map(str, [*range(10), *range(14, 30)]), "other"])
 
 
+@pytest.mark.proves("records-deleted")
 def test_what_was_deleted_is_reported_if_the_user_says_so(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

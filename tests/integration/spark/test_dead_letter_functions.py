@@ -71,6 +71,7 @@ def _failing(frame: DataFrame, function: Callable[..., Any], words: str, **optio
         guarded(frame, function, "value string", **options).collect()
 
 
+@pytest.mark.proves("row-becomes-dead-letter")
 def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> None:
     class RegistryError(Exception):
         """What a client of a registry raises."""
@@ -129,6 +130,7 @@ def called(_row: dict[str, Any]) -> dict[str, Any]:
         return {"value": answer.decode()}
 
 
+@pytest.mark.proves("row-becomes-dead-letter")
 @pytest.mark.parametrize("function", [cached, called])
 def test_a_service_that_is_down_makes_no_dead_letters(
     flow: Flow, spark_eos_session: SparkSession, function: Callable[..., Any]

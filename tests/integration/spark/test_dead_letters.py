@@ -36,6 +36,7 @@ def letters(flow: Flow) -> str:
     return letter_topic(flow)
 
 
+@pytest.mark.proves("row-becomes-dead-letter")
 def test_rows_with_an_error_become_dead_letters(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -105,6 +106,7 @@ def fails(spark: SparkSession, flow: Flow, words: str, **options: Any) -> None:
     assert flow.open_transactions() == []
 
 
+@pytest.mark.proves("too-many-dead-letters")
 def test_too_many_of_them_end_the_query(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -131,6 +133,7 @@ def test_too_many_of_them_end_the_query(
     assert flow.values() == ["A"]
 
 
+@pytest.mark.proves("too-many-dead-letters")
 def test_each_start_may_write_as_many_again(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -151,6 +154,7 @@ def test_each_start_may_write_as_many_again(
 ONE_ERROR = r"all {} rows of the batch are dead letters with one error: {} times: it is bad 0\. "
 
 
+@pytest.mark.proves("nothing-but-dead-letters")
 @pytest.mark.parametrize("delivery", ["direct", "mirrored", "staged"])
 def test_nothing_but_one_error_ends_the_query_before_it_is_written(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
@@ -178,6 +182,7 @@ def test_nothing_but_one_error_ends_the_query_before_it_is_written(
     assert len(flow.written(letters)) == 6
 
 
+@pytest.mark.proves("nothing-but-dead-letters")
 def test_one_error_in_many_small_tasks_ends_the_query_too(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -216,6 +221,7 @@ def test_one_error_that_only_kafka_tells(
     assert len(flow.written(letters)) == (20 if records == 8 else 0)
 
 
+@pytest.mark.proves("nothing-but-dead-letters")
 @pytest.mark.parametrize(
     ("first", "second", "rounds"),
     [
@@ -264,6 +270,7 @@ def test_what_is_left_of_a_repeated_batch_may_have_one_error(
     assert (report.dead_letters, report.rounds) == ({"error": 8}, 1)
 
 
+@pytest.mark.proves("too-many-dead-letters")
 @pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession

@@ -39,6 +39,7 @@ def _ended(session: SparkSession, options: dict[str, Any], source: str, reports:
     raise AssertionError("the query has not failed")
 
 
+@pytest.mark.proves("nothing-but-dead-letters")
 def test_nothing_but_one_error_ends_a_query_on_connect(
     connect_stage: ConnectStage, flow: Flow, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_thousand_of_a_hundred_thousand(
     assert begun < 16, begun
 
 
+@pytest.mark.proves("row-becomes-dead-letter")
 def test_no_more_than_allowed_are_written(flow: Flow, spark_eos_session: SparkSession) -> None:
     small = f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})

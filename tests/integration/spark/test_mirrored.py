@@ -32,6 +32,7 @@ def _run(
     return reports
 
 
+@pytest.mark.proves("mirrored-checkpoint-lost")
 def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_flow: Any) -> None:
     flow = mirrored_flow
     flow.produce(range(100))

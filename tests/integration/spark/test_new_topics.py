@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
@@ -9,6 +10,7 @@ from support.flow import Flow
 from support.queries import relay, until
 
 
+@pytest.mark.proves("partitions-added")
 def test_a_topic_that_a_running_query_finds_is_read_from_its_beginning(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:

@@ -36,6 +36,7 @@ def _run(
     )
 
 
+@pytest.mark.proves("source-topic-recreated", "topic-id-source-recreated")
 @pytest.mark.parametrize("filtered", [False, True], ids=["written", "filtered out"])
 def test_a_source_topic_with_more_records_than_before(
     flow: Flow, spark_eos_session: SparkSession, *, filtered: bool
@@ -59,6 +60,7 @@ def test_a_source_topic_with_more_records_than_before(
     assert flow.committed() == {}
 
 
+@pytest.mark.proves("source-topic-recreated")
 def test_a_source_topic_with_fewer_records_than_before(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_source_topic_with_fewer_records_than_before(
     assert flow.open_transactions() == []
 
 
+@pytest.mark.proves("target-topic-recreated")
 def test_a_target_topic_with_fewer_partitions_than_before(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def test_out_of_offset_order(flow: Flow, spark_eos_session: SparkSession) -> Non
     _fails(spark_eos_session, flow, reverse, "not in offset order")
 
 
+@pytest.mark.proves("function-raises")
 def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["good"], partition=0)
 

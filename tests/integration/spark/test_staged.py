@@ -197,6 +197,7 @@ def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkS
     assert found == Counter({**{record(n): 1 for n in range(105)}, "again": 105})
 
 
+@pytest.mark.proves("staged-old-files")
 def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     reports = run_staged(spark, flow, staging.repartitioned).reports
@@ -224,6 +225,7 @@ def test_a_narrow_pipeline_is_written_directly_unless_it_is_to_be_staged(
     assert Counter(row["n"] for row in staged.rows) == Counter([*range(_RECORDS)] * 2)
 
 
+@pytest.mark.proves("other-delivery")
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "then"), [("direct", "staged"), ("staged", "direct")])
 def test_a_road_is_not_changed_under_a_checkpoint(
@@ -242,6 +244,7 @@ def test_a_road_is_not_changed_under_a_checkpoint(
     assert len(flow.values()) == _RECORDS
 
 
+@pytest.mark.proves("staged-checkpoint-deleted")
 @pytest.mark.parametrize(
     ("before", "columns", "then"),
     [
@@ -262,6 +265,7 @@ def test_a_query_does_not_begin_anew_on_another_road(
     assert len(flow.values()) == _RECORDS
 
 
+@pytest.mark.proves("staged-checkpoint-deleted")
 def test_a_query_does_not_begin_anew_in_another_progress_topic(
     flow: Flow, spark: SparkSession
 ) -> None:

@@ -47,6 +47,7 @@ def _each_record_once(flow: Flow) -> None:
     assert flow.open_transactions() == []
 
 
+@pytest.mark.proves("staged-killed-while-staging")
 def test_a_copy_that_is_half_written(flow: Flow, tmp_path: Path) -> None:
     """Its driver is killed; the batch is staged anew, and the half is swept."""
     flow.produce(map(record, range(_RECORDS)))
@@ -59,6 +60,7 @@ def test_a_copy_that_is_half_written(flow: Flow, tmp_path: Path) -> None:
     assert not half.exists()
 
 
+@pytest.mark.proves("staged-disk-full")
 def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
     """Room for a few files and not for a whole copy; with more room the query goes on."""
     flow.produce(map(record, range(30)))
@@ -80,6 +82,7 @@ def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
     _each_record_once(flow)
 
 
+@pytest.mark.proves("staged-killed-while-writing", "staged-progress-topic-grows")
 @pytest.mark.parametrize("point", ["staged", "ledger", "written"])
 def test_progress_partitions_that_are_added_to_a_batch_that_was_begun(
     flow: Flow, tmp_path: Path, point: str

@@ -60,6 +60,9 @@ def _each_total_once(flow: Flow, records: int = _RECORDS) -> None:
     assert flow.open_transactions() == []
 
 
+@pytest.mark.proves(
+    "staged-killed-while-staging", "staged-killed-after-commit", "staged-rows-differ"
+)
 def test_killed_at_every_point_of_a_batch(flow: Flow, tmp_path: Path) -> None:
     flow.produce(map(record, range(_RECORDS)))
     for number, point in enumerate(POINTS):
@@ -69,6 +72,7 @@ def test_killed_at_every_point_of_a_batch(flow: Flow, tmp_path: Path) -> None:
     _each_total_once(flow)
 
 
+@pytest.mark.proves("staged-killed-while-writing")
 @pytest.mark.parametrize(
     ("pipeline", "field", "expected"),
     [("joined", "n", range(_RECORDS)), ("deduplicated", "key", range(20))],
@@ -86,6 +90,7 @@ def test_killed_at_every_point_whatever_the_query_does(
     assert flow.open_transactions() == []
 
 
+@pytest.mark.proves("staged-killed-when-staged")
 def test_a_batch_that_was_staged_is_written_from_its_copy(flow: Flow, tmp_path: Path) -> None:
     """Also where its rows have been written and the end of the batch is not committed."""
     flow.produce(map(record, range(_RECORDS)))
@@ -101,6 +106,7 @@ def test_a_batch_that_was_staged_is_written_from_its_copy(flow: Flow, tmp_path: 
     _each_total_once(flow)
 
 
+@pytest.mark.proves("staged-checkpoint-deleted")
 def test_a_lost_checkpoint_is_refused(flow: Flow, tmp_path: Path) -> None:
     flow.produce(map(record, range(_RECORDS)))
     _finished(flow, tmp_path)
@@ -108,6 +114,7 @@ def test_a_lost_checkpoint_is_refused(flow: Flow, tmp_path: Path) -> None:
     _ended_with(flow, tmp_path, "can't be continued without its own checkpoint")
 
 
+@pytest.mark.proves("staged-checkpoint-older")
 def test_an_older_checkpoint_is_refused(flow: Flow, tmp_path: Path) -> None:
     """One of two batches earlier, and one whose last batch Spark plans anew."""
     flow.produce(map(record, range(30)))
@@ -122,6 +129,7 @@ def test_an_older_checkpoint_is_refused(flow: Flow, tmp_path: Path) -> None:
     _ended_with(flow, tmp_path, "has staged batch 2 last, and the query is at batch 1")
 
 
+@pytest.mark.proves("staged-checkpoint-older")
 def test_a_batch_that_is_planned_anew_is_refused(flow: Flow, tmp_path: Path) -> None:
     flow.produce(map(record, range(30)))
     _finished(flow, tmp_path)
@@ -135,6 +143,8 @@ def test_a_batch_that_is_planned_anew_is_refused(flow: Flow, tmp_path: Path) -> 
     _ended_with(flow, tmp_path, "from other source offsets", max_offsets=1_000)
 
 
+@pytest.mark.proves("staged-file-damaged", case="removed]")
+@pytest.mark.proves("staged-file-damaged", case="cut]")
 @pytest.mark.parametrize("how", ["removed", "cut"])
 def test_a_damaged_copy_is_noticed(flow: Flow, tmp_path: Path, how: str) -> None:
     flow.produce(map(record, range(_RECORDS)))

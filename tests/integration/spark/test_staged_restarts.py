@@ -116,6 +116,7 @@ def _lose_ledger(flow: Flow) -> None:
     groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [ledger])
 
 
+@pytest.mark.proves("staged-commit-lost")
 def test_a_ledger_that_is_lost_between_two_batches_is_restored(
     flow: Flow, spark: SparkSession
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_ledger_that_is_lost_between_two_batches_is_restored(
     assert _numbers(flow) == Counter(range(2 * _BATCH))
 
 
+@pytest.mark.proves("staged-commit-lost")
 def test_a_ledger_that_is_lost_within_a_batch_is_refused(flow: Flow, spark: SparkSession) -> None:
     _produced(flow, range(1))
     _run(spark, flow)

@@ -16,6 +16,7 @@ from support.staging import record, totals_of
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.proves("staged-driver-frozen")
 @pytest.mark.parametrize(
     ("point", "records", "error"),
     [

@@ -78,6 +78,7 @@ def test_a_transactional_source_leaves_no_lag(flow: Flow, spark: SparkSession) -
         assert ends == dict(enumerate(flow.ends()))
 
 
+@pytest.mark.proves("staged-records-deleted")
 def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
     flow: Flow, spark: SparkSession
 ) -> None:
@@ -129,6 +130,7 @@ def test_records_deleted_before_they_were_staged(flow: Flow, spark: SparkSession
     assert sum(last.values()) == _BATCH + 2 * 10
 
 
+@pytest.mark.proves("staged-source-compacted")
 @pytest.mark.slow
 def test_a_source_that_is_compacted_between_a_copy_and_its_repetition(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture

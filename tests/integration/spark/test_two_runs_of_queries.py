@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 _ENDS = ("FencedByNewerRunError", "CONCURRENT_STREAM_LOG_UPDATE")
 
 
+@pytest.mark.proves("second-run")
 def test_of_two_runs_on_one_checkpoint_at_most_one_goes_on(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
@@ -52,6 +53,7 @@ def test_of_two_runs_on_one_checkpoint_at_most_one_goes_on(
     assert flow.open_transactions() == []
 
 
+@pytest.mark.proves("second-run")
 def test_a_run_whose_batch_was_written_by_another_in_the_meantime(
     flow: Flow, tmp_path: Path
 ) -> None:

@@ -74,6 +74,14 @@ def rows(module_bench: Bench, proxy: KafkaProxy) -> Iterator[Bench]:
     module_bench.add_and_commit()
 
 
+@pytest.mark.proves("broker-away", case="16 NOT_COORDINATOR]")
+@pytest.mark.proves("error-100", case="100 UNKNOWN_TOPIC_ID")
+@pytest.mark.proves("error-3", case="3 UNKNOWN")
+@pytest.mark.proves("error-14", case="14 COORD")
+@pytest.mark.proves("error-51", case="51 CONC")
+@pytest.mark.proves("error-48", case="48 INVALID")
+@pytest.mark.proves("error-15", case="15 COORD")
+@pytest.mark.proves("error-16", case="16 NOT")
 @pytest.mark.parametrize("row", _RETRIED + _MOVED)
 def test_retried_until_it_is_accepted(row: str, rows: Bench) -> None:
     used = rows.add_and_commit()
@@ -88,6 +96,14 @@ def test_retried_until_it_is_accepted(row: str, rows: Bench) -> None:
     rows.assert_as_before(used)
 
 
+@pytest.mark.proves("broker-away")
+@pytest.mark.proves("error-100", case="100 UNKNOWN_TOPIC_ID")
+@pytest.mark.proves("error-3", case="3 UNKNOWN")
+@pytest.mark.proves("error-14", case="14 COORD")
+@pytest.mark.proves("error-51", case="51 CONC")
+@pytest.mark.proves("error-48", case="48 INVALID")
+@pytest.mark.proves("error-15", case="15 COORD")
+@pytest.mark.proves("error-16", case="16 NOT")
 @pytest.mark.parametrize("row", _RETRIED + _MOVED)
 def test_retried_but_not_for_ever(row: str, rows: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     rows.on_offsets(answered(0, _code(row)), times=None)
@@ -100,6 +116,7 @@ def test_retried_but_not_for_ever(row: str, rows: Bench, monkeypatch: pytest.Mon
     )
 
 
+@pytest.mark.proves("broker-restarts")
 @pytest.mark.timeout(30)
 def test_retried_no_longer_than_its_transaction_may_live(
     rows: Bench, monkeypatch: pytest.MonkeyPatch
@@ -112,6 +129,15 @@ def test_retried_no_longer_than_its_transaction_may_live(
     assert "51 CONCURRENT_TRANSACTIONS" in str(failure)
 
 
+@pytest.mark.proves("error-69", case="69 GROUP")
+@pytest.mark.proves("error-113", case="113 STALE")
+@pytest.mark.proves("error-134", case="134 UNASSIGNED")
+@pytest.mark.proves("error-25", case="25 UNKNOWN")
+@pytest.mark.proves("error-82", case="82 FENCED")
+@pytest.mark.proves("error-110", case="110 FENCED")
+@pytest.mark.proves("error-47", case="47 INVALID")
+@pytest.mark.proves("error-49", case="49 INVALID")
+@pytest.mark.proves("error-90", case="90 PRODUCER")
 @pytest.mark.parametrize("row", [*_REJECTED, *_FENCED])
 def test_aborted_and_left_to_another_round(row: str, rows: Bench) -> None:
     sent = rows.on_offsets(answered(0, _code(row)), times=None)
@@ -123,6 +149,7 @@ def test_aborted_and_left_to_another_round(row: str, rows: Bench) -> None:
     assert len(sent.hits) == 1
 
 
+@pytest.mark.proves("error-22", case="22")
 @pytest.mark.parametrize("row", ["22 ILLEGAL_GENERATION", "25 UNKNOWN_MEMBER_ID"])
 def test_by_name_aborted_and_left_to_another_round(row: str, rows: Bench) -> None:
     for partition in (0, 1):
@@ -134,6 +161,15 @@ def test_by_name_aborted_and_left_to_another_round(row: str, rows: Bench) -> Non
     assert [request.version for request in sent.hits] == [5]
 
 
+@pytest.mark.proves("error-29", case="29 TOPIC")
+@pytest.mark.proves("error-30", case="30 GROUP")
+@pytest.mark.proves("error-53", case="53 TRANS")
+@pytest.mark.proves("error-12", case="12 OFFSET")
+@pytest.mark.proves("error-24", case="24 INVALID")
+@pytest.mark.proves("error-42", case="42 INVALID")
+@pytest.mark.proves("error-35", case="35 UNSUPP")
+@pytest.mark.proves("error-other", case="12345")
+@pytest.mark.proves("error-other", case="-1 UNKNOWN")
 @pytest.mark.parametrize("row", _REFUSED)
 def test_aborted_with_an_error_that_helps(row: str, rows: Bench) -> None:
     sent = rows.on_offsets(answered(0, _code(row)), times=None)
@@ -145,6 +181,7 @@ def test_aborted_with_an_error_that_helps(row: str, rows: Bench) -> None:
     assert len(sent.hits) == 1
 
 
+@pytest.mark.proves("request-worst-code")
 def test_the_worst_of_an_answers_codes_decides(rows: Bench) -> None:
     sent = rows.on_offsets(answered(16, 113), times=None)
     failure = rows.fails()
@@ -174,6 +211,7 @@ def _tells_of_one_twice(_request: Any, answer: Any) -> None:
     answer.topics[0].partitions[1].partition_index = 0
 
 
+@pytest.mark.proves("request-answer-mapped")
 @pytest.mark.parametrize(
     ("change", "instead"),
     [
@@ -202,6 +240,8 @@ def _member(rows: Bench) -> MemberIdentity:
     return rows.writing._plan[rows.flow.source, 1].member
 
 
+@pytest.mark.proves("error-113", case="113")
+@pytest.mark.proves("error-25", case="25")
 @pytest.mark.parametrize(
     "row",
     [pytest.param("113 STALE_MEMBER_EPOCH", marks=needs_topic_ids), "25 UNKNOWN_MEMBER_ID"],
@@ -229,6 +269,7 @@ def test_the_brokers_own_answer_by_name_22_illegal_generation(rows: Bench) -> No
     assert f": {rows.flow.source}-1: 22 ILLEGAL_GENERATION" in str(failure)
 
 
+@pytest.mark.proves("error-69", case="69")
 @pytest.mark.parametrize(
     "row",
     ["100 UNKNOWN_TOPIC_ID", pytest.param("69 GROUP_ID_NOT_FOUND", marks=needs_topic_ids)],
@@ -253,6 +294,8 @@ def test_the_brokers_own_answer_to_what_does_not_exist(
         assert f"'{rows.flow.source}' was deleted and recreated" in str(failure)
 
 
+@pytest.mark.proves("worker-hangs")
+@pytest.mark.proves("error-47", case="47")
 @pytest.mark.parametrize("row", _FENCED[:2])
 def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: Bench) -> None:
     before = rows.committed()
@@ -300,6 +343,7 @@ def test_a_query_goes_on(
     assert proxied_flow.open_transactions() == []
 
 
+@pytest.mark.proves("task-fails", case="3 UNKNOWN_TOPIC_OR_PARTITION]")
 @pytest.mark.parametrize(
     "row",
     ["29 TOPIC_AUTHORIZATION_FAILED", pytest.param(_RETRIED[1], marks=pytest.mark.slow)],

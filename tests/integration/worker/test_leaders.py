@@ -32,6 +32,7 @@ def _not_leader(request: Any) -> Any:
     )
 
 
+@pytest.mark.proves("broker-away")
 def test_rows_are_sent_again_until_their_partition_has_a_leader(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -43,6 +44,7 @@ def test_rows_are_sent_again_until_their_partition_has_a_leader(
         runs.written_once(20, 20)
 
 
+@pytest.mark.proves("broker-away")
 @pytest.mark.slow
 def test_rows_without_a_leader_for_too_long_are_written_by_a_further_job(
     proxied_flow: Flow, proxy: KafkaProxy

@@ -57,6 +57,7 @@ def _assert_fenced(worker: Bench, late: faults.Request, code: int) -> None:
 # TxnOffsetCommit -------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("error-no-answer")
 @each_way
 def test_txn_offset_commit_is_repeated_and_its_epoch_is_dead_afterwards(
     fault: type[faults.Fault], worker: Bench
@@ -76,6 +77,7 @@ def test_txn_offset_commit_is_repeated_and_its_epoch_is_dead_afterwards(
     assert worker.news() == values
 
 
+@pytest.mark.proves("error-late-answer")
 def test_an_answer_that_comes_after_the_client_gave_up(worker: Bench) -> None:
     until = threading.Event()
     held = worker.on_offsets(faults.HoldAnswer(until))
@@ -85,6 +87,7 @@ def test_an_answer_that_comes_after_the_client_gave_up(worker: Bench) -> None:
     assert worker.add_and_commit() != used
 
 
+@pytest.mark.proves("error-request-late")
 def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: Bench) -> None:
     until = threading.Event()
     held = worker.on_offsets(faults.HoldRequest(until))
@@ -99,6 +102,7 @@ def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: Bench
     _assert_fenced(worker, held.await_hit(), Code.INVALID_PRODUCER_EPOCH)
 
 
+@pytest.mark.proves("error-request-twice")
 def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: Bench) -> None:
     twice = faults.Twice()
     worker.on_offsets(twice)
@@ -108,6 +112,7 @@ def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: Bench) -
     assert worker.add_and_commit() == used
 
 
+@pytest.mark.proves("error-transaction-timeout")
 def test_no_answer_at_all(worker: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.hurry(monkeypatch)
     lost = worker.on_offsets(faults.DropAnswer(), times=None)
@@ -120,6 +125,7 @@ def test_no_answer_at_all(worker: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
 # EndTxn and InitProducerId ---------------------------------------------------------------------
 
 
+@pytest.mark.proves("error-endtxn-lost")
 @each_cut
 def test_end_txn_is_repeated_by_librdkafka_and_the_producer_is_replaced(
     fault: type[faults.Fault], worker: Bench
@@ -137,6 +143,7 @@ def test_end_txn_is_repeated_by_librdkafka_and_the_producer_is_replaced(
     assert worker.news() == values
 
 
+@pytest.mark.proves("error-initproducerid-lost")
 @each_way
 def test_init_producer_id_when_a_transaction_is_ended(
     fault: type[faults.Fault], worker: Bench
@@ -151,6 +158,7 @@ def test_init_producer_id_when_a_transaction_is_ended(
 # The rest --------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("request-throttled")
 def test_throttle_time_is_waited_out_and_times_nothing_out(worker: Bench) -> None:
     def throttled(_request: Any, answer: Any) -> None:
         answer.throttle_time_ms = 600
@@ -181,6 +189,7 @@ def test_list_transactions_14_coordinator_load_in_progress(worker: Bench) -> Non
     worker.writing.abort()
 
 
+@pytest.mark.proves("broker-restarts")
 @pytest.mark.parametrize(
     ("request_class", "fault"),
     [

@@ -42,6 +42,7 @@ def _write(
     return outcome_of(write_task(settings, plan)(batches))
 
 
+@pytest.mark.proves("slow-rows", "error-slow-rows")
 def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow: Flow) -> None:
     settings = changed(writer_settings(flow), max_transaction_ms=50)
 
@@ -73,6 +74,7 @@ def _is_large(request: Any) -> bool:
     return sum(len(p.records) for p in partitions) > 1_000
 
 
+@pytest.mark.proves("slow-rows", "broker-restarts", "error-transaction-too-long")
 def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -88,6 +90,7 @@ def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
         runs.written_once(1_000, 0)
 
 
+@pytest.mark.proves("slow-rows", "error-transaction-too-long")
 @pytest.mark.slow
 def test_a_row_that_alone_takes_too_long_is_named_and_no_dead_letter(
     proxied_flow: Flow, proxy: KafkaProxy

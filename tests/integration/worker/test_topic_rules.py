@@ -267,6 +267,7 @@ def test_what_grows_when_the_broker_compresses_it_is_counted(flow: Flow, stored:
     assert flow.values(letters) == [str(len(half))]
 
 
+@pytest.mark.proves("row-becomes-dead-letter")
 def test_bad_rows_among_many_are_dead_letters_in_the_same_transaction(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

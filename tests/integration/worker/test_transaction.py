@@ -11,6 +11,7 @@ from support.members import deadline, started
 from support.writing import refused, rows, take_over, transactions
 
 
+@pytest.mark.proves("error-0")
 @pytest.mark.parametrize("version", [5, 6])
 def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> None:
     with started(flow) as membership, transactions(flow, membership, version) as writing:
@@ -34,6 +35,7 @@ def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:
         assert sorted(flow.values()) == ["0/0", "0/1"]
 
 
+@pytest.mark.proves("worker-hangs", "group-takeover")
 @pytest.mark.parametrize("version", [5, 6])
 def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -> None:
     with started(flow) as membership, transactions(flow, membership, version) as writing:
@@ -42,6 +44,7 @@ def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -
         assert refused(flow, writing, "25 UNKNOWN_MEMBER_ID").again
 
 
+@pytest.mark.proves("request-worst-code")
 def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as stale:
         take_over(flow, membership)
@@ -56,6 +59,7 @@ def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
         assert refused(flow, stale, f"{flow.source}-1: 25").again
 
 
+@pytest.mark.proves("group-coordinator-restarts")
 def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))

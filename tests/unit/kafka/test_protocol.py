@@ -107,6 +107,21 @@ def _published_example() -> Any:
     )
 
 
+@pytest.mark.proves(
+    "request-transactionalid",
+    "request-groupid",
+    "request-producerid",
+    "request-producerepoch",
+    "request-generationidormemberepoch",
+    "request-memberid",
+    "request-groupinstanceid",
+    "request-partitionindex",
+    "request-committedoffset",
+    "request-committedleaderepoch",
+    "request-committedmetadata",
+)
+@pytest.mark.proves("request-topics-name", case="v5]")
+@pytest.mark.proves("request-topics-topicid", case="v6]")
 @pytest.mark.parametrize(
     ("version", "expected"),
     [(2, _CLASSIC), (3, _BY_NAME), (4, _BY_NAME), (5, _BY_NAME), (6, _BY_ID)],
@@ -128,6 +143,7 @@ def test_the_requests_header() -> None:
     )
 
 
+@pytest.mark.proves("request-answer")
 @pytest.mark.parametrize(
     ("version", "topic", "expected"),
     [(5, b"\x07orders", ("orders", None)), (6, _TOPIC_ID.bytes, ("", _TOPIC_ID))],
@@ -152,6 +168,7 @@ def test_an_answer_byte_by_byte(
     assert [(p.partition_index, p.error_code) for p in found.partitions] == [(3, 0), (4, 113)]
 
 
+@pytest.mark.proves("group-heartbeat-bytes")
 def test_a_plain_heartbeat_byte_by_byte() -> None:
     beat = protocol.ConsumerGroupHeartbeatRequest(
         group_id="g", member_id="m", member_epoch=3, subscribed_topic_names=None
@@ -176,6 +193,7 @@ _ASSIGNED = (
 )
 
 
+@pytest.mark.proves("group-heartbeat-bytes")
 @pytest.mark.parametrize(
     ("content", "expected"),
     [(b"\xff", None), (_ASSIGNED, [(_TOPIC_ID, [0, 7])])],
@@ -269,6 +287,7 @@ def _sample(field: dict[str, Any]) -> Any:
     return [value] if field["type"].startswith("[]") else value
 
 
+@pytest.mark.proves("request-field-versions")
 @pytest.mark.parametrize(("message", "version"), _VERSIONED)
 def test_each_version_has_its_fields_and_no_other(message: Any, version: int) -> None:
     full = _build(message, message.json, _sample)
@@ -356,6 +375,7 @@ def _contents(message: Any, version: int) -> st.SearchStrategy[dict[str, Any]]:
     return _structures(message.json, version)
 
 
+@pytest.mark.proves("request-round-trip")
 @pytest.mark.parametrize(("message", "version"), _VERSIONED)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())

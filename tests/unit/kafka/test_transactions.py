@@ -1,9 +1,12 @@
 """What TxnOffsetCommit's answers say."""
 
+import pytest
+
 from spark_eos.client.error_codes import Verdict, code_name
 from spark_eos.kafka.transactions import OffsetCommitAnswer
 
 
+@pytest.mark.proves("error-134")
 def test_134_is_the_drafts_unassigned_partition_in_this_answer_only() -> None:
     answer = OffsetCommitAnswer(6, {("orders", 0): 0, ("orders", 1): 134})
     assert answer.verdict is Verdict.REJECTED

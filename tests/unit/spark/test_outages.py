@@ -105,6 +105,7 @@ FAULTS_OF_ROWS = {
 }
 
 
+@pytest.mark.proves("row-becomes-dead-letter")
 @pytest.mark.parametrize("error", OUTAGES.values(), ids=OUTAGES)
 def test_outages(error: Exception) -> None:
     assert is_outage(error)
