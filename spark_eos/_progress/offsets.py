@@ -27,12 +27,7 @@ from spark_eos.kafka.transactions import MemberIdentity
 
 
 class GroupOffsets:
-    """A group's offsets. All that changes `state` is here, and each change follows an answer.
-
-    Attributes:
-        state: What the run knows of them.
-        held: The group's partitions that the run holds and has read.
-    """
+    """A group's offsets. All that changes `state` is here, and each change follows an answer."""
 
     def __init__(
         self,

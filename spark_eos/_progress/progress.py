@@ -24,17 +24,6 @@ class Progress:
     """Keeps the order: fence, end open transactions, read, check, write, commit the end.
 
     Tasks see partitions by the names of `Work.range`; only here they are translated to the group's.
-
-    Args:
-        query: What all parts of the run have in common.
-        strategy: What the group's offsets stand for.
-        membership: The group's members.
-        prepared_ms: A batch begun later was begun by this run; None if that is not known.
-        asynchronous: Whether Spark writes the checkpoint's logs asynchronously.
-
-    Attributes:
-        delivery: The strategy's name.
-        version: The newest version of TxnOffsetCommit that the cluster had at the start.
     """
 
     def __init__(

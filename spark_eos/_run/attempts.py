@@ -16,11 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class TransactionSize:
-    """The settings of a run's tasks: smaller transactions after one took too long.
-
-    Attributes:
-        settings: The settings of the next attempt.
-    """
+    """The settings of a run's tasks: smaller transactions after one took too long."""
 
     def __init__(self, wanted: WriterSettings) -> None:
         self._wanted = wanted

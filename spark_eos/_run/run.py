@@ -16,23 +16,7 @@ from spark_eos.kafka.clusters import Clusters
 
 
 class Run:
-    """Writes batches, each exactly once, until one fails or the query stops.
-
-    Args:
-        run_id: Spark's id of the run, or "".
-        clusters: Connections; the run closes them.
-        settings: Writer settings.
-        delivery: What the group's offsets stand for.
-        watch: Returns whether the query is still active; called about once a second.
-        prepared_ms: When the query was last known not to be processing a batch, in milliseconds
-            since 1970 by the clock of Spark's driver: a batch begun later was begun by this run.
-            None if that is not known.
-        asynchronous: Whether Spark writes the checkpoint's logs asynchronously.
-
-    Attributes:
-        run_id: Spark's id of the run, or "".
-        leaving: Whether its members are leaving the group right now.
-    """
+    """Writes batches, each exactly once, until one fails or the query stops."""
 
     def __init__(
         self,
@@ -79,12 +63,7 @@ class Run:
         self._sweeping = False
 
     def write(self, batch: Batch) -> BatchReport:
-        """Writes one micro-batch exactly once.
-
-        Raises:
-            SparkEosError: The batch is not fully written. What was committed of it stays
-                committed, and is skipped when the batch is repeated.
-        """
+        """Writes one micro-batch exactly once."""
         progress = self._progress
         with self._renewal.batch(), batch.clock.step("total"):
             work = progress.recover(batch)
@@ -104,11 +83,7 @@ class Run:
         )
 
     def writes(self) -> bool:
-        """Whether a transaction of the query is open now.
-
-        Raises:
-            SparkEosError: The brokers don't answer, or don't let the query list transactions.
-        """
+        """Whether a transaction of the query is open now."""
         return bool(self._transactions.names())
 
     def _renew_if_due(self) -> None:
@@ -117,14 +92,7 @@ class Run:
     # The end ----------------------------------------------------------------------------------
 
     def leave(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
-        """Ends the run cleanly: its members leave the group. May be called again.
-
-        Args:
-            tasks_outlive_stop: How many seconds the tasks of a cancelled Spark job may keep
-                running; transactions that they leave open are ended for that long.
-            aside: Whether to return without waiting for that; the interpreter waits for it at
-                exit.
-        """
+        """Ends the run cleanly: its members leave the group. May be called again."""
         sweeps = False
         self.leaving = True
         try:

@@ -81,27 +81,6 @@ class DeadLetterReplay:
     Each letter is written exactly once, whatever ends a replay and when it is started again, as
     long as the brokers keep the group's offsets. Letters for their source topic go to their source
     partition. Letters that are left can be replayed later.
-
-    Args:
-        letters: The dead-letter topic.
-        target: The topic to write to; None for each letter's source topic.
-        sources: Source topics whose letters to replay; others are left. None for any, which only
-            a dry run does without a target.
-        limit: Maximum number of letters.
-        skip_omitted: Whether to pass over letters without the value or the headers of their record.
-            If not, one that says so ends the replay before it, and one whose headers can't be read
-            is left.
-        from_beginning: Whether to begin at the first letter in partitions of which the group has
-            no offset; if not, letters in such a partition are refused.
-
-    Attributes:
-        done: What has been written so far.
-
-    Example:
-        ::
-
-            topic = DeadLetterTopic(settings, "orders-dlq", timeout=15)
-            done = DeadLetterReplay(topic, sources=["orders"], from_beginning=True).run()
     """
 
     def __init__(
@@ -128,18 +107,7 @@ class DeadLetterReplay:
         self.done = Replay()
 
     def run(self, *, dry_run: bool = False) -> Replay:
-        """Replays the letters that are there now.
-
-        Args:
-            dry_run: Whether only to tell what would be done.
-
-        Raises:
-            OffsetsLostError: There are letters in partitions of which the group has no offset.
-            WriteError: A letter can't be replayed, or another replay has begun meanwhile.
-            TopicNotFoundError: A topic to replay to does not exist.
-            AuthorizationError: An ACL is missing.
-            SparkEosError: As `DeadLetterTopic.read`.
-        """
+        """Replays the letters that are there now."""
         if not dry_run and self._target is None and self._sources is None:
             raise ValueError("a replay needs a target, or sources")
         letters, done = self._letters, self.done

@@ -20,18 +20,7 @@ _PIECE: Final = 24
 
 
 class FittingTable:
-    """A table where there is room for one; a list of each row's values where there is none.
-
-    Args:
-        columns: Names of the columns; those whose name ends in ``>`` hold numbers.
-
-    Example:
-        ::
-
-            table = FittingTable("topic", "offset>")
-            table.add("orders", "1,234")
-            Console().print(table)
-    """
+    """A table where there is room for one; a list of each row's values where there is none."""
 
     def __init__(self, *columns: str) -> None:
         self._columns = columns

@@ -28,15 +28,7 @@ _NOT_A_MEMBER = ("", -1, None)
 
 
 def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
-    """Refuses a checkpoint whose last batch was begun and not finished.
-
-    Args:
-        found: What the checkpoint says.
-        repeat_unfinished: Whether the rows of such a batch may be written again.
-
-    Raises:
-        CheckpointError: A batch is unfinished, and may not be repeated; the text names it.
-    """
+    """Refuses a checkpoint whose last batch was begun and not finished."""
     if found.unfinished is None or repeat_unfinished:
         return
     raise CheckpointError(
@@ -50,21 +42,7 @@ def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
 def check_unused(
     wire: Wire, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
 ) -> bool:
-    """Checks that the group is unused, and whether its offsets still have to be set.
-
-    Args:
-        wire: The connections.
-        group_id: The group of the migrated query.
-        prefix: The query's ``transactions.id_prefix``.
-        wanted: Next offset by (topic, partition).
-        deadline: For all calls together.
-
-    Returns:
-        False if the group already has exactly these offsets.
-
-    Raises:
-        ConfigurationError: The group has live members, open transactions or other offsets.
-    """
+    """Checks that the group is unused, and whether its offsets still have to be set."""
     group = describe_group(wire, group_id, deadline)
     if group.members:
         raise ConfigurationError(
@@ -91,12 +69,7 @@ def check_unused(
 
 
 def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str, TopicInfo]:
-    """Looks up the source topics, and checks that the checkpoint's offsets lie within them.
-
-    Raises:
-        TopicNotFoundError: A topic or partition does not exist, or a partition has no leader.
-        CheckpointError: An offset lies outside its partition.
-    """
+    """Looks up the source topics, and checks that the checkpoint's offsets lie within them."""
     names = {topic for topic, _ in wanted}
     found = cluster.topics(wire, names, deadline)
     starts = start_offsets(wire, found, deadline)
@@ -134,19 +107,7 @@ def set_offsets(
     deadline: Deadline,
     texts: Mapping[tuple[str, int], str] | None = None,
 ) -> None:
-    """Commits offsets to a group without members; the broker refuses if it has any.
-
-    Args:
-        wire: Connections to the group's cluster.
-        group_id: The group.
-        wanted: The offsets by (topic, partition).
-        topics: Their topics.
-        deadline: Limits all attempts together.
-        texts: Text to store with an offset, by (topic, partition); none by default.
-
-    Raises:
-        KafkaResponseError: An offset was not committed.
-    """
+    """Commits offsets to a group without members; the broker refuses if it has any."""
     ids = {name: topic.topic_id for name, topic in topics.items()}
     codes = commit_offsets(wire, group_id, _NOT_A_MEMBER, wanted, ids, deadline, metadata=texts)
     bad = {code for code in codes.values() if code != Code.NONE}

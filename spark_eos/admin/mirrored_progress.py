@@ -31,14 +31,6 @@ def set_progress(
     Takes marks of records that may not be written off these partitions. ``source_wire`` is
     needed only for partitions that have no progress yet, ``progress_topic`` if no offset tells
     of it.
-
-    Returns:
-        The offsets before; None where there was none.
-
-    Raises:
-        ConfigurationError: The query runs, or an argument is missing or does not fit.
-        TopicNotFoundError: A source partition does not exist.
-        KafkaResponseError: A transaction holds the offsets, or the broker refuses the new ones.
     """
     if describe_group(wire, group_id, deadline).members:
         raise ConfigurationError(

@@ -67,11 +67,7 @@ class PartitionProgress:
 
 
 class PartitionScan:
-    """One replay's way through a partition.
-
-    Args:
-        before: How far it was replayed before.
-    """
+    """One replay's way through a partition."""
 
     def __init__(self, before: PartitionProgress) -> None:
         self._before = before

@@ -149,10 +149,6 @@ def allowances(limit: int, records: Mapping[tuple[str, int], int]) -> dict[tuple
     A task that needs more than its partitions' part stops, and a further round gives it what
     others have not used. So never more than the limit are written, in whatever number of tasks.
 
-    Args:
-        limit: How many dead letters there may be in all.
-        records: Number of records by (topic, partition).
-
     Example:
         >>> allowances(10, {("a", 0): 90, ("a", 1): 10, ("a", 2): 0})
         {('a', 0): 9, ('a', 1): 1, ('a', 2): 0}

@@ -8,17 +8,7 @@ from spark_eos.errors import OffsetGapError
 def check_no_gap(
     group_id: str, batch: BatchRange, committed: Positions, places: SourcePlaces
 ) -> None:
-    """Checks that the batch starts no later than what the group has committed.
-
-    Args:
-        group_id: The consumer group, for the text of an error.
-        batch: The batch's range.
-        committed: Next offset by (topic, partition).
-        places: What the group's offsets stand for.
-
-    Raises:
-        OffsetGapError: Writing the batch would skip records that nobody wrote.
-    """
+    """Checks that the batch starts no later than what the group has committed."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start = batch.starts[partition]
         offset = committed[partition]

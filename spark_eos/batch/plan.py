@@ -70,16 +70,6 @@ def task_count(
 ) -> int:
     """How many Spark tasks to use for the batch's source partitions.
 
-    Args:
-        batch: The batch's range.
-        committed: Next offset by (topic, partition): where a partition begins that is new in the
-            batch.
-        cores: Number of tasks that can run at the same time, Spark's default parallelism.
-        most_partitions: The most source partitions that a task may read; None for any number.
-
-    Returns:
-        At least ``cores``, but never more than one task per source partition.
-
     Example:
         >>> places = [("orders", partition) for partition in range(100)]
         >>> idle = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 6))
@@ -95,14 +85,7 @@ def task_count(
 
 
 def tasks_for(records: int, partitions: int, cores: int, most_partitions: int | None = None) -> int:
-    """How many Spark tasks to use for a number of records in a number of partitions.
-
-    Args:
-        records: Number of records.
-        partitions: Number of partitions that hold them.
-        cores: Number of tasks that can run at the same time.
-        most_partitions: The most partitions that a task may read; None for any number.
-    """
+    """How many Spark tasks to use for a number of records in a number of partitions."""
     rows_per_task = max(_ROWS_PER_TASK, _ROWS_PER_REQUEST * partitions)
     wanted = max(cores, -(-records // rows_per_task))
     if most_partitions is not None:
@@ -121,15 +104,7 @@ def batch_plan(
     topic_ids: Mapping[str, uuid.UUID],
     known: KnownPartitions = _NOTHING_KNOWN,
 ) -> dict[tuple[str, int], PartitionPlan]:
-    """The plan for each of the batch's partitions.
-
-    Args:
-        batch: The batch's range.
-        committed: Next offset by (topic, partition).
-        members: The member that may commit each partition; one without a member is left out.
-        topic_ids: Ids of the source topics.
-        known: Partitions that the group has ever had offsets for; the metadata names them.
-    """
+    """The plan for each of the batch's partitions."""
     texts = known.texts(batch.ends)
     return {
         partition: PartitionPlan(

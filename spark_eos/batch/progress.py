@@ -24,12 +24,6 @@ _MAX_BATCH: Final = (1 << (62 - _ROW_BITS)) - 1
 def first_position(batch_id: int) -> int:
     """The position of a batch's first row in any bucket.
 
-    Args:
-        batch_id: Spark's number of the batch.
-
-    Raises:
-        WriteError: The number does not fit into an offset.
-
     Example:
         >>> first_position(1)
         4294967296
@@ -44,12 +38,6 @@ def first_position(batch_id: int) -> int:
 
 def progress_range(topic: str, partitions: int, batch_id: int, known: int) -> BatchRange:
     """The range of a staged batch: all progress partitions, from this batch to the next.
-
-    Args:
-        topic: The progress topic.
-        partitions: Its number of partitions.
-        batch_id: Spark's number of the batch.
-        known: How many of the partitions the query has used before; the others are new.
 
     Example:
         >>> batch = progress_range("progress", 2, batch_id=0, known=2)
@@ -66,10 +54,6 @@ def progress_range(topic: str, partitions: int, batch_id: int, known: int) -> Ba
 
 
 def rows_relayed(outcomes: Sequence[JobOutcome]) -> int:
-    """How many rows of the copy the tasks have read and committed, now or in an earlier attempt.
-
-    Args:
-        outcomes: The outcome of each round. A round reads its buckets from their first row.
-    """
+    """How many rows of the copy the tasks have read and committed, now or in an earlier attempt."""
     last = {place: part for outcome in outcomes for place, part in outcome.partitions.items()}
     return sum(part.rows + part.skipped + part.dead_letters for part in last.values())

@@ -13,13 +13,7 @@ _SHOWN: Final = 20
 
 
 def report_html(report: "BatchReport") -> str:
-    """Returns tables of HTML: what was written, the time by step in ms, and by source partition.
-
-    Example:
-        ::
-
-            displayHTML(report_html(report))
-    """
+    """Returns tables of HTML: what was written, the time by step in ms, and by source partition."""
     return "".join(_parts(report))
 
 

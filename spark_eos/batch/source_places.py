@@ -56,14 +56,7 @@ class SourcePlaces:
         return {self.progress(source): value for source, value in values.items()}
 
     def task_plan(self, planned: BatchPlan) -> BatchPlan:
-        """A plan for tasks, which see rows of source partitions.
-
-        Args:
-            planned: The plan by the group's partitions.
-
-        Returns:
-            The plan by source partition; each part says where its offset is committed.
-        """
+        """A plan for tasks, which see rows of source partitions."""
         if not self.sources:
             return planned
         return {
@@ -94,10 +87,6 @@ class SourcePlaces:
 
         ``kafka-consumer-groups.sh`` can't set those of progress partitions: it limits them to the
         end of the log, which is empty.
-
-        Args:
-            group_id: The consumer group.
-            wanted: The offsets by the group's partitions, or a letter that stands for one.
 
         Example:
             >>> SourcePlaces().how_to_set("orders", {("in", 0): 7})

@@ -105,17 +105,6 @@ def report_batch(
     """A task's report as an Arrow batch of one row, with the column `REPORT`.
 
     It is JSON: a list with an object for the task, and one for each source partition.
-
-    Args:
-        status: The task's status.
-        reason: Why rows are not written.
-        counters: What the task did.
-        outcomes: What became of each source partition, by (topic, partition).
-        dead: Committed dead letters, if there are any.
-        dead_over_limit: Dead letters of the transaction that exceeded the limit, and those known
-            to come after it.
-        left_out_others: Whether rows that are no dead letters, as far as is known, were left out
-            with these.
     """
     task: dict[str, Any] = {"status": status, "reason": reason, **asdict(counters)}
     task["left_out_others"] = left_out_others
@@ -180,11 +169,7 @@ class JobOutcome:
 
 
 def job_outcome(reports: Iterable[str]) -> JobOutcome:
-    """Adds up the reports of a Spark job's tasks.
-
-    Args:
-        reports: The values of `REPORT`, from all tasks.
-    """
+    """Adds up the reports of a Spark job's tasks."""
     job = JobOutcome()
     for row in (row for report in reports for row in json.loads(report)):
         if row["status"] == DEFERRED:

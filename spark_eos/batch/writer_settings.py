@@ -31,9 +31,6 @@ class WriterSettings:
         dead_letters: What to do with rows that can't be written; None to end the query.
         source_topics: The topics that the query reads in the cluster it writes to.
 
-    Raises:
-        ConfigurationError: A setting can't be used as given.
-
     Example:
         >>> settings = WriterSettings(
         ...     client=ClientSettings({"bootstrap.servers": "localhost:9092"}),

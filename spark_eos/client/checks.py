@@ -12,10 +12,6 @@ _NOT_IN_ACLS: Final = ("checkpoint_location",)
 def check_text(name: str, text: object) -> None:
     """Checks an option that is a text, most often a name in Kafka.
 
-    Raises:
-        ConfigurationError: The value is not a string, is blank, is too long, or has a character
-            that the option does not allow.
-
     Example:
         >>> check_text("group_id", "orders")
     """
@@ -40,9 +36,6 @@ def check_text(name: str, text: object) -> None:
 def check_positive(**options: object) -> None:
     """Checks options that are numbers above 0.
 
-    Raises:
-        ConfigurationError: A value is not a number, or not above 0.
-
     Example:
         >>> check_positive(**{"limits.max_members": 2})
     """
@@ -52,21 +45,13 @@ def check_positive(**options: object) -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """Checks an option that is True or False.
-
-    Raises:
-        ConfigurationError: The value is neither.
-    """
+    """Checks an option that is True or False."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, not {value!r}")
 
 
 def check_count(name: str, value: object, least: int, most: int) -> None:
-    """Checks an option that is a whole number.
-
-    Raises:
-        ConfigurationError: The value is not an integer, or out of bounds.
-    """
+    """Checks an option that is a whole number."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
     if value > most:

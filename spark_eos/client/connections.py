@@ -32,9 +32,6 @@ class ConnectionManager(NodeConnections):
     kafka-python keeps retrying a listener that refuses the client. This class raises
     `AuthenticationError` instead: at once if TLS or SASL fails, and, until the cluster is reached,
     after a few seconds if the listener only closes connections.
-
-    Attributes:
-        last_failure: The last broker that could not be connected to, and why.
     """
 
     def __init__(
@@ -85,11 +82,7 @@ class ConnectionManager(NodeConnections):
 
 
 def refusal(error: BaseException, security: Security) -> str | None:
-    """Explains why a connection is refused permanently, and names the setting to change.
-
-    Returns:
-        The explanation; None if a later attempt may succeed.
-    """
+    """Explains why a connection is refused permanently, and names the setting to change."""
     for one in causes(error):
         if isinstance(one, ssl.SSLCertVerificationError):
             return f"{one.verify_message or one.reason}: {_certificate_advice(one)}"

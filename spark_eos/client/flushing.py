@@ -14,21 +14,6 @@ def flush_records(producer: Any, seconds: float) -> int:
     error, such as that of a fenced producer, while the error is pending in the interpreter: they
     fail at random or never end, and what is raised at last is a KafkaError, which is no exception
     and passes ``except Exception``.
-
-    Args:
-        producer: A confluent_kafka producer.
-        seconds: Time limit.
-
-    Returns:
-        The number of records that are neither acknowledged nor failed.
-
-    Raises:
-        KafkaException: The producer has a fatal error.
-
-    Example:
-        ::
-
-            unacknowledged = flush_records(producer, 30)
     """
     end = time.monotonic() + seconds
     while True:

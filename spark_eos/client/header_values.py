@@ -21,11 +21,6 @@ TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 def header_number(text: bytes | str | None, most: int, least: int = 0) -> int | None:
     """Reads a number; None if there is none, or one that is out of range.
 
-    Args:
-        text: The header's value.
-        most: The largest number that makes sense.
-        least: The smallest one.
-
     Example:
         >>> header_number(b"12", MAX_PARTITION)
         12

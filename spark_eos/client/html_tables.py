@@ -16,10 +16,6 @@ _LEFT: Final = {"style": "text-align: left"}
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Returns a table; names from elsewhere can't become markup or control characters.
 
-    Args:
-        columns: Names of the columns; those whose name ends in ``>`` hold numbers.
-        rows: One value for each column. Integers get separators; None is ``-``, unknown.
-
     Example:
         >>> html_table(["topic", "lag>"], [["<b>", 1_200]])  # doctest: +NORMALIZE_WHITESPACE
         '<table><thead><tr><th style="text-align: left">topic</th><th style="text-align:

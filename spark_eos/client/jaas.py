@@ -63,9 +63,6 @@ def _quoted(value: str) -> str:
 def parse_jaas(line: str) -> JaasLine:
     """Parses a line.
 
-    Raises:
-        JaasError: The line is not of the form ``Module flag name="value" ...;``.
-
     Example:
         >>> parse_jaas("PlainLoginModule required username=alice;").options
         {'username': 'alice'}

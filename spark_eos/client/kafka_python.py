@@ -176,14 +176,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     async def answer(
         self, request: Any, node: int | None, timeout_ms: int, any_connect_ms: int
     ) -> Any:
-        """Sends a request to a broker and waits for the answer.
-
-        Args:
-            request: The request; it may be sent again.
-            node: Node id of the broker; None for the least loaded one.
-            timeout_ms: Limits the wait.
-            any_connect_ms: Limits connecting to the least loaded broker: another one can answer.
-        """
+        """Sends a request to a broker and waits for the answer."""
         chosen = self.least_loaded_node() if node is None else node
         # A message keeps the version it was first sent with, but the next attempt may go to a
         # broker that speaks another version.

@@ -74,11 +74,6 @@ def write_letter_headers(
 
     Headers of the record that have a name of the style are left out.
 
-    Args:
-        style: One of `STYLES`.
-        own: The record's own headers.
-        told: What to tell, by name; ``reason`` must be there.
-
     Example:
         >>> own = [("trace", b"t"), ("__dlq.errors.topic", b"made up")]
         >>> write_letter_headers("dlq", own, {"reason": b"error"})
@@ -98,9 +93,6 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
     name once, explain the letter; all others are the record's own. Headers without a ``reason`` are
     not those of a letter, and tell nothing. Those
     of a letter in another format tell only that.
-
-    Args:
-        headers: All headers, in their order.
 
     Example:
         >>> own = [("__connect.errors.reason", b"made up"), ("trace", b"t")]

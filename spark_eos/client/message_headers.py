@@ -20,9 +20,6 @@ def headers_of(message: Any) -> tuple[Header, ...] | None:
     """A record's headers; None if they can't be read, since a name is not UTF-8.
 
     Kafka takes any bytes for a name; confluent-kafka has names as text only.
-
-    Args:
-        message: A `confluent_kafka.Message`. Its own ``headers()`` must not be called.
     """
     try:
         found: Any = _headers(message)

@@ -35,11 +35,7 @@ _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.
 
 
 class TokenError(PrintableError):
-    """No token could be obtained.
-
-    Attributes:
-        permanent: Whether asking again can't succeed.
-    """
+    """No token could be obtained."""
 
     def __init__(self, reason: str, *, permanent: bool) -> None:
         super().__init__(reason)
@@ -69,14 +65,7 @@ class ClientCredentials:
     authorities: str | None = field(default=None, repr=False)
 
     def __call__(self, _config: str = "") -> tuple[str, float]:
-        """Asks the endpoint for a token.
-
-        Returns:
-            The token and its expiry in seconds since 1970.
-
-        Raises:
-            TokenError: The endpoint can't be reached, refuses, or sends no valid token.
-        """
+        """Asks the endpoint for a token."""
         form = {"grant_type": "client_credentials"}
         if self.scope is not None:
             form["scope"] = self.scope
@@ -155,14 +144,7 @@ class MskIam:
     session: str | None = None
 
     def __call__(self, _config: str = "") -> tuple[str, float]:
-        """Signs a token.
-
-        Returns:
-            The token and its expiry in seconds since 1970.
-
-        Raises:
-            ConfigurationError: Amazon's package is not installed, or the region is not known.
-        """
+        """Signs a token."""
         provider = msk_signer()
         region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         if not region:
@@ -181,11 +163,7 @@ class MskIam:
 
 
 def msk_signer() -> Any:
-    """Imports Amazon's signer.
-
-    Raises:
-        ConfigurationError: The signer is not installed.
-    """
+    """Imports Amazon's signer."""
     try:
         return importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     except ImportError as error:
@@ -207,13 +185,7 @@ def msk_region(bootstrap_servers: str) -> str | None:
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """Tokens for kafka-python, each reused until it is due for renewal; thread-safe.
-
-    Args:
-        function: Returns a token.
-        config: Argument of the function.
-        extensions: SASL extensions (KIP-342).
-    """
+    """Tokens for kafka-python, each reused until it is due for renewal; thread-safe."""
 
     def __init__(self, function: TokenFunction, config: str, extensions: Mapping[str, str]) -> None:
         super().__init__()
@@ -225,11 +197,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._renewal = 0.0
 
     def token(self) -> str:
-        """Returns a token that has not expired.
-
-        Raises:
-            TokenError: The function failed or returned no valid token.
-        """
+        """Returns a token that has not expired."""
         with self._lock:
             now = time.time()
             if now >= self._renewal:

@@ -22,17 +22,6 @@ _PBES2: Final = bytes.fromhex("06092a864886f70d01050d")
 def pem(settings: Mapping[str, Any], stem: str) -> str | None:
     """Reads a PEM text from a setting, or from the file that a setting names.
 
-    Args:
-        settings: The client settings.
-        stem: What the two settings' names begin with, such as ``ssl.ca``.
-
-    Returns:
-        The text; None if neither is set, or if the location is ``probe`` (the system's own).
-
-    Raises:
-        ConfigurationError: Both settings are given, the file can't be read, or the text is not a
-            PEM of the right kind.
-
     Example:
         >>> pem({"ssl.ca.pem": "-----BEGIN CERTIFICATE-----"}, "ssl.ca")
         '-----BEGIN CERTIFICATE-----'
@@ -63,16 +52,7 @@ def pem(settings: Mapping[str, Any], stem: str) -> str | None:
 
 
 def check_key(key: str, *, encrypted: bool) -> None:
-    """Checks that Spark's Kafka source can read a private key too.
-
-    Args:
-        key: The PEM text of the key.
-        encrypted: Whether ``ssl.key.password`` is set.
-
-    Raises:
-        ConfigurationError: The key is not in PKCS#8, is encrypted and has no password, or is
-            encrypted in a way that Java can't decrypt.
-    """
+    """Checks that Spark's Kafka source can read a private key too."""
     if "-----BEGIN ENCRYPTED PRIVATE KEY-----" in key:
         if not encrypted:
             raise ConfigurationError("kafka: the key is encrypted; set ssl.key.password")

@@ -50,9 +50,6 @@ _MSK: Final = "software.amazon.msk.auth.iam.IAMLoginModule"
 def sasl(settings: Mapping[str, Any]) -> Sasl:
     """Reads SASL from the client settings.
 
-    Raises:
-        ConfigurationError: A setting is missing or can't be used.
-
     Example:
         >>> given = {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
         >>> sasl(given).user

@@ -105,9 +105,6 @@ class Security:
 def security(settings: Mapping[str, Any]) -> Security:
     """Reads security from the client settings.
 
-    Raises:
-        ConfigurationError: A setting is missing, is unknown, or can't be used.
-
     Example:
         >>> security({"security.protocol": "ssl"}).protocol
         'SSL'

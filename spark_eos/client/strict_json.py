@@ -13,9 +13,6 @@ _MAX_LISTS: Final = 8
 def strict_object(text: str) -> dict[str, Any]:
     """Reads an object without numbers that are no integers, NaN and infinity among them.
 
-    Raises:
-        ValueError: It is something else, is long, or is deeply nested.
-
     Example:
         >>> strict_object('{"suspect":[3,9]}')
         {'suspect': [3, 9]}
@@ -36,22 +33,14 @@ def _refuse(number: str) -> NoReturn:
 
 
 def whole(value: object, most: int) -> int:
-    """Returns an integer from 0 to ``most``.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Returns an integer from 0 to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError("not such an integer")
     return value
 
 
 def matched(value: object, pattern: re.Pattern[str]) -> str:
-    """Returns a string that matches a pattern as a whole.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Returns a string that matches a pattern as a whole."""
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
         raise ValueError("not such a text")
     return value

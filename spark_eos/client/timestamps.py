@@ -11,9 +11,6 @@ _EPOCH: Final = 1
 def producer_timestamp(milliseconds: int | None) -> int:
     """What ``Producer.produce`` takes for a record's timestamp.
 
-    Args:
-        milliseconds: Since 1970; None for the time of writing.
-
     Example:
         >>> [producer_timestamp(t) for t in (1_000, 0, None, -5)]
         [1000, 1, 0, -5]

@@ -58,11 +58,7 @@ class Tls:
         }
 
     def context(self) -> ssl.SSLContext:
-        """An SSL context for Python's sockets.
-
-        Raises:
-            ConfigurationError: OpenSSL can't read or use a certificate or key.
-        """
+        """An SSL context for Python's sockets."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.check_hostname
@@ -118,9 +114,6 @@ def _unreadable(what: str, error: Exception) -> ConfigurationError:
 
 def tls(settings: Mapping[str, Any]) -> Tls:
     """Reads TLS from the client settings, and its files from the driver's disk.
-
-    Raises:
-        ConfigurationError: A setting can't be used, or a file can't be read.
 
     Example:
         >>> tls({"ssl.endpoint.identification.algorithm": "none"}).check_hostname

@@ -18,12 +18,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def answer_to(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
-    """Sends a request and returns the body of the answer.
-
-    Raises:
-        OSError: No answer came in time, or it is an HTTP error or a redirect.
-        ValueError: The answer is longer than 1 MiB.
-    """
+    """Sends a request and returns the body of the answer."""
     found: concurrent.futures.Future[bytes] = concurrent.futures.Future()
 
     def ask() -> None:

@@ -44,11 +44,6 @@ class Member:
 def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] | None) -> Member:
     """The member after a heartbeat's answer.
 
-    Args:
-        member: The member before.
-        epoch: The member epoch in the answer.
-        assigned: The partitions in the answer; None if it left them unchanged.
-
     Example:
         >>> topic = uuid.uuid4()
         >>> member = after_heartbeat(Member("spark-eos-0", "id", 1), 1, [(topic, 0)])
@@ -96,10 +91,6 @@ def by_member(
     values: Mapping[tuple[str, int], Value], members: Mapping[tuple[str, int], MemberIdentity]
 ) -> dict[MemberIdentity, dict[tuple[str, int], Value]]:
     """Groups values by the member that may commit their partitions.
-
-    Args:
-        values: Anything, by (topic, partition).
-        members: The members, by (topic, partition); partitions that have none are left out.
 
     Example:
         >>> first, second = MemberIdentity("a", 1, "0"), MemberIdentity("b", 1, "1")

@@ -32,15 +32,7 @@ def local_directory(location: str) -> Path | None:
 
 
 class ArrowFiles:
-    """Files below a location: a local path, a ``file:`` URI, or one that pyarrow knows.
-
-    Args:
-        location: The checkpoint's location, as given to Spark. A path without a scheme is local,
-            a relative one below the working directory.
-
-    Raises:
-        CheckpointError: No file system here can open it.
-    """
+    """Files below a location: a local path, a ``file:`` URI, or one that pyarrow knows."""
 
     def __init__(self, location: str) -> None:
         self.location = location

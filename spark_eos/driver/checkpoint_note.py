@@ -49,12 +49,7 @@ class Note:
     behind: bool = False
 
     def names(self, place: tuple[str, int], topic_id: uuid.UUID | None) -> bool:
-        """Whether rows of a partition may have been written.
-
-        Args:
-            place: The partition, or the progress partition that stands for it.
-            topic_id: The id that its topic has now.
-        """
+        """Whether rows of a partition may have been written."""
         topic, index = place
         if self.topic_ids.get(topic) != topic_id:
             return False
@@ -65,9 +60,6 @@ class Note:
 
         Of the same group, the partitions stay that its topics have had, unless the topic was
         created anew.
-
-        Args:
-            before: The earlier note.
         """
         ids = {**before.topic_ids, **self.topic_ids}
         partitions = dict(self.partitions)

@@ -17,15 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class DataLossCheck:
-    """Compares a batch's range with the first offsets that its source topics still have.
-
-    Args:
-        wire: Connections to the cluster that is read.
-        settings: Writer settings; ``fail_on_data_loss`` makes a loss an error.
-        group_timeout_ms: Time limit of each call, in milliseconds.
-        staged: Whether the query's progress is in its checkpoint alone, so that no offset can be
-            set to continue after what is lost.
-    """
+    """Compares a batch's range with the first offsets that its source topics still have."""
 
     def __init__(
         self, wire: Wire, settings: WriterSettings, group_timeout_ms: int, *, staged: bool = False
@@ -43,19 +35,7 @@ class DataLossCheck:
         pairs: SourcePlaces,
         outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
-        """The batch's records that are deleted and not written.
-
-        Args:
-            batch: The batch's range in its source.
-            committed: Next offset by source partition, from before the batch.
-            pairs: What the group's offsets stand for, for the text of the error.
-            outcome: What becomes of the records, for the text of the error.
-
-        Raises:
-            RecordsLostError: There are some, and ``fail_on_data_loss`` is set.
-            CheckpointError: It is set, and Spark would refuse to go on at records that are written
-                and deleted.
-        """
+        """The batch's records that are deleted and not written."""
         topics = {
             place[0]
             for place, end in batch.ends.items()
@@ -90,14 +70,7 @@ class DataLossCheck:
 
     @contextlib.contextmanager
     def explaining(self, look: Callable[[], object]) -> Iterator[None]:
-        """Explains a job that failed because source records were deleted while it ran.
-
-        Args:
-            look: Looks for lost records, as `lost` does.
-
-        Raises:
-            RecordsLostError: ``look`` has found some.
-        """
+        """Explains a job that failed because source records were deleted while it ran."""
         try:
             yield
         except SparkEosError:
@@ -122,13 +95,7 @@ class DataLossCheck:
     def warn(
         self, batch_id: int, lost: Collection[LostRecords], outcome: str = "are not written"
     ) -> None:
-        """Logs each loss at once: if the batch is repeated, its report won't have it.
-
-        Args:
-            batch_id: Spark's number of the batch.
-            lost: What it has lost.
-            outcome: What becomes of the records.
-        """
+        """Logs each loss at once: if the batch is repeated, its report won't have it."""
         for one in lost:
             when = (
                 "before they were read, and"

@@ -24,12 +24,6 @@ class DeadLetterLimit:
     A batch that is nothing but dead letters of one error is a broken deployment, or an outage that
     looks like none. A task that sees nothing else holds its letters back, and gets to write them in
     a further round if the batch turns out to have anything else.
-
-    Args:
-        settings: Writer settings.
-        batch: The batch's range.
-        committed: The group's offsets by (topic, partition), before the batch.
-        rows: Number of rows of a staged batch; None if the batch is written directly.
     """
 
     def __init__(
@@ -57,13 +51,7 @@ class DeadLetterLimit:
     def plan(
         self, planned: BatchPlan, only: Partitions | None, outcomes: Sequence[JobOutcome]
     ) -> BatchPlan:
-        """The plan with each source partition's part of what is left.
-
-        Args:
-            planned: The round's plan.
-            only: The source partitions of the round; None for all.
-            outcomes: The outcomes of earlier rounds.
-        """
+        """The plan with each source partition's part of what is left."""
         if self._settings.dead_letters is None:
             return planned
         left = self._limit - dead_letters_of(outcomes).total
@@ -90,12 +78,7 @@ class DeadLetterLimit:
         }
 
     def check(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Checks the dead letters after a round.
-
-        Raises:
-            WriteError: There are more than the limit, or nothing but dead letters of one error; the
-                text has the most frequent errors.
-        """
+        """Checks the dead letters after a round."""
         letters = self._settings.dead_letters
         if letters is None or not outcomes:
             return

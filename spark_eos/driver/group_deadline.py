@@ -8,10 +8,6 @@ from spark_eos.kafka.deadline import Deadline
 def group_deadline(group_timeout_ms: int, at_most: float = math.inf) -> Deadline:
     """A deadline that starts now, and names ``group_timeout_ms`` once it is exceeded.
 
-    Args:
-        group_timeout_ms: The setting, in milliseconds.
-        at_most: Upper limit in seconds, for calls that must not block for long.
-
     Example:
         >>> group_deadline(60_000, at_most=5.0).seconds
         5.0

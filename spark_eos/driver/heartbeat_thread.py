@@ -17,21 +17,7 @@ _LONGEST_PAUSE: Final = 1.0
 
 
 class HeartbeatThread:
-    """Calls back whenever heartbeats are due, until it is stopped or the query has ended.
-
-    Args:
-        group_id: The consumer group, for log messages.
-        beat: Sends the heartbeats. What it raises is logged, and does not end the thread.
-        due: Returns whether to send them, given the seconds since the last ones; called once a
-            second, or every ``interval`` if that is shorter.
-        watch: Returns whether to continue; called as often.
-        at_end: Called when ``watch`` returns False, before the thread ends.
-        each_beat: Called after each ``beat``; must not raise.
-
-    Attributes:
-        interval: Seconds between heartbeats, as the broker's last answer asks for.
-        refused: The error of the last heartbeats if a broker refused them for good, else None.
-    """
+    """Calls back whenever heartbeats are due, until it is stopped or the query has ended."""
 
     def __init__(
         self,
@@ -75,11 +61,7 @@ class HeartbeatThread:
         self._stopped.set()
 
     def join(self, timeout: float) -> None:
-        """Waits for the thread to end, unless called on it.
-
-        Args:
-            timeout: Seconds to wait at most.
-        """
+        """Waits for the thread to end, unless called on it."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 

@@ -38,11 +38,6 @@ class LeftoverTransactions:
     A fenced writer can't add offsets to what it has open, and the offsets that its transaction
     already holds aren't read before that transaction ends. So a transaction that can't be found
     or ended here costs time and nothing else: it is logged, and left to the brokers.
-
-    Args:
-        wire: Connections.
-        settings: Writer settings.
-        group_timeout_ms: Time limit of each call to the group, in milliseconds.
     """
 
     def __init__(self, wire: Wire, settings: WriterSettings, group_timeout_ms: int) -> None:
@@ -53,14 +48,7 @@ class LeftoverTransactions:
         self._silent_brokers: set[str] = set()
 
     def names(self, deadline: Deadline | None = None) -> list[str]:
-        """Transactional ids of the query that have an open transaction.
-
-        Args:
-            deadline: Time limit; ``group_timeout_ms`` by default.
-
-        Raises:
-            AuthorizationError: The query may not see them.
-        """
+        """Transactional ids of the query that have an open transaction."""
         pattern = id_pattern(self._settings.transactions.id_prefix, self._settings.group_id)
         return open_transactions(
             self._wire,
@@ -84,9 +72,6 @@ class LeftoverTransactions:
 
         For a run whose members have left the group, so nobody can commit offsets any more. Stops
         early if a newer run joins the group.
-
-        Args:
-            seconds: How long a cancelled task may keep running.
         """
         until = time.monotonic() + seconds
         try:
@@ -143,11 +128,7 @@ class LeftoverTransactions:
         )
 
     def warn_of_hidden(self, what: str) -> None:
-        """Warns once per run that a transaction can't be found or ended, and will time out.
-
-        Args:
-            what: What was seen of it.
-        """
+        """Warns once per run that a transaction can't be found or ended, and will time out."""
         if self._warned:
             return
         self._warned = True

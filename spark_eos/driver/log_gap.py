@@ -26,24 +26,6 @@ def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
     Without asynchronous progress tracking it wants every batch. So the last but one gets the
     offsets of the one before it, as Spark itself reads them in its asynchronous mode; what was
     written since, the group's offsets tell.
-
-    Args:
-        files: The checkpoint of a query that is stopped.
-        every_batch: Whether Spark wants every batch, so tracks no progress asynchronously now.
-
-    Returns:
-        The batch whose entry was added; None if nothing was missing, or the logs are Spark's usual
-        ones.
-
-    Raises:
-        CheckpointError: The last finished batch has no offsets and neither has a later one, of
-            which Spark 4.0 to 4.2 would end at each start; the batch logged before the last one is
-            missing too; or the checkpoint can't be read.
-
-    Example:
-        ::
-
-            added = complete_logs(HadoopFiles(spark, checkpoint_location), every_batch=True)
     """
     if not OffsetLog(files).note().behind:
         return None

@@ -14,12 +14,7 @@ Topics = Mapping[str, TopicInfo]
 
 
 class MemberRequests:
-    """Speaks for a group's members to its coordinator.
-
-    Args:
-        wire: Connections.
-        group_id: The consumer group.
-    """
+    """Speaks for a group's members to its coordinator."""
 
     def __init__(self, wire: Wire, group_id: str) -> None:
         self._wire = wire
@@ -28,21 +23,7 @@ class MemberRequests:
     def join(
         self, instance_id: str, member_id: str, topics: Topics, deadline: Deadline
     ) -> tuple[Member, float]:
-        """Joins as a static member.
-
-        Args:
-            instance_id: The member's group.instance.id.
-            member_id: Its member id, which no other member ever had.
-            topics: The topics to subscribe to.
-            deadline: Time limit.
-
-        Returns:
-            The member, and the seconds between heartbeats that the broker asks for, or 0.
-
-        Raises:
-            RetriableError: Another run holds the instance id.
-            KafkaResponseError: The broker refuses.
-        """
+        """Joins as a static member."""
         answer = heartbeats.heartbeat(
             self._wire,
             self._group_id,
@@ -62,20 +43,7 @@ class MemberRequests:
     def leave(
         self, member_id: str, instance_id: str, epoch: int, topics: Topics, deadline: Deadline
     ) -> None:
-        """Makes a member leave, so that whatever its member id still sends is refused.
-
-        Args:
-            member_id: The member's id.
-            instance_id: Its group.instance.id.
-            epoch: -2 keeps its partitions for whoever joins next with the instance id, -1
-                releases them.
-            topics: The topics it subscribes to, for the text of a refusal.
-            deadline: Time limit.
-
-        Raises:
-            RetriableError: The instance id has another member id by now, or none.
-            KafkaResponseError: The broker refuses.
-        """
+        """Makes a member leave, so that whatever its member id still sends is refused."""
         answer = heartbeats.heartbeat(
             self._wire, self._group_id, member_id, epoch, instance_id, deadline
         )
@@ -84,11 +52,7 @@ class MemberRequests:
         self.check(answer, topics)
 
     def leave_for_good(self, members: Iterable[Member], deadline: Deadline) -> None:
-        """Makes members leave (-1), whatever the broker answers.
-
-        Raises:
-            SparkEosError: No answer.
-        """
+        """Makes members leave (-1), whatever the broker answers."""
         for member in members:
             heartbeats.heartbeat(
                 self._wire,
@@ -118,12 +82,7 @@ class MemberRequests:
         return next((m for m in group.members if m.instance_id == instance_id), None)
 
     def check(self, answer: heartbeats.HeartbeatAnswer, topics: Topics) -> None:
-        """Raises the error of a heartbeat's answer, if it has one.
-
-        Raises:
-            AuthorizationError: An ACL is missing; the text names it.
-            KafkaResponseError: The broker refuses for another reason.
-        """
+        """Raises the error of a heartbeat's answer, if it has one."""
         if answer.code:
             needed = [acls.read_group(self._group_id), *map(acls.read_topic, topics)]
             what = f"group {self._group_id!r}: {answer.message}".rstrip(": ")

@@ -36,18 +36,7 @@ _SESSION_LOST: Final = {
 
 
 class GroupMembership:
-    """The group's static members, all of which belong to this driver.
-
-    Args:
-        wire: Connections.
-        group_id: The consumer group.
-        max_members: Maximum number of members; there are never more than source partitions.
-        group_timeout_ms: Time limit of joining, and of each call to the group, in milliseconds.
-        watch: Returns whether the query is still active; called about once a second.
-        at_end: Called when ``watch`` returns False; expected to call `leave`.
-        each_beat: Called after each round of heartbeats on their thread; must not raise.
-        renews_only: Whether to give up if somebody else is a member, instead of taking over.
-    """
+    """The group's static members, all of which belong to this driver."""
 
     def __init__(
         self,
@@ -102,45 +91,19 @@ class GroupMembership:
             return member.member_id, member.epoch
 
     def start(self, topics: Mapping[str, TopicInfo], needed: Collection[tuple[str, int]]) -> None:
-        """Takes the group over from whoever ran it, and waits for the partitions needed.
-
-        Args:
-            topics: The source topics.
-            needed: (topic, partition) pairs that must be assigned when this returns.
-
-        Raises:
-            ForeignMemberError: A consumer other than spark-eos is a live member of the group.
-            DeadlineExceededError: The group did not become stable in time.
-        """
+        """Takes the group over from whoever ran it, and waits for the partitions needed."""
         self._take_over(topics, needed, first=True)
         self._heartbeats.start()
 
     def take_over_own(
         self, topics: Mapping[str, TopicInfo], needed: Collection[tuple[str, int]]
     ) -> None:
-        """Fences every task that knows this driver's members, by taking them over.
-
-        Args:
-            topics: The source topics.
-            needed: (topic, partition) pairs that must be assigned when this returns.
-
-        Raises:
-            FencedByNewerRunError: Another run holds the members; it is left alone.
-        """
+        """Fences every task that knows this driver's members, by taking them over."""
         self.check()
         self._take_over(topics, needed, first=False)
 
     def check(self) -> None:
-        """Raises what ends this run, if anything does.
-
-        Raises:
-            FencedByNewerRunError: Another run has taken the group over.
-            ForeignMemberError: A consumer other than spark-eos has joined the group.
-            AuthorizationError: The last heartbeat was refused, for want of an ACL.
-            AuthenticationError: The brokers no longer accept the client.
-            KafkaResponseError: The last heartbeat was refused for good.
-            SparkEosError: The members have left, so this run is over.
-        """
+        """Raises what ends this run, if anything does."""
         ended_by = self._fenced or self._foreign or self._heartbeats.refused
         if ended_by is not None:
             raise ended_by

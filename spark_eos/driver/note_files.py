@@ -36,11 +36,7 @@ class Files(Protocol):
 
 
 class NoteFiles:
-    """Reads and writes a checkpoint's note.
-
-    Args:
-        files: The checkpoint's files.
-    """
+    """Reads and writes a checkpoint's note."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -25,16 +25,6 @@ _PARTS: Final = ("commits", "offsets", "sources", "state")
 def parse_positions(lines: list[str], where: str) -> Positions:
     """Merges the Kafka offsets of all sources of one offset log entry.
 
-    Args:
-        lines: One line per source.
-        where: What the lines are from, for the text of an error.
-
-    Returns:
-        Offsets by (topic, partition).
-
-    Raises:
-        CheckpointError: A source is not Kafka's, or two sources read the same partition.
-
     Example:
         >>> parse_positions(['{"orders":{"0":5,"1":7}}'], "offsets/0")
         {('orders', 0): 5, ('orders', 1): 7}
@@ -83,10 +73,6 @@ def kafka_positions(text: str) -> Positions:
 
 def fingerprint_of(began_ms: int, ends: Iterable[str]) -> str:
     """A fingerprint of a batch: see `OffsetLog.fingerprint`.
-
-    Args:
-        began_ms: When Spark began the batch, in milliseconds since 1970.
-        ends: The end offsets of its sources, as JSON where they are; their order does not matter.
 
     Example:
         >>> fingerprint_of(0, ['{"a": 1}', "-"]) == fingerprint_of(0, ['{"a":1}'])
@@ -146,11 +132,7 @@ def _greatest(names: list[str]) -> int | None:
 
 
 class OffsetLog:
-    """Reads batch ranges from a checkpoint.
-
-    Args:
-        files: The checkpoint's files.
-    """
+    """Reads batch ranges from a checkpoint."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -165,11 +147,7 @@ class OffsetLog:
         return self._files.location
 
     def query_id(self) -> str:
-        """The id of the query that the checkpoint belongs to.
-
-        Raises:
-            CheckpointError: There is no checkpoint here.
-        """
+        """The id of the query that the checkpoint belongs to."""
         if self._query_id is None:
             text = self._files.read("metadata")
             if text is None:
@@ -197,11 +175,7 @@ class OffsetLog:
         )
 
     def latest(self) -> int:
-        """The batch that Spark began last.
-
-        Raises:
-            CheckpointError: It has begun none.
-        """
+        """The batch that Spark began last."""
         begun = self._begun()
         if begun is None:
             raise CheckpointError(f"{_place(self._files)} has no offsets: no batch has begun")
@@ -227,12 +201,7 @@ class OffsetLog:
         )
 
     def finished(self) -> FinishedBatches:
-        """How far the query has finished its batches; for a stopped query.
-
-        Raises:
-            CheckpointError: There is no checkpoint, it has no batch, it can't be read, or more may
-                be written than it says.
-        """
+        """How far the query has finished its batches; for a stopped query."""
         self.query_id()
         if self.note().behind:
             raise CheckpointError(
@@ -251,30 +220,18 @@ class OffsetLog:
         return FinishedBatches(last, begun if begun != last else None, ends)
 
     def initial(self) -> Positions:
-        """The start offsets of the first batch.
-
-        Raises:
-            CheckpointError: They can't be read.
-        """
+        """The start offsets of the first batch."""
         return _initial(self._files)
 
     def batch_range(self, batch_id: int) -> BatchRange:
-        """The range of a batch that Spark has begun.
-
-        Raises:
-            CheckpointError: The offset log doesn't have it, or can't be read.
-        """
+        """The range of a batch that Spark has begun."""
         starts = self._ends(batch_id - 1) if batch_id > 0 else self.initial()
         ends = self._ends(batch_id)
         self._last = (batch_id, ends)
         return BatchRange(batch_id, starts, ends)
 
     def source_ranges(self, batch_id: int) -> list[BatchRange]:
-        """The range of a batch in each of its sources that is Kafka; of any other there is none.
-
-        Raises:
-            CheckpointError: The offset log doesn't have the batch.
-        """
+        """The range of a batch in each of its sources that is Kafka; of any other there is none."""
         # First: the last lines read are kept.
         starts = self._lines(batch_id - 1) if batch_id > 0 else self._initial_lines()
         ranges = [
@@ -320,15 +277,6 @@ class OffsetLog:
 
         A batch that Spark repeats from the checkpoint keeps it; one that Spark has planned anew,
         after an older checkpoint was put back, does not.
-
-        Args:
-            batch_id: Spark's number of a batch that it has begun.
-
-        Returns:
-            16 hexadecimal digits.
-
-        Raises:
-            CheckpointError: The offset log doesn't have the batch.
         """
         text = self._files.read(f"offsets/{batch_id}")
         if text is None:
@@ -337,22 +285,12 @@ class OffsetLog:
         return fingerprint_of(self.began_ms(batch_id), lines)
 
     def note(self) -> Note:
-        """What the checkpoint's offsets belong to, as last noted.
-
-        Raises:
-            CheckpointError: The note can't be read.
-        """
+        """What the checkpoint's offsets belong to, as last noted."""
         return self._notes.read()
 
     def set_note(self, note: Note) -> None:
         """Notes what the checkpoint's offsets belong to, before the first row is written.
 
         Topics and partitions that are no longer read stay in the note.
-
-        Args:
-            note: The group, and the topics it reads now.
-
-        Raises:
-            CheckpointError: The note can't be written.
         """
         self._notes.write(note.following(self.note()))

@@ -35,11 +35,6 @@ def renew_unattended(wire: Wire, group_id: str, deadline: Deadline) -> None:
 
     If it has members, the run that holds them renews its offsets. Errors are only logged: the next
     batch, or the next renewal, meets them again.
-
-    Args:
-        wire: Connections.
-        group_id: The consumer group.
-        deadline: Time limit of all calls.
     """
     try:
         if describe_group(wire, group_id, deadline).members:
@@ -125,11 +120,6 @@ def renew_hourly(client: ClientSettings, group_id: str, seconds: float) -> None:
     """Renews a group's offsets every hour while it has no members, as long as the process lives.
 
     Does nothing if the process already does so. `end_renewal` ends it.
-
-    Args:
-        client: Client settings.
-        group_id: The consumer group.
-        seconds: Time limit of one renewal.
     """
     key = (client.bootstrap_servers, group_id)
     with _lock:

@@ -27,15 +27,7 @@ _LEAST_TRANSACTION_VERSION = 2
 
 
 def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: str) -> int:
-    """The newest usable version of TxnOffsetCommit: 6 by topic id (KIP-1319), or 5 by name.
-
-    Args:
-        features: What a broker supports.
-        bootstrap_servers: The cluster's addresses, for the text of an error.
-
-    Raises:
-        UnsupportedBrokerError: The cluster is too old, or its transaction.version is below 2.
-    """
+    """The newest usable version of TxnOffsetCommit: 6 by topic id (KIP-1319), or 5 by name."""
     greatest = features.versions.get(TxnOffsetCommitRequest.API_KEY, -1)
     if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions or greatest < BY_NAME:
         raise UnsupportedBrokerError(
@@ -56,16 +48,7 @@ def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: s
 
 
 def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> int:
-    """Asks a broker for its newest version of TxnOffsetCommit.
-
-    Args:
-        wire: Connections.
-        settings: Writer settings.
-        deadline: Time limit of all calls.
-
-    Raises:
-        UnsupportedBrokerError: The cluster is too old, or its transaction.version is below 2.
-    """
+    """Asks a broker for its newest version of TxnOffsetCommit."""
     features = cluster.broker_features(wire, deadline)
     return offset_commit_version(features, settings.client.bootstrap_servers)
 
@@ -77,19 +60,7 @@ def check_target_topic(
     deadline: Deadline,
     option: str = "topic",
 ) -> None:
-    """Checks the default target topic, or the dead-letter topic.
-
-    Args:
-        wire: Connections.
-        topic: The topic, if there is one.
-        settings: Writer settings.
-        deadline: Time limit of all calls.
-        option: The option that names it, ``topic`` or ``dead_letters.topic``.
-
-    Raises:
-        TopicNotFoundError: The topic does not exist.
-        ConfigurationError: The query reads the topic itself.
-    """
+    """Checks the default target topic, or the dead-letter topic."""
     if topic is None:
         return
     if settings.source_topics.has(topic):
@@ -103,17 +74,7 @@ def check_target_topic(
 
 
 def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
-    """Tries the transaction settings with a transactional id of the driver's own.
-
-    Args:
-        wire: Connections.
-        settings: Writer settings.
-        deadline: Time limit of all calls.
-
-    Raises:
-        ConfigurationError: ``transactions.timeout_ms`` is longer than the brokers allow.
-        AuthorizationError: The transactional id is not allowed.
-    """
+    """Tries the transaction settings with a transactional id of the driver's own."""
     transaction_timeout_ms = settings.transactions.timeout_ms
     name = driver_id(settings.transactions.id_prefix, settings.group_id)
     try:
@@ -134,16 +95,6 @@ def check_authorization(
 
     Tries the transaction settings as well: that is how to find out whether transactional ids are
     allowed.
-
-    Args:
-        wire: Connections.
-        settings: Writer settings.
-        sources: The topics that the query reads, as far as they are known.
-        deadline: Time limit of all calls.
-
-    Raises:
-        AuthorizationError: ACLs are missing; the text names all of them.
-        ConfigurationError: ``transactions.timeout_ms`` is longer than the brokers allow.
     """
     needed = query_acls(settings.group_id, settings.id_prefix, sources, settings.target_topics)
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
@@ -163,13 +114,7 @@ def check_authorization(
 
 
 def warn_of_unknown_limits(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
-    """Logs one warning if the query may not see which records its target topics take.
-
-    Args:
-        wire: Connections.
-        settings: Writer settings.
-        deadline: Time limit of all calls.
-    """
+    """Logs one warning if the query may not see which records its target topics take."""
     wanted = [describe_configs(topic) for topic in settings.target_topics]
     if wanted and (missing := cluster.missing_acls(wire, wanted, deadline)):
         logger.warning(
@@ -192,25 +137,7 @@ def _denied(check: Callable[[], None]) -> int | None:
 def check_cluster(
     wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> int:
-    """Makes all the checks above.
-
-    Args:
-        wire: Connections.
-        settings: Writer settings.
-        sources: The topics that the query reads, as far as they are known.
-        deadline: Time limit of all calls.
-
-    Returns:
-        The newest version of TxnOffsetCommit that the broker asked supports. What is sent later is
-        chosen for each connection.
-
-    Raises:
-        UnsupportedBrokerError: The cluster is too old, or its transaction.version is below 2.
-        AuthorizationError: ACLs are missing; the text names all of them.
-        ConfigurationError: The brokers don't allow the settings.
-        TopicNotFoundError: The default target topic does not exist.
-        KafkaResponseError: A broker refuses for another reason.
-    """
+    """Makes all the checks above."""
     version = check_brokers(wire, settings, deadline)
     check_authorization(wire, settings, sources, deadline)
     check_target_topic(wire, settings.topic, settings, deadline)

@@ -26,11 +26,6 @@ def free_partitions(topic: str, used: Iterable[tuple[str, int]], number: int) ->
     The same for everybody who asks, so that two runs that pair the same source partitions, without
     knowing of each other, either pair them alike or meet in one progress partition.
 
-    Args:
-        topic: The progress topic.
-        used: (topic, partition) pairs that are in use; those of other topics do not count.
-        number: How many to find.
-
     Example:
         >>> free_partitions("progress", [("progress", 1), ("orders", 0)], 3)
         [0, 2, 3]
@@ -47,27 +42,6 @@ def ensure_progress_topic(
 
     A topic that exists is used with the partitions it has, unless it needs more. Several drivers
     may do this at the same time.
-
-    Args:
-        wire: The connections.
-        topic: The topic.
-        deadline: Limits all requests together.
-        partitions: Number of partitions that it needs; some are added if it has fewer.
-
-    Returns:
-        The topic; all partitions of a new one have leaders.
-
-    Raises:
-        AuthorizationError: The topic may not be read; or it has to be created or altered, and may
-            not be.
-        ConfigurationError: The topic has a single partition.
-        KafkaResponseError: The cluster refuses to create or alter the topic.
-        DeadlineExceededError: There was no topic in time.
-
-    Example::
-
-        ensure_progress_topic(wire, ProgressTopic(), Deadline(30, "connect_timeout_ms"))
-        # TopicInfo(name='spark-eos-progress', topic_id=UUID('...'), partitions=33)
     """
     found = cluster.topics(wire, [topic.name], deadline, Operation.READ).get(topic.name)
     wanted = replace(topic, partitions=max(topic.partitions, partitions))

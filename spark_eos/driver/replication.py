@@ -14,13 +14,7 @@ _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
 
 
 def warn_of_replication(wire: Wire, targets: Collection[str], deadline: Deadline) -> None:
-    """Logs one warning of topics with a single replica, and one of configs that lose records.
-
-    Args:
-        wire: Connections.
-        targets: The target topics, as far as they are known before the rows.
-        deadline: Time limit of all attempts.
-    """
+    """Logs one warning of topics with a single replica, and one of configs that lose records."""
     found = durability(wire, {*_INTERNAL, *targets}, deadline)
     if single := [topic for topic, kept in found.items() if kept.replicas == 1]:
         logger.warning(

@@ -6,31 +6,13 @@ from spark_eos.kafka.offset_metadata import KnownPartitions
 
 
 def check_note(note: Note, delivery: str) -> None:
-    """Refuses to go on with a checkpoint on another road.
-
-    Args:
-        note: The checkpoint's note.
-        delivery: The road of the run.
-
-    Raises:
-        CheckpointError: The query has written on another road.
-    """
+    """Refuses to go on with a checkpoint on another road."""
     if note.group_id is not None and note.delivery != delivery:
         raise other_road(note.delivery, delivery)
 
 
 def check_offsets(known: KnownPartitions, delivery: str, progress_topic: str | None = None) -> None:
-    """Refuses to go on with a group on another road, whatever became of the checkpoint's note.
-
-    Args:
-        known: What the texts of the group's offsets tell.
-        delivery: The road of the run.
-        progress_topic: The progress topic of a staged run.
-
-    Raises:
-        CheckpointError: The group's offsets are those of another road, or in another progress
-            topic.
-    """
+    """Refuses to go on with a group on another road, whatever became of the checkpoint's note."""
     if known.sources and delivery != MIRRORED:
         raise other_road(MIRRORED, delivery)
     # Of whichever checkpoint: without one a query would else begin anew, and write all again.

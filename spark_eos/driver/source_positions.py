@@ -28,14 +28,7 @@ _AT_MOST: Final = 5.0
 
 
 class SourcePositions:
-    """Publishes one run's positions in its sources.
-
-    Args:
-        wire: Connections to the target's cluster, which has the sources, too.
-        settings: Writer settings.
-        membership: The group's members.
-        group_timeout_ms: Time limit of each call to the group, in milliseconds.
-    """
+    """Publishes one run's positions in its sources."""
 
     def __init__(
         self,

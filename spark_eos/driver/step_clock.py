@@ -8,9 +8,6 @@ from contextlib import contextmanager
 class StepClock:
     """Adds up the time spent in each step.
 
-    Attributes:
-        milliseconds: Time by step; a step that ran several times has the sum.
-
     Example:
         >>> clock = StepClock()
         >>> with clock.step("plan"):

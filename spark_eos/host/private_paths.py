@@ -26,19 +26,7 @@ _MAX_BYTES: Final = 4096
 def private_directory(
     path: Path, inside: int | None = None, *, readable: bool = False
 ) -> Iterator[int]:
-    """Opens a directory of this user, and creates it if it does not exist.
-
-    Args:
-        path: The directory; its parent must exist.
-        inside: Descriptor of the directory that a relative path starts from.
-        readable: Whether others may read it; if not, their permissions are removed.
-
-    Yields:
-        The directory's descriptor.
-
-    Raises:
-        OSError: It is a link, belongs to another user, is writable by others, or can't be opened.
-    """
+    """Opens a directory of this user, and creates it if it does not exist."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700, dir_fd=inside)
     try:
@@ -56,19 +44,7 @@ def private_directory(
 
 
 def private_text(name: str, inside: int) -> str | None:
-    """Reads the text of a short file.
-
-    Args:
-        name: The file name.
-        inside: Descriptor of the file's directory.
-
-    Returns:
-        The text, at most 4096 bytes of it; None if the file does not exist, or if it is this
-        user's but writable by others.
-
-    Raises:
-        OSError: It is a link or not a file, belongs to another user, or can't be read.
-    """
+    """Reads the text of a short file."""
     try:
         descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=inside)
     except FileNotFoundError:
@@ -87,16 +63,7 @@ def private_text(name: str, inside: int) -> str | None:
 
 
 def write_private_text(name: str, text: str, inside: int) -> None:
-    """Writes a file atomically, and replaces anything that has its name.
-
-    Args:
-        name: The file name.
-        text: The file's new text.
-        inside: Descriptor of the file's directory.
-
-    Raises:
-        OSError: The file can't be written.
-    """
+    """Writes a file atomically, and replaces anything that has its name."""
     new = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new, dir_fd=inside)
@@ -109,17 +76,7 @@ def write_private_text(name: str, text: str, inside: int) -> None:
 def check_owner(
     name: str, found: os.stat_result, *, or_root: bool = False, or_open: bool = False
 ) -> None:
-    """Refuses what others than this user may write; a group of this user alone may.
-
-    Args:
-        name: Its name, for the error.
-        found: What `os.stat` says of it.
-        or_root: Whether it may belong to root, too.
-        or_open: Whether its mode does not matter.
-
-    Raises:
-        OSError: It belongs to another user, or is writable by others.
-    """
+    """Refuses what others than this user may write; a group of this user alone may."""
     if found.st_uid != os.geteuid() and not (or_root and found.st_uid == 0):
         raise OSError(
             f"{name} belongs to user id {found.st_uid}; it must belong to this user, {os.geteuid()}"
@@ -149,11 +106,6 @@ def check_way(path: Path) -> None:
 
     Example:
         >>> check_way(Path("/etc/hosts"))
-
-    Raises:
-        OSError: It, a directory above it, or a link on the way belongs to another user or is
-            writable by others; or it does not exist. A directory such as ``/tmp``, in which only
-            owners may rename and delete (sticky), may be above it.
     """
     for part in (*reversed(path.parents), path):
         itself, found = part.lstat(), part.stat()

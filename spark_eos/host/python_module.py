@@ -13,10 +13,6 @@ _RUN: Final = (
 def python_module(name: str, *arguments: str) -> list[str]:
     """Returns the command that runs a module, whatever files the working directory has.
 
-    Args:
-        name: The module.
-        arguments: What it finds in ``sys.argv[1:]``.
-
     Example:
         >>> python_module("json.tool", "--compact")[3:]
         ['json.tool', '--compact']

@@ -40,12 +40,6 @@ def cached(*names: str) -> Path:
     """Return a directory below the cache directory, created if it does not exist.
 
     Others may not write to what is created, whatever the umask: programs are run from it.
-
-    Args:
-        names: Names of nested directories.
-
-    Raises:
-        JarError: Others may write there, or it can't be made.
     """
     directory = cache_directory().joinpath(*names)
     try:
@@ -58,11 +52,7 @@ def cached(*names: str) -> Path:
 
 
 def check_trusted(path: Path) -> None:
-    """Refuse an existing path in the cache that others may write: programs are run from it.
-
-    Raises:
-        JarError: Others than this user and root may write to it, or to a directory above it.
-    """
+    """Refuse an existing path in the cache that others may write: programs are run from it."""
     try:
         check_way(path)
     except OSError as error:
@@ -71,11 +61,7 @@ def check_trusted(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file in the cache, for which ten minutes are waited.
-
-    Raises:
-        JarError: Another process holds it for longer.
-    """
+    """Hold a lock file in the cache, for which ten minutes are waited."""
     lock = FileLock(path, mode=0o600)
     try:
         lock.acquire(timeout=_SILENT_SECONDS)

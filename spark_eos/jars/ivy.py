@@ -28,11 +28,7 @@ class DownloadError(PrintableError, RuntimeError):
 
 
 def find_ivy() -> Path:
-    """Return the Ivy jar of the installed pyspark.
-
-    Raises:
-        DownloadError: No installed pyspark was found, or it has no Ivy.
-    """
+    """Return the Ivy jar of the installed pyspark."""
     # Without importing pyspark, which would take a second.
     spec = PathFinder.find_spec("pyspark", sys.path)
     places = [Path(place) / "jars" for place in (spec and spec.submodule_search_locations) or ()]
@@ -48,18 +44,7 @@ def find_ivy() -> Path:
 
 
 def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title: str) -> None:
-    """Download `jars` into `destination`, showing progress on stderr. The caller checks checksums.
-
-    Args:
-        jars: The jars to download, without their dependencies.
-        destination: An existing directory; files are named by `LockedJar.file_name`.
-        work: An existing directory for Ivy's own cache; it lets an interrupted download resume.
-        title: Name of the download on stderr.
-
-    Raises:
-        DownloadError: Ivy failed; the message has Ivy's reasons.
-        JavaError: There is no usable Java.
-    """
+    """Download `jars` with progress on stderr; the caller checks their sums."""
     java = find_java()
     ivy = find_ivy()
     _write_module(work / "ivy.xml", jars)

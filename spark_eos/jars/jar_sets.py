@@ -22,15 +22,6 @@ def jar_set(name: str) -> list[Path]:
 
     Any number of threads and processes may call this at the same time. If no file is missing, it
     takes a few milliseconds and starts no other program.
-
-    Args:
-        name: Name of a lock file, for example ``"kafka-4.4.0"``.
-
-    Raises:
-        JarError: There is no such set; or a file's checksum differs from the lock's (such a file
-            is removed, so that the next call downloads it); or others may write to the files.
-        spark_eos.jars.ivy.DownloadError: The download failed.
-        spark_eos.jars.java.JavaError: There is no usable Java for the download.
     """
     try:
         lock = read_lock(name)
@@ -40,13 +31,7 @@ def jar_set(name: str) -> list[Path]:
 
 
 def locked_jars(lock: Lock) -> list[Path]:
-    """Return the verified jar files of a lock, as `jar_set` does.
-
-    Raises:
-        JarError: A file's checksum differs from the lock's, or others may write to it.
-        spark_eos.jars.ivy.DownloadError: The download failed.
-        spark_eos.jars.java.JavaError: There is no usable Java for the download.
-    """
+    """Return the verified jar files of a lock, as `jar_set` does."""
     directory = cache_directory() / "jars" / lock.name
     files = [directory / jar.file_name for jar in lock.jars]
     if not _all_stamped(lock.jars, directory):
@@ -58,16 +43,7 @@ def locked_jars(lock: Lock) -> list[Path]:
 
 
 def spark_kafka_jars(pyspark_version: str | None = None) -> list[Path]:
-    """Return the jar files of Spark's Kafka source, for the ``spark.jars`` setting.
-
-    Args:
-        pyspark_version: For example ``"4.2.0"``; by default the installed pyspark's.
-
-    Raises:
-        JarError: No jar set fits this version, or a file's checksum differs from the lock's.
-        spark_eos.jars.ivy.DownloadError: The download failed.
-        spark_eos.jars.java.JavaError: There is no usable Java for the download.
-    """
+    """Return the jar files of Spark's Kafka source, for the ``spark.jars`` setting."""
     return jar_set(_spark_kafka_set(pyspark_version or installed_pyspark()))
 
 
@@ -89,11 +65,7 @@ def _spark_kafka_set(pyspark_version: str) -> str:
 
 
 def installed_pyspark() -> str:
-    """Return the version of the installed pyspark.
-
-    Raises:
-        JarError: No pyspark is installed.
-    """
+    """Return the version of the installed pyspark."""
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:

@@ -34,11 +34,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Return the Java of ``JAVA_HOME`` if set, else the first one on ``PATH``.
-
-    Raises:
-        JavaError: No Java was found, or it does not run, or it is older than `MINIMUM_MAJOR`.
-    """
+    """Return the Java of ``JAVA_HOME`` if set, else the first one on ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     if home:
         executable = Path(home) / "bin" / "java"

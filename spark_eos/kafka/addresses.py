@@ -10,16 +10,7 @@ _Address = tuple[str, str]
 
 
 def leads_here(wire: Wire, servers: str, deadline: Deadline) -> bool:
-    """Whether one of ``bootstrap.servers`` is a broker of the cluster that is connected.
-
-    Args:
-        wire: The connections.
-        servers: Addresses, separated by commas.
-        deadline: Limits all attempts together.
-
-    Raises:
-        DeadlineExceededError: No answer in time.
-    """
+    """Whether one of ``bootstrap.servers`` is a broker of the cluster that is connected."""
     theirs = _split(servers)
     ours = _split(wire.bootstrap_servers) | set(map(_address, wire.addresses(deadline)))
     # Names are resolved only if the texts differ: "localhost:9092" and "127.0.0.1:9092".

@@ -122,19 +122,7 @@ class BrokerConnections:
         node: int | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Sends a request once and returns the answer.
-
-        Args:
-            request: A kafka-python message.
-            deadline: Limits the wait for the answer.
-            node: Node id of the broker; None for the least loaded one.
-            on_lost: Called if the request may have reached the broker but the answer was lost.
-
-        Raises:
-            RetriableError: No answer came.
-            AuthenticationError: The broker and this client do not accept each other.
-            SparkEosError: The connections are closed, or kafka-python can't send the request.
-        """
+        """Sends a request once and returns the answer."""
         loop, manager = self._connected(deadline)
         timeout_ms = self._timeout_ms(deadline)
         try:
@@ -155,19 +143,11 @@ class BrokerConnections:
     def send_together(
         self, requests: Iterable[Any], deadline: Deadline, *, node: int
     ) -> list[Any | None]:
-        """Sends several requests to one node without waiting in between.
-
-        Returns:
-            The answers in the order of the requests; None for each that did not come.
-        """
+        """Sends several requests to one node without waiting in between."""
         return self._send_all([(node, request) for request in requests], deadline)
 
     def send_to_each(self, request: Any, nodes: Iterable[int], deadline: Deadline) -> list[Any]:
-        """Sends one request to several nodes at once.
-
-        Returns:
-            The answers in the order of the nodes; None for each that did not come.
-        """
+        """Sends one request to several nodes at once."""
         return self._send_all([(node, request) for node in nodes], deadline)
 
     def _send_all(
@@ -193,17 +173,7 @@ class BrokerConnections:
         interpret: Callable[[Any], Result],
         node: int | None = None,
     ) -> Result:
-        """Sends a request until ``interpret`` accepts the answer, and returns its result.
-
-        Args:
-            request: A kafka-python message; it may be sent several times.
-            deadline: Limits all attempts together.
-            interpret: Turns an answer into the result; raises `RetriableError` to ask again.
-            node: Node id of the broker; None for the least loaded one.
-
-        Raises:
-            DeadlineExceededError: No attempt succeeded in time.
-        """
+        """Sends a request until ``interpret`` accepts the answer, and returns its result."""
 
         def attempt() -> Result:
             return interpret(self.send(request, deadline, node=node))

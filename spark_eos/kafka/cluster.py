@@ -60,11 +60,7 @@ class TopicInfo:
 
 
 def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) -> BrokerFeatures:
-    """Asks a broker for its API versions and the cluster's finalized features.
-
-    Raises:
-        KafkaResponseError: The broker answered with an error.
-    """
+    """Asks a broker for its API versions and the cluster's finalized features."""
     request = ApiVersionsRequest(
         client_software_name="spark-eos", client_software_version="1", min_version=3
     )
@@ -83,11 +79,7 @@ def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) 
 
 
 def cluster_id(wire: Wire, deadline: Deadline) -> str:
-    """Asks for the cluster's id.
-
-    Raises:
-        DeadlineExceededError: No answer in time.
-    """
+    """Asks for the cluster's id."""
     return wire.ask(metadata_request([]), deadline, interpret=lambda r: str(r.cluster_id or ""))
 
 
@@ -99,19 +91,7 @@ def topics(
     *,
     leaders: bool = False,
 ) -> dict[str, TopicInfo]:
-    """Looks up topics without creating them; topics that do not exist are left out.
-
-    Args:
-        wire: The connections.
-        names: Topic names; None for all non-internal topics that this client may describe.
-        deadline: Limits all attempts together.
-        operation: The operation that must be allowed on each topic.
-        leaders: Whether to wait until each partition of a topic that exists has a leader.
-
-    Raises:
-        AuthorizationError: The operation is not allowed on one of the topics.
-        DeadlineExceededError: No answer, or not all leaders, in time.
-    """
+    """Looks up topics without creating them; topics that do not exist are left out."""
     request = metadata_request(names, operations=operation is not Operation.DESCRIBE)
     # A topic with an invalid name can't exist.
     missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
@@ -169,12 +149,7 @@ def _operations(topic: Any, *default: Operation) -> set[Operation]:
 
 
 def metadata_request(names: Collection[str] | None, *, operations: bool = False) -> Any:
-    """A MetadataRequest that creates no topic.
-
-    Args:
-        names: Topic names; None for all topics.
-        operations: Whether to ask for the authorized operations (KIP-430).
-    """
+    """A MetadataRequest that creates no topic."""
     return MetadataRequest(
         topics=None
         if names is None
@@ -204,15 +179,7 @@ def topics_with_offsets(
     ids: Mapping[str, uuid.UUID],
     metadata: Mapping[tuple[str, int], str],
 ) -> list[Any]:
-    """Builds the topics of an offset commit request from that request's own classes.
-
-    Args:
-        topic_class: The request's class for a topic.
-        partition_class: The request's class for a partition.
-        offsets: Next offset to read, by (topic, partition).
-        ids: Topic id by topic name, or `NO_ID`.
-        metadata: Text to store with the offset, by (topic, partition).
-    """
+    """Builds the topics of an offset commit request from that request's own classes."""
     return [
         topic_class(
             name=topic,

@@ -5,12 +5,7 @@ from spark_eos.kafka.connection import Wire
 
 
 class Clusters:
-    """Connections to the clusters that a query uses.
-
-    Attributes:
-        target: The cluster that has the group and is written to.
-        source: The cluster that is read; the same object if it is the same cluster.
-    """
+    """Connections to the clusters that a query uses."""
 
     def __init__(self, target: ClientSettings, source: ClientSettings | None = None) -> None:
         self.target = Wire(target)

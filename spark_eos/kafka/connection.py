@@ -33,12 +33,7 @@ class Wire(BrokerConnections):
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
 
     def coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
-        """The node id of a coordinator, looked up once and then cached.
-
-        Raises:
-            RetriableError: The coordinator is not available now.
-            AuthorizationError: The group or transactional id may not be described.
-        """
+        """The node id of a coordinator, looked up once and then cached."""
         found = self._coordinators.get((kind, key))
         if found is not None:
             return found
@@ -64,12 +59,7 @@ class Wire(BrokerConnections):
         return int(answer.node_id)
 
     def find_coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
-        """Like `coordinator`, but retries until the coordinator is found.
-
-        Raises:
-            AuthorizationError: The group or transactional id may not be described.
-            DeadlineExceededError: The coordinator was not found in time.
-        """
+        """Like `coordinator`, but retries until the coordinator is found."""
         find = functools.partial(self.coordinator, kind, key, deadline)
         return deadline.attempts(f"the {kind.name.lower()} coordinator of {key!r}")(find)
 
@@ -93,19 +83,6 @@ class Wire(BrokerConnections):
 
         Lost connections and coordinators that are loading or have moved (14, 15, 16) are retried.
         The caller judges all other error codes.
-
-        Args:
-            kind: Group or transaction.
-            key: The group id or transactional id.
-            request: A kafka-python message; it may be sent several times.
-            deadline: Limits all attempts together.
-            codes: Extracts the error codes from an answer.
-            retry: Further error codes to retry.
-            in_words: Describes a retried answer for the error text; by default its error codes.
-            on_lost: Called for each request whose answer was lost.
-
-        Raises:
-            DeadlineExceededError: No final answer came in time.
         """
         retriable = {*retry, *_RETRY_HERE, *_RETRY_ELSEWHERE}
 

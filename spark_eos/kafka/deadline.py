@@ -14,10 +14,6 @@ class RetriableError(PrintableError):
 class Deadline:
     """The time at which an operation gives up.
 
-    Args:
-        seconds: Time allowed from now on.
-        setting: The option that raises the limit, for the error text.
-
     Example:
         >>> Deadline(5, "group_timeout_ms").exceeded("joining", "no answer")
         DeadlineExceededError('joining: no success within 5 s (group_timeout_ms); last: no answer')
@@ -44,18 +40,7 @@ class Deadline:
         )
 
     def attempts(self, what: str, *, pause: float = 0.005) -> tenacity.Retrying:
-        """Retries a function while it raises `RetriableError`, with growing, random pauses.
-
-        Args:
-            what: The operation, for the error text.
-            pause: Longest first pause in seconds; later pauses grow up to half a second.
-
-        Returns:
-            A tenacity object to call with the function.
-
-        Raises:
-            DeadlineExceededError: No attempt succeeded in time; the text names the last failure.
-        """
+        """Retries a function while it raises `RetriableError`, with growing, random pauses."""
 
         def give_up(state: tenacity.RetryCallState) -> None:
             cause = state.outcome.exception() if state.outcome else None

@@ -47,9 +47,6 @@ def durability(wire: Wire, names: Collection[str], deadline: Deadline) -> dict[s
     """Looks up how safely topics, internal ones included, keep records.
 
     Topics that do not exist, or that this client may not describe, are left out.
-
-    Returns:
-        By topic name, in order.
     """
 
     def fewest(response: Any) -> dict[str, int]:

@@ -11,11 +11,7 @@ RENEWAL_INSTANCE = f"{INSTANCE_PREFIX}renewal"
 
 
 def own_group(wire: Wire, group_id: str, deadline: Deadline) -> groups.DescribedGroup:
-    """Describes a group whose live members must all belong to spark-eos.
-
-    Raises:
-        ForeignMemberError: A member does not; the error names its client id and host.
-    """
+    """Describes a group whose live members must all belong to spark-eos."""
     group = groups.describe_group(wire, group_id, deadline)
     for found in group.members:
         if found.epoch is None or not (found.instance_id or "").startswith(INSTANCE_PREFIX):

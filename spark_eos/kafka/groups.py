@@ -59,12 +59,7 @@ class DescribedGroup:
 
 
 def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGroup:
-    """Describes a group of either protocol; a group that does not exist has no members.
-
-    Raises:
-        KafkaResponseError: The group can't be described.
-        AuthorizationError: The group, or a topic of its members, may not be described.
-    """
+    """Describes a group of either protocol; a group that does not exist has no members."""
     request = ConsumerGroupDescribeRequest(
         group_ids=[group_id], include_authorized_operations=False
     )

@@ -71,19 +71,7 @@ def heartbeat(
     subscription: Iterable[str] | None = None,
     owned: IdPartitions | None = None,
 ) -> HeartbeatAnswer:
-    """Sends one ConsumerGroupHeartbeat to join, stay in or leave the group.
-
-    Args:
-        wire: The connections.
-        group_id: The consumer group.
-        member_id: The member id, which the client chooses (KIP-1082).
-        epoch: The member epoch, or one of this module's ``*_EPOCH`` constants.
-        instance_id: The ``group.instance.id`` of the static member.
-        deadline: Limits all attempts together.
-        subscription: Topic names; if given, the answer always contains the assignment.
-        owned: The partitions it owns, as (topic id, partition) pairs; required with a
-            subscription.
-    """
+    """Sends one ConsumerGroupHeartbeat to join, stay in or leave the group."""
     request = _heartbeat_request(group_id, Beat(member_id, epoch, instance_id, owned), subscription)
     return _heartbeat_answer(
         wire.ask_coordinator(
@@ -102,16 +90,6 @@ def heartbeats(
     """Sends full heartbeats for several members without waiting in between.
 
     Heartbeats without an answer are repeated one by one.
-
-    Args:
-        wire: The connections.
-        group_id: The consumer group.
-        beats: One heartbeat per member.
-        subscription: Topic names, the same for all members.
-        deadline: Limits all attempts together.
-
-    Returns:
-        The answers in the order of the members.
     """
     requests = [_heartbeat_request(group_id, beat, subscription) for beat in beats]
     node = wire.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
@@ -174,9 +152,6 @@ def check_membership(wire: Wire, group_id: str, deadline: Deadline) -> None:
     """Checks whether this client may join the group; changes nothing.
 
     Sends a leave for a member that does not exist: the broker checks authorization first.
-
-    Raises:
-        AuthorizationError: This client may not join the group.
     """
     nobody = str(uuid.uuid4())
     answer = heartbeat(wire, group_id, nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody, deadline)

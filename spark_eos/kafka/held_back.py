@@ -43,15 +43,7 @@ class HeldBack:
 def held_back(
     wire: Wire, ends: Mapping[tuple[str, int], EndOffsets | None], deadline: Deadline
 ) -> tuple[HeldBack, ...]:
-    """Finds what holds back the partitions whose last stable offset is below their end.
-
-    Returns:
-        One for each such partition, in order. Partitions that nothing holds back cost no request.
-
-    Raises:
-        KafkaResponseError: Transactions can't be listed or described.
-        DeadlineExceededError: No answer in time.
-    """
+    """Finds what holds back the partitions whose last stable offset is below their end."""
     short = {
         place: end for place, end in ends.items() if end and end.last_stable < end.high_watermark
     }

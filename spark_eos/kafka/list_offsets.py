@@ -39,17 +39,7 @@ class EndOffsets:
 def end_offsets(
     wire: Wire, topics: Collection[str], deadline: Deadline
 ) -> dict[tuple[str, int], EndOffsets | None]:
-    """Reads the ends of all partitions of some topics, without creating a topic.
-
-    Returns:
-        Ends by (topic, partition); None for a partition without a leader. Topics that do not
-        exist are left out.
-
-    Raises:
-        DeadlineExceededError: A leader did not answer in time.
-        KafkaResponseError: A topic can't be described, or its offsets can't be read.
-        AuthorizationError: A topic may not be described.
-    """
+    """Reads the ends of all partitions of some topics, without creating a topic."""
 
     def attempt() -> dict[tuple[str, int], EndOffsets | None]:
         led = partition_leaders(wire, topics, deadline)
@@ -72,22 +62,7 @@ def start_offsets(
     deadline: Deadline,
     leaders: Offsets | None = None,
 ) -> Offsets:
-    """Reads the first offsets of all partitions of some topics, without creating a topic.
-
-    Args:
-        wire: The connections.
-        topics: Topic names.
-        deadline: Limits all attempts together.
-        leaders: Cache of leaders' node ids for repeated calls; updated here.
-
-    Returns:
-        First offsets by (topic, partition), without partitions that have no leader.
-
-    Raises:
-        DeadlineExceededError: A leader did not answer in time.
-        KafkaResponseError: A topic can't be described, or its offsets can't be read.
-        AuthorizationError: A topic may not be described.
-    """
+    """Reads the first offsets of all partitions of some topics, without creating a topic."""
     known = {} if leaders is None else leaders
 
     def attempt() -> Offsets:

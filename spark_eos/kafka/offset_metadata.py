@@ -51,9 +51,6 @@ def position_metadata(progress_topic: str) -> str:
     """The text of a staged query's position in a source, which is for monitoring only.
 
     Nothing that decides reads such an offset: the query's progress is the ledger.
-
-    Args:
-        progress_topic: The topic of the ledger.
     """
     return _json(
         {_FORMAT_KEY: FORMAT, "position": "for monitoring only", "progress": progress_topic}
@@ -153,11 +150,7 @@ class SourcePartition(NamedTuple):
 
     @classmethod
     def parse(cls, fields: Any) -> "SourcePartition":
-        """Reads what `as_json` has made.
-
-        Raises:
-            ValueError: It is something else; also TypeError.
-        """
+        """Reads what `as_json` has made."""
         cluster, topic, topic_id, partition = fields
         return cls(
             matched(cluster, _CLUSTER),
@@ -231,11 +224,7 @@ def ranges_of(numbers: Iterable[int]) -> str:
 
 
 def numbers_in(ranges: str) -> Iterable[int]:
-    """Yields the numbers of ranges as `ranges_of` formats them.
-
-    Raises:
-        ValueError: It is something else, or has numbers that no partition has.
-    """
+    """Yields the numbers of ranges as `ranges_of` formats them."""
     after = 0
     for part in filter(None, matched(ranges, _RANGES).split(",")):
         first, _, last = part.partition("-")
@@ -322,12 +311,7 @@ class KnownPartitions:
         partitions: Iterable[tuple[str, int]],
         topic_ids: Mapping[str, uuid.UUID | None],
     ) -> "KnownPartitions":
-        """Returns a copy with further partitions, whose offsets will tell of it all.
-
-        Args:
-            partitions: (topic, partition) pairs: all that have an offset from now on.
-            topic_ids: Ids of their topics.
-        """
+        """Returns a copy with further partitions, whose offsets will tell of it all."""
         more = frozenset(partitions)
         names = tuple(sorted({topic for topic, _ in more}))
         ids = sorted({_short(topic_ids.get(topic)) for topic in names} - {""})
@@ -351,11 +335,7 @@ class KnownPartitions:
         return alone and _short(topic_id) in self.topics
 
     def texts(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-        """Formats the metadata to commit with each of some partitions' offsets.
-
-        Args:
-            places: (topic, partition) pairs.
-        """
+        """Formats the metadata to commit with each of some partitions' offsets."""
         # One string object per topic, which pickle then writes only once.
         shared: dict[str, str] = {}
         found = {}

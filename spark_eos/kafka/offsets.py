@@ -45,27 +45,7 @@ def group_offsets(
     stable: bool = True,
     wait: bool = True,
 ) -> dict[tuple[str, int], CommittedOffset]:
-    """Fetches the group's committed offsets once no transaction on them is pending (KIP-447).
-
-    Args:
-        wire: The connections.
-        group_id: The consumer group.
-        partitions: (topic, partition) pairs.
-        topic_ids: Topic ids by topic name.
-        deadline: Also limits the wait for pending transactions.
-        member: Member id and epoch of a current member, for the broker to check.
-        stable: Whether to respect pending transactions; if not, their offsets are ignored.
-        wait: Whether to wait for pending transactions instead of raising.
-
-    Returns:
-        Offsets by (topic, partition); partitions without an offset are left out.
-
-    Raises:
-        KafkaResponseError: The member is not current, the offsets can't be read, or, without
-            ``wait``, a transaction is pending (88 UNSTABLE_OFFSET_COMMIT).
-        AuthorizationError: This client may not read the offsets.
-        DeadlineExceededError: A transaction stayed pending, or no answer came in time.
-    """
+    """Fetches the group's committed offsets once no transaction on them is pending (KIP-447)."""
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     member_id, epoch = member or (None, -1)
     grouped = by_topic(partitions)
@@ -144,15 +124,6 @@ def all_group_offsets(
     """Fetches all committed offsets of a group, by (topic, partition).
 
     Ignores the offsets of open transactions. A group that does not exist has no offsets.
-
-    Args:
-        wire: The connections.
-        group_id: The consumer group.
-        deadline: For all attempts together.
-        positions: Whether to include positions that a staged query publishes for monitoring.
-
-    Raises:
-        KafkaResponseError: The offsets can't be read.
     """
     request = OffsetFetchRequest(
         groups=[
@@ -218,25 +189,7 @@ def commit_offsets(
     metadata: Mapping[tuple[str, int], str] | None = None,
     on_lost: Callable[[], None] | None = None,
 ) -> dict[tuple[str, int], int]:
-    """Commits offsets outside a transaction, as one group member.
-
-    Args:
-        wire: The connections.
-        group_id: The consumer group.
-        member: Member id, member epoch and instance id. Use "", -1 and None to commit without
-            being a member, which only a group without members accepts.
-        offsets: Next offset to read, by (topic, partition); many take several requests.
-        topic_ids: Topic ids by topic name.
-        deadline: Limits all attempts together.
-        metadata: Text to store with the offset, by (topic, partition).
-        on_lost: Called for each request whose answer was lost; the broker may still execute it.
-
-    Returns:
-        Kafka's error code by (topic, partition); 0 where the offset is committed.
-
-    Raises:
-        DeadlineExceededError: No final answer came in time.
-    """
+    """Commits offsets outside a transaction, as one group member."""
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
     member_id, epoch, instance_id = member

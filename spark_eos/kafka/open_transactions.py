@@ -51,11 +51,7 @@ class OpenTransaction:
     partitions: tuple[tuple[str, int], ...]
 
     def age(self, now: float | None = None) -> float | None:
-        """Seconds since the start, by this machine's clock; None if the start is not known.
-
-        Args:
-            now: Seconds since 1970; None for the present.
-        """
+        """Seconds since the start, by this machine's clock; None if the start is not known."""
         if self.started_ms is None:
             return None
         # This machine's clock and the broker's may differ.
@@ -82,17 +78,6 @@ def open_transactions(
 
     Brokers that do not answer for some seconds are skipped: metadata can name a broker long after
     it died, when others already coordinate its transactions.
-
-    Args:
-        wire: The connections.
-        pattern: Regular expression (RE2) that must match the whole id (KIP-1152).
-        deadline: Limits the requests to all brokers together.
-        on_silent: Called with a text that names the skipped brokers, if there are any.
-        producer_ids: Only transactions of these producers; of all if empty.
-
-    Raises:
-        KafkaResponseError: A broker can't list its transactions.
-        DeadlineExceededError: No broker answers.
     """
     request = ListTransactionsRequest(
         state_filters=["Ongoing"],
@@ -129,12 +114,7 @@ def open_transactions(
 
 
 def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) -> Any:
-    """Asks the coordinator for a transactional id's ``TransactionState``, as in the protocol.
-
-    Raises:
-        KafkaResponseError: It can't be described; the code is 105
-            (TRANSACTIONAL_ID_NOT_FOUND) if the coordinator does not know the id.
-    """
+    """Asks the coordinator for a transactional id's ``TransactionState``, as in the protocol."""
     response = wire.ask_coordinator(
         CoordinatorType.TRANSACTION,
         transactional_id,
@@ -156,12 +136,7 @@ def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) 
 def lingering(
     wire: Wire, prefix: str, group_id: str, deadline: Deadline
 ) -> tuple[OpenTransaction, ...]:
-    """Finds all open transactions of a query's workers, the oldest first. Changes nothing.
-
-    Raises:
-        KafkaResponseError: Transactions can't be listed or described.
-        AuthorizationError: The transactional ids may not be described.
-    """
+    """Finds all open transactions of a query's workers, the oldest first. Changes nothing."""
     # Brokers silently leave out of the list what this client may not describe. This call raises.
     wire.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
     names = open_transactions(wire, id_pattern(prefix, group_id), deadline)
@@ -175,11 +150,7 @@ def lingering(
 
 
 def described(wire: Wire, transactional_id: str, deadline: Deadline) -> OpenTransaction | None:
-    """Describes a transactional id's open transaction; None if it has ended since.
-
-    Raises:
-        KafkaResponseError: It can't be described.
-    """
+    """Describes a transactional id's open transaction; None if it has ended since."""
     try:
         state = describe_transaction(wire, transactional_id, deadline)
     except KafkaResponseError as error:

@@ -26,12 +26,7 @@ _INTERNAL: Final = frozenset(
 
 
 class MissingTopicsError(TopicNotFoundError):
-    """Topics do not exist and were not created in the time allowed.
-
-    Attributes:
-        names: The topics' names, in order.
-        reason: Why they count as missing.
-    """
+    """Topics do not exist and were not created in the time allowed."""
 
     def __init__(self, names: Iterable[str], reason: str) -> None:
         self.names = sorted(names)
@@ -40,14 +35,7 @@ class MissingTopicsError(TopicNotFoundError):
 
 
 class TopicCache:
-    """A cache of topics; not thread-safe.
-
-    Args:
-        wire: The connections.
-        max_block_ms: Longest wait for missing topics, in milliseconds (Kafka's ``max.block.ms``).
-        max_idle_ms: Time after which an unused topic leaves the cache, in milliseconds (Kafka's
-            ``metadata.max.idle.ms``).
-    """
+    """A cache of topics; not thread-safe."""
 
     def __init__(self, wire: Wire, *, max_block_ms: float, max_idle_ms: float) -> None:
         self._wire = wire
@@ -60,18 +48,6 @@ class TopicCache:
         """Returns topics from the cache, and asks the cluster for those it does not have.
 
         One request asks for all of them, and is repeated until they exist.
-
-        Args:
-            names: Topic names.
-            operation: The operation that must be allowed on each topic.
-
-        Returns:
-            Topics by name.
-
-        Raises:
-            MissingTopicsError: Some topics do not exist after max_block_ms, or have invalid names.
-            DeadlineExceededError: The cluster did not answer within max_block_ms.
-            AuthorizationError: The operation is not allowed on one of the topics.
         """
         found = {}
         for name in names:
@@ -106,15 +82,7 @@ class TopicCache:
     def wait_for_partitions(
         self, wanted: Mapping[str, int], operation: Operation = Operation.DESCRIBE
     ) -> bool:
-        """Waits until topics have at least so many partitions, at most max_block_ms.
-
-        Args:
-            wanted: Number of partitions by topic; all topics exist.
-            operation: The operation that must be allowed on each topic.
-
-        Returns:
-            Whether they have.
-        """
+        """Waits until topics have at least so many partitions, at most max_block_ms."""
         deadline = Deadline(self._max_block, "max_block_ms")
 
         def attempt() -> None:
@@ -164,21 +132,7 @@ class TopicCache:
 def source_topics(
     cache: TopicCache, names: Collection[str], known: Mapping[str, uuid.UUID | None], group_id: str
 ) -> dict[str, TopicInfo]:
-    """Looks source topics up and checks that the group's offsets belong to them.
-
-    Args:
-        cache: The cache to refresh.
-        names: Topic names.
-        known: Earlier topic ids by topic name, as far as they are known.
-        group_id: The consumer group, for the error text.
-
-    Returns:
-        Topics by name.
-
-    Raises:
-        OffsetsLostError: A topic was deleted and recreated: its id has changed.
-        TopicNotFoundError: A topic no longer exists, after max_block_ms.
-    """
+    """Looks source topics up and checks that the group's offsets belong to them."""
     try:
         found = cache.refresh(names, Operation.READ)
     except MissingTopicsError as error:
@@ -194,14 +148,7 @@ def source_topics(
 
 
 def recreated(name: str, before: uuid.UUID, now: uuid.UUID, group_id: str) -> OffsetsLostError:
-    """The error for a source topic of which the group has offsets, and which is another one now.
-
-    Args:
-        name: Name of the topic.
-        before: Its id when the offsets were committed.
-        now: Its id now.
-        group_id: The consumer group.
-    """
+    """The error for a source topic of which the group has offsets, and which is another one now."""
     return OffsetsLostError(
         f"source topic {name!r} was deleted and recreated: its topic id was {before} and is "
         f"{now}. {_what_to_do(group_id)}"

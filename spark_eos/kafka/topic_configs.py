@@ -47,17 +47,7 @@ Values = Mapping[str, str | None]
 def config_values(
     wire: Wire, topics: Collection[str], names: Collection[str], deadline: Deadline
 ) -> dict[str, Values | None]:
-    """Asks for configs of topics by name; None for a topic whose configs the broker does not tell.
-
-    Args:
-        wire: The connections.
-        topics: Topic names; nothing is asked if there are none.
-        names: Names of the configs.
-        deadline: Limits all attempts together.
-
-    Raises:
-        DeadlineExceededError: No answer in time.
-    """
+    """Asks for configs of topics; None for a topic whose configs the broker does not tell."""
     if not topics:
         return {}
     request = DescribeConfigsRequest(
@@ -84,11 +74,7 @@ def config_values(
 def topic_configs(
     wire: Wire, names: Collection[str], deadline: Deadline
 ) -> dict[str, TopicConfig | None]:
-    """Asks for the configs of topics; None for a topic whose configs the broker does not tell.
-
-    Raises:
-        DeadlineExceededError: No answer in time.
-    """
+    """Asks for the configs of topics; None for a topic whose configs the broker does not tell."""
     found = config_values(wire, names, _NAMES, deadline)
     return {topic: None if values is None else _config(values) for topic, values in found.items()}
 

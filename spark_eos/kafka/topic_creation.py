@@ -21,24 +21,7 @@ _DEFAULT_REPLICAS: Final = 4
 def create_topic(
     wire: Wire, name: str, partitions: int, replicas: int | None, deadline: Deadline
 ) -> bool:
-    """Creates a topic; any broker forwards the request to the controller (KIP-590).
-
-    Args:
-        wire: The connections.
-        name: Name of the topic.
-        partitions: Number of partitions.
-        replicas: Number of replicas; None for the brokers' ``default.replication.factor``.
-        deadline: Limits all attempts together.
-
-    Returns:
-        Whether this request created it. False if the topic exists: somebody else was quicker, or
-        the answer to an earlier attempt was lost.
-
-    Raises:
-        AuthorizationError: The topic may not be created.
-        KafkaResponseError: The controller refuses; the text has its reason.
-        DeadlineExceededError: No final answer came in time.
-    """
+    """Creates a topic; any broker forwards the request to the controller (KIP-590)."""
     request = CreateTopicsRequest(
         topics=[
             CreateTopicsRequest.CreatableTopic(
@@ -66,19 +49,7 @@ def create_topic(
 
 
 def add_partitions(wire: Wire, name: str, total: int, deadline: Deadline) -> None:
-    """Adds partitions to a topic; does nothing if somebody else has added as many.
-
-    Args:
-        wire: The connections.
-        name: Name of the topic.
-        total: Number of partitions that the topic shall have.
-        deadline: Limits all attempts together.
-
-    Raises:
-        AuthorizationError: The topic may not be altered.
-        KafkaResponseError: The controller refuses; the text has its reason.
-        DeadlineExceededError: No final answer came in time.
-    """
+    """Adds partitions to a topic; does nothing if somebody else has added as many."""
     request = CreatePartitionsRequest(
         topics=[
             CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)
@@ -109,19 +80,7 @@ def _refused(wire: Wire, what: str, topic: Any, acl: Acl) -> Exception:
 def await_topic(
     wire: Wire, name: str, deadline: Deadline, operation: Operation, *, partitions: int = 1
 ) -> TopicInfo:
-    """Waits until the metadata has a topic, and a leader for each of its partitions.
-
-    Args:
-        wire: The connections.
-        name: Name of the topic.
-        deadline: Limits the wait.
-        operation: The operation that must be allowed on the topic.
-        partitions: Number of partitions that it must have at least.
-
-    Raises:
-        AuthorizationError: The operation is not allowed.
-        DeadlineExceededError: The topic could not be used in time.
-    """
+    """Waits until the metadata has a topic, and a leader for each of its partitions."""
 
     def attempt() -> TopicInfo:
         found = topics(wire, [name], deadline, operation, leaders=True).get(name)

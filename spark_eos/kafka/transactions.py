@@ -63,10 +63,6 @@ def fence_producer(
     """Fences the current producer of an id by InitProducerId and ends its open transaction.
 
     Returns when the open transaction is aborted; if its commit had begun, when it is committed.
-
-    Raises:
-        KafkaResponseError: The broker refuses the id or the timeout.
-        DeadlineExceededError: The coordinator gave no final answer in time.
     """
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
@@ -163,23 +159,6 @@ def txn_offset_commit(
     Repeats the request within the transaction until the answer is definite; repeating is harmless.
     After a lost answer (``on_lost``), do not start another transaction with the same producer
     epoch: a delayed request would join that transaction.
-
-    Args:
-        wire: The connections.
-        group_id: The consumer group.
-        producer: The producer whose transaction is open.
-        member: The member that the partitions are assigned to.
-        offsets: Next offset to read, by (topic, partition).
-        topic_ids: Topic ids by topic name, as far as they are known.
-        deadline: Limits all attempts together.
-        on_lost: Called for each request whose answer was lost.
-        on_unknown_topic: Called before each repetition with the names of topics that the broker
-            does not know (100, or 3 by name); an exception it raises ends the call.
-        metadata: Text to store with the offset, by (topic, partition).
-
-    Raises:
-        DeadlineExceededError: No definite answer came in time.
-        SparkEosError: The answer is about other partitions than the request.
     """
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_class = topic_class.TxnOffsetCommitRequestPartition

@@ -27,29 +27,12 @@ _EXECUTION: Final = "AsyncProgressTrackingMicroBatchExecution"
 
 
 def is_asynchronous(execution: Any) -> bool:
-    """Whether a query tracks its progress asynchronously, whoever asked for it.
-
-    Args:
-        execution: Its ``StreamExecution`` in Spark's JVM.
-    """
+    """Whether a query tracks its progress asynchronously, whoever asked for it."""
     return str(execution.getClass().getSimpleName()) == _EXECUTION
 
 
 def check_asynchronous(frame: DataFrame, delivery: str) -> None:
-    """Refuses ``asynchronous_progress`` where Spark's logs are needed.
-
-    Args:
-        frame: The streaming DataFrame.
-        delivery: The road it takes.
-
-    Raises:
-        UnsupportedPipelineError: On Spark Connect, or with staged batches.
-
-    Example:
-        ::
-
-            check_asynchronous(frame, "direct")
-    """
+    """Refuses ``asynchronous_progress`` where Spark's logs are needed."""
     if is_connect(frame):
         raise UnsupportedPipelineError(
             "asynchronous_progress needs classic Spark: on Spark Connect only Spark's log tells "
@@ -60,12 +43,6 @@ def check_asynchronous(frame: DataFrame, delivery: str) -> None:
 
 def check_logged(delivery: str) -> None:
     """Refuses asynchronous progress tracking for batches that Spark must repeat as they were.
-
-    Args:
-        delivery: The road of the query.
-
-    Raises:
-        UnsupportedPipelineError: The query's batches are staged.
 
     Example:
         >>> check_logged("direct")
@@ -83,14 +60,6 @@ def tracking_options(
     """The options of a query that say how Spark tracks its progress.
 
     Completes an offset log that would keep Spark from starting.
-
-    Args:
-        files: The query's checkpoint.
-        trigger: The query's trigger; with one that ends, Spark can't track asynchronously.
-        wanted: Whether to track asynchronously where the trigger allows it.
-
-    Raises:
-        CheckpointError: The logs can't be used, or not be completed.
     """
     ends = bool(trigger.get("availableNow") or trigger.get("once"))
     added = complete_logs(files, every_batch=not wanted or ends)

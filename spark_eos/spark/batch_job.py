@@ -37,13 +37,7 @@ _CACHED_CONSUMERS: Final = 64
 
 
 class BatchJobs:
-    """The Spark jobs of one run. What all batches have in common is determined once.
-
-    Args:
-        default_topic: The sink's default topic, if it has one.
-        runtime: Where the run takes place.
-        dead_letters: Whether there is a dead-letter topic.
-    """
+    """The Spark jobs of one run. What all batches have in common is determined once."""
 
     def __init__(
         self, default_topic: str | None, runtime: QueryRuntime, *, dead_letters: bool = False
@@ -78,23 +72,7 @@ class BatchJobs:
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
-        """Writes a batch's rows, or only those of some source partitions.
-
-        Args:
-            frame: The micro-batch.
-            settings: The writer's settings.
-            batch: The batch's offset range.
-            batch_plan: How to treat each source partition.
-            only: The source partitions to write; None for all.
-
-        Returns:
-            What the tasks reported.
-
-        Raises:
-            UnsupportedPipelineError: Rows may have left their source partitions, or a column is
-                missing or has the wrong type.
-            WriteError: A Python function of the query has failed.
-        """
+        """Writes a batch's rows, or only those of some source partitions."""
         rows = self._selected(frame)
         if only is None:
             committed = {partition: part.committed for partition, part in batch_plan.items()}
@@ -117,18 +95,7 @@ class BatchJobs:
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
-        """Writes the rows of a batch's staged copy, or only those of some buckets.
-
-        Args:
-            copies: The copies, with the batch's one opened.
-            settings: The writer's settings.
-            batch: The batch's range in the progress partitions.
-            batch_plan: How to treat each progress partition.
-            only: The progress partitions to write; None for all.
-
-        Returns:
-            What the tasks reported.
-        """
+        """Writes the rows of a batch's staged copy, or only those of some buckets."""
         rows = copies.rows
         if only is None:
             # A few rows are written sooner by one task, in one transaction.

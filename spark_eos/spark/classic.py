@@ -28,12 +28,7 @@ _OBSERVED: Final = 60.0
 
 
 class HadoopFiles:
-    """A checkpoint's files on any file system that Spark knows, read as Spark itself reads them.
-
-    Args:
-        spark: Any session.
-        location: The checkpoint's location, as given to Spark.
-    """
+    """A checkpoint's files on any file system that Spark knows, read as Spark itself reads them."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
@@ -60,11 +55,7 @@ class HadoopFiles:
         self._create(self._path(self._base, f"{path}/part-0.txt"), f"{text}\n")
 
     def copy_file(self, source: str, target: str) -> None:
-        """Creates a file with the text of another one, at once or not at all.
-
-        Raises:
-            CheckpointError: There is no such file, or its copy can't be put in place.
-        """
+        """Creates a file with the text of another one, at once or not at all."""
         text, aside = self.read(source), self._path(self._base, f"{target}.copied")
         if text is None:
             raise CheckpointError(f"checkpoint_location {self.location!r}: {source} is gone")
@@ -100,10 +91,6 @@ class ExecutionLog(OffsetLog):
 
     The checkpoint's offset log may be another driver's, on a file system that lets two drivers
     create the same file.
-
-    Args:
-        files: The checkpoint's files.
-        execution: Returns the current batch's execution (Spark's ``StreamExecutionContext``).
     """
 
     def __init__(self, files: Files, execution: Callable[[], Any]) -> None:
@@ -111,11 +98,7 @@ class ExecutionLog(OffsetLog):
         self._execution = execution
 
     def batch_range(self, batch_id: int) -> BatchRange:
-        """The offset range of the current batch.
-
-        Raises:
-            CheckpointError: The range is unknown, or Spark runs another batch.
-        """
+        """The offset range of the current batch."""
         execution = self._current(batch_id)
         where = f"batch {batch_id}"
         ends = parse_positions(_texts(execution.endOffsets()), where)
@@ -124,11 +107,7 @@ class ExecutionLog(OffsetLog):
         return BatchRange(batch_id, starts, ends)
 
     def fingerprint(self, batch_id: int) -> str:
-        """A fingerprint of the current batch as Spark runs it; see `OffsetLog.fingerprint`.
-
-        Raises:
-            CheckpointError: Spark runs another batch.
-        """
+        """A fingerprint of the current batch as Spark runs it; see `OffsetLog.fingerprint`."""
         return fingerprint_of(self.began_ms(batch_id), _texts(self._current(batch_id).endOffsets()))
 
     def _current(self, batch_id: int) -> Any:
@@ -151,18 +130,7 @@ def _texts(progress: Any) -> list[str]:
 
 
 class ClassicRuntime:
-    """Classic Spark as a `spark_eos.spark.runtime.QueryRuntime`.
-
-    Args:
-        frame: The run's first batch.
-        location: The checkpoint's location, as given to Spark.
-        spark: The session that the query was started from.
-        staged: Whether the query's batches are staged.
-
-    Raises:
-        CheckpointError: The checkpoint is missing, or belongs to another query.
-        UnsupportedPipelineError: The query's sources can't be written exactly once.
-    """
+    """Classic Spark as a `spark_eos.spark.runtime.QueryRuntime`."""
 
     # Spark cancels tasks and kills their workers spark.python.task.killTimeout (2 s) later.
     tasks_outlive_stop = 5.0
@@ -192,11 +160,7 @@ class ClassicRuntime:
         self._sources = len(sources)
 
     def _streaming_query(self) -> Any:
-        """The query's ``StreamExecution`` in the JVM, for which Spark has no public API.
-
-        Raises:
-            UnsupportedPipelineError: The sink was called outside of a query.
-        """
+        """The query's ``StreamExecution`` in the JVM, for which Spark has no public API."""
         found = None
         if self._query_id:
             session: Any = self._session._jsparkSession
@@ -229,9 +193,6 @@ class ClassicRuntime:
 
         Only RDDs show what a batch is made of, and only the plan what is done in one partition. The
         RDDs created by this check are those that run, since Spark keeps them with the job's plan.
-
-        Raises:
-            UnsupportedPipelineError: Rows may have left their source partitions.
         """
         rows: Any = self._query.lastExecution().toRdd()
         found = rows.getNumPartitions()

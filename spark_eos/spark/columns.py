@@ -45,15 +45,7 @@ def _header_type_fits(data_type: T.DataType) -> bool:
 
 
 def check_columns(schema: T.StructType, default_topic: str | None) -> None:
-    """Refuses a schema that can't be written directly.
-
-    Args:
-        schema: Schema of the DataFrame to write.
-        default_topic: The sink's default topic, if it has one.
-
-    Raises:
-        UnsupportedPipelineError: A column is missing or has the wrong type.
-    """
+    """Refuses a schema that can't be written directly."""
     _check_names(schema, written(schema))
     types = {field.name: field.dataType for field in schema}
     _check_value(types)
@@ -63,11 +55,7 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
 
 
 def check_payload(schema: T.StructType, default_topic: str | None) -> None:
-    """Refuses a schema that can't be written at all; `check_columns` without ``source``.
-
-    Raises:
-        UnsupportedPipelineError: A column is missing or has the wrong type.
-    """
+    """Refuses a schema that can't be written at all; `check_columns` without ``source``."""
     _check_names(schema, payload(schema))
     types = {field.name: field.dataType for field in schema}
     _check_value(types)
@@ -76,11 +64,7 @@ def check_payload(schema: T.StructType, default_topic: str | None) -> None:
 
 
 def check_target(schema: T.StructType) -> None:
-    """Refuses the source's own ``topic`` column, as `with_own_topic_marked` has marked it.
-
-    Raises:
-        UnsupportedPipelineError: Rows would go to topics with the names of those that are read.
-    """
+    """Refuses the source's own ``topic`` column, as `with_own_topic_marked` has marked it."""
     if "topic" in schema.names and schema["topic"].metadata == SOURCES_OWN:
         raise UnsupportedPipelineError(
             "the `topic` column is the source's, and the sink takes `topic` for each row's target, "

@@ -40,19 +40,7 @@ class _Terminated(BaseException):
 
 
 class ConnectRuntime:
-    """Spark Connect as a `spark_eos.spark.runtime.Runtime`.
-
-    Args:
-        location: The checkpoint's location, as given to Spark.
-        spark: The session that the query was started from. Spark 4.3 gives batches a clone, which
-            does not know any query.
-
-    Attributes:
-        batch_relation: The server's id of the current micro-batch; None if unknown.
-
-    Raises:
-        CheckpointError: The checkpoint is missing, or belongs to another query.
-    """
+    """Spark Connect as a `spark_eos.spark.runtime.Runtime`."""
 
     # Spark cancels tasks some time later, and kills their workers spark.python.task.killTimeout
     # (2 s) after that.
@@ -91,10 +79,6 @@ class ConnectRuntime:
 
         Connect does not show what came before the batch. The server is asked only if the plan
         differs from the last one found narrow.
-
-        Raises:
-            UnsupportedPipelineError: The plan may move rows, or reads rows that are not the
-                micro-batch's own.
         """
         if self.batch_relation is None or remote_relations(frame) != [self.batch_relation]:
             raise UnsupportedPipelineError(
@@ -120,11 +104,7 @@ class ConnectRuntime:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Delays a stop until the next job or the end of the batch.
-
-        Raises:
-            QueryStoppedError: The query was stopped during the batch; raised at its end.
-        """
+        """Delays a stop until the next job or the end of the batch."""
         self._in_batch = True
         try:
             yield
@@ -166,11 +146,7 @@ class ConnectRuntime:
         return None
 
     def another_session(self, session: SparkSession) -> SparkSession:
-        """A session with settings of its own, which are at first those of a given one.
-
-        Raises:
-            UnsupportedPipelineError: This version of Spark Connect has none.
-        """
+        """A session with settings of its own, which are at first those of a given one."""
         # newSession would have none of them, neither the session's artifacts.
         if callable(clone := getattr(session, "cloneSession", None)):
             found: SparkSession = clone()

@@ -27,12 +27,7 @@ def literal_path(path: str) -> str:
 
 
 class SparkFiles:
-    """Files on any file system that Spark knows; each read is a Spark job.
-
-    Args:
-        spark: Any session.
-        location: The checkpoint's location, as given to Spark.
-    """
+    """Files on any file system that Spark knows; each read is a Spark job."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark = spark
@@ -81,15 +76,7 @@ class SparkFiles:
 
 
 def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
-    """The files of an active query's checkpoint, and the query.
-
-    Args:
-        spark: The session that the query was started from.
-        location: The checkpoint's location, as given to Spark.
-
-    Raises:
-        CheckpointError: The checkpoint is missing, or belongs to another query.
-    """
+    """The files of an active query's checkpoint, and the query."""
     # If the location may be on this host, its files are read without a Spark job.
     places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
     others = []

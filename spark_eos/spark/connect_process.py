@@ -64,12 +64,7 @@ class RemoteBatches:
 
 
 class ProcessEnd:
-    """How a query's process ends: by SIGTERM, which stops the query, or with the server.
-
-    Args:
-        stop: Called on SIGTERM; returns whether the process may end now.
-        orphaned: Called when the server has ended, before the process does.
-    """
+    """How a query's process ends: by SIGTERM, which stops the query, or with the server."""
 
     def __init__(self, stop: Callable[[], bool], orphaned: Callable[[], None]) -> None:
         self._stop = stop

@@ -12,17 +12,7 @@ _TEXTS = ("message", "exception", "stacktrace")
 
 
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
-    """Refuses an ``error`` column that dead letters can't be made of.
-
-    Args:
-        schema: The columns to write.
-        dead_letters: Whether there is a topic for them. Without one the column is ignored as any
-            other, except where `guarded` has made it: its rows with an error are nothing but nulls.
-
-    Raises:
-        UnsupportedPipelineError: It is neither a string nor a struct of strings with ``message``;
-            or `guarded` has made it, and there is no topic.
-    """
+    """Refuses an ``error`` column that dead letters can't be made of."""
     if not dead_letters:
         if ERROR in schema.names and _is_guarded(schema[ERROR].dataType):
             raise UnsupportedPipelineError(
@@ -51,12 +41,7 @@ def _is_guarded(kind: T.DataType) -> bool:
 
 
 def with_record(frame: DataFrame, *, include_headers: bool) -> DataFrame:
-    """Columns of Spark's Kafka source with ``source``, which carries the record for dead letters.
-
-    Args:
-        frame: Spark's Kafka source with its headers.
-        include_headers: Whether the headers stay a column of their own.
-    """
+    """Columns of Spark's Kafka source, and ``source`` with the record for dead letters."""
     found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *RECORD_FIELDS))
     return found if include_headers else found.drop("headers")
 

@@ -21,15 +21,7 @@ _CHOICES: Final = (AUTO, DIRECT, MIRRORED, STAGED)
 
 
 def check_delivery(delivery: str, *, other_cluster: bool) -> None:
-    """Refuses a value of ``delivery`` that is none, or is not for this source.
-
-    Args:
-        delivery: What the user wants.
-        other_cluster: Whether the source is in another cluster (``source_kafka``).
-
-    Raises:
-        ConfigurationError: It can't be used.
-    """
+    """Refuses a value of ``delivery`` that is none, or is not for this source."""
     if delivery not in _CHOICES:
         raise ConfigurationError(
             f"delivery is {delivery!r}; it must be 'auto', 'direct', 'mirrored' or 'staged'"
@@ -54,21 +46,7 @@ def delivery_of_stream(
     *,
     other_cluster: bool = False,
 ) -> str:
-    """Checks a streaming DataFrame, and chooses its road.
-
-    Args:
-        frame: The DataFrame to write.
-        delivery: What the user wants.
-        default_topic: The sink's default topic, if it has one.
-        group_id: The consumer group, for the log.
-        other_cluster: Whether the source is in another cluster.
-
-    Returns:
-        ``direct``, ``mirrored`` or ``staged``.
-
-    Raises:
-        UnsupportedPipelineError: The DataFrame can't be written, or not on the road wanted.
-    """
+    """Checks a streaming DataFrame, and chooses its road."""
     reason = "delivery='staged'"
     if delivery != STAGED:
         try:
@@ -99,18 +77,7 @@ def delivery_of_stream(
 def delivery_of_run(
     delivery: str, wanted: str, runtime: QueryRuntime, check_first: Callable[[], None]
 ) -> str:
-    """The road of a run: a query keeps the one on which its checkpoint was begun.
-
-    Args:
-        delivery: The road chosen for the stream.
-        wanted: What the user wants.
-        runtime: Where the run takes place.
-        check_first: Checks the run's first batch, as a function of the user's own has made it;
-            raises UnsupportedPipelineError if it can't be written directly.
-
-    Returns:
-        ``direct``, ``mirrored`` or ``staged``.
-    """
+    """The road of a run: a query keeps the one on which its checkpoint was begun."""
     if wanted != AUTO or delivery == STAGED:
         return delivery
     note = runtime.offset_log.note()

@@ -31,19 +31,6 @@ def check_executors(context: Any, modules: tuple[str, ...]) -> None:
     """Imports what tasks import, in a few tasks; once for each Spark application.
 
     Otherwise the first batch would tell, in Spark's words, hundreds of lines of them.
-
-    Args:
-        context: The SparkContext of a cluster.
-        modules: Names of the modules.
-
-    Raises:
-        ConfigurationError: A module is missing, or the Python is of another version.
-        DeadlineExceededError: No executor has run these tasks in 15 minutes.
-
-    Example:
-        ::
-
-            check_executors(spark.sparkContext, ("pyarrow", "spark_eos"))
     """
     try:
         application = context.applicationId

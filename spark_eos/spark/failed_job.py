@@ -35,9 +35,6 @@ def as_configuration_error(error: Exception) -> ConfigurationError | None:
         >>> missing = PythonException("ModuleNotFoundError: No module named 'spark_eos'")
         >>> print(str(as_configuration_error(missing)).partition(":")[0])
         the Python of Spark's executors has no module 'spark_eos'
-
-    Args:
-        error: What the job raised.
     """
     if found := _OTHER_PYTHON.search(str(error)):
         return ConfigurationError(
@@ -61,13 +58,6 @@ def as_write_error(
     Spark runs such functions in processes of their own, in front of the task's writer, and passes
     on neither the row nor the task. So the error names the source offsets that the job had to
     write; with ``maxOffsetsPerTrigger`` they are few.
-
-    Args:
-        error: What the job raised.
-        group_id: The consumer group.
-        batch_id: Spark's number of the batch.
-        planned: The job's plan, by source partition.
-        only: The source partitions that it was to write; None for all.
     """
     ranges = list(_ranges(planned, only))
     named = ", ".join(ranges[:_NAMED])

@@ -30,9 +30,6 @@ def can_be_flat(schema: T.StructType) -> bool:
     """Whether a stream's ``source`` can be spread.
 
     Not if it carries more than a place, or if columns can't be told apart by name.
-
-    Args:
-        schema: The stream's columns, which `spark_eos.spark.columns.check_columns` has accepted.
     """
     kind = schema[SOURCE].dataType
     names = [*(name.lower() for name in schema.names), *FLAT_SOURCE.values()]
@@ -41,13 +38,7 @@ def can_be_flat(schema: T.StructType) -> bool:
 
 
 def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
-    """A stream with flat columns in place of ``source``.
-
-    Args:
-        frame: The stream.
-        only_topic: The topic that it reads; None if there are, or may be, several. A row whose
-            ``source`` has another one gets a null partition, which tasks refuse.
-    """
+    """A stream with flat columns in place of ``source``."""
     source = F.col(SOURCE)
     columns = {_PARTITION: source["partition"], _OFFSET: source["offset"]}
     metadata: dict[str, object] = {_FLAT: True}

@@ -11,21 +11,7 @@ _MOST_FILES: Final = 16
 
 
 def footer_rows(session: SparkSession, path: str) -> int | None:
-    """Counts the rows of a directory's Parquet files with Hadoop's and Parquet's own readers.
-
-    Args:
-        session: A session whose settings, such as credentials, the files are read with.
-        path: The directory, as Spark takes it.
-
-    Returns:
-        The number of rows; 0 if there is no such directory; None if it has many files.
-
-    Example:
-        ::
-
-            spark.range(10).write.parquet("/tmp/ten")
-            assert footer_rows(spark, "/tmp/ten") == 10
-    """
+    """Counts the rows of a directory's Parquet files with Hadoop's and Parquet's own readers."""
     jvm: Any = session.sparkContext._jvm
     jvm_session: Any = session._jsparkSession
     conf = jvm_session.sessionState().newHadoopConf()

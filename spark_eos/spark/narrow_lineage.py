@@ -44,16 +44,7 @@ _NARROW_ONLY: Final = (
 
 
 def check_lineage(lineage: str, batch: int, sources: int) -> None:
-    """Refuses a job whose rows may have left their source partitions, or are not the batch's.
-
-    Args:
-        lineage: The job's RDDs from the last one down, as ``RDD.toDebugString`` prints them.
-        batch: Id of the RDD that holds the micro-batch's rows as the query makes them.
-        sources: Number of the query's sources, no two of which read the same partition.
-
-    Raises:
-        UnsupportedPipelineError: The job's rows may have moved; the error names the RDD.
-    """
+    """Refuses a job whose rows may have left their source partitions, or are not the batch's."""
     names, ids = _parsed(lineage)
     for name in names:
         if name not in _NARROW:

@@ -88,17 +88,7 @@ def explained(frame: DataFrame) -> dict[str, str]:
 
 
 def check_stream(frame: DataFrame, *, lineage_follows: bool) -> None:
-    """Refuses a streaming DataFrame whose plan can't be written exactly once.
-
-    Args:
-        frame: The DataFrame to write.
-        lineage_follows: Whether the lineage of each batch is checked too. If not, each join needs
-            a broadcast hint, since Spark may choose another join in a later batch.
-
-    Raises:
-        UnsupportedPipelineError: The plan may move rows, or a source can't be used; the error
-            names the operator or option.
-    """
+    """Refuses a streaming DataFrame whose plan can't be written exactly once."""
     if not frame.isStreaming:
         raise UnsupportedPipelineError(
             "the DataFrame is not a streaming DataFrame; read it with sink.read"
@@ -118,13 +108,6 @@ def check_sources_seen(frame: DataFrame, sources: Sequence[StreamSource]) -> Non
     """Refuses a stream with sources that a client of Spark Connect does not see.
 
     A view or SQL hides what it reads from the client, but not from the plan.
-
-    Args:
-        frame: The DataFrame to write.
-        sources: The sources that are seen.
-
-    Raises:
-        UnsupportedPipelineError: There are more, so their options can't be checked.
     """
     # If all are hidden, the plan doesn't show that it streams either.
     operators = _operators(explained(frame)["Physical"]) if sources else ()
@@ -133,14 +116,7 @@ def check_sources_seen(frame: DataFrame, sources: Sequence[StreamSource]) -> Non
 
 
 def check_batch_plan(plan: str) -> int:
-    """Refuses the physical plan of a micro-batch's job in which rows may move, or are combined.
-
-    Returns:
-        How often it reads the micro-batch.
-
-    Raises:
-        UnsupportedPipelineError: Rows may move; the error names the operator.
-    """
+    """Refuses the physical plan of a micro-batch's job in which rows may move, or are combined."""
     return _check_narrow(plan, _BATCH)
 
 
@@ -148,10 +124,6 @@ def check_remote_batch(frame: DataFrame) -> None:
     """Refuses a micro-batch of Spark Connect whose plan can't be written exactly once.
 
     `remote_relations` shows whether the frame is made of the micro-batch itself.
-
-    Raises:
-        UnsupportedPipelineError: The plan may move rows, or reads the micro-batch more than once;
-            the error names the operator.
     """
     plans = explained(frame)
     found = check_batch_plan(plans["Physical"])
@@ -217,14 +189,7 @@ def _aside(operator: _Operator) -> bool:
 
 
 def _check_narrow(plan: str, leaf: str) -> int:
-    """Refuses a physical plan in which rows may move.
-
-    Returns:
-        How often the plan reads ``leaf``.
-
-    Raises:
-        UnsupportedPipelineError: Rows may move; the error names the operator.
-    """
+    """Refuses a physical plan in which rows may move."""
     kept: list[_Operator] = []
     below: int | None = None
     for operator in _operators(plan):

@@ -138,10 +138,6 @@ def is_outage(error: BaseException, kinds: tuple[type[BaseException], ...] = ())
     What has led to it: its cause (``raise ... from``), or else what was being handled when it was
     raised (unless ``from None``), and the members of a group.
 
-    Args:
-        error: The error.
-        kinds: Further classes that are outages.
-
     Example:
         >>> is_outage(ConnectionRefusedError()), is_outage(ValueError("no number"))
         (True, False)

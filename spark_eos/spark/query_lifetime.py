@@ -15,13 +15,7 @@ _UNANSWERED: Final = 3
 
 
 def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable[[], bool]:
-    """Makes a function that tells whether the query's run is active; always True if unknown.
-
-    Args:
-        spark: The session that the query was started from, if there is one.
-        query_id: Spark's id of the query; "" if unknown.
-        run_id: Spark's id of the query's run.
-    """
+    """Makes a function that tells whether the query's run is active; always True if unknown."""
     if spark is None or not query_id:
         return lambda: True
 

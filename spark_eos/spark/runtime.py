@@ -44,72 +44,33 @@ class QueryRuntime(Protocol):
         """Makes the run end when the process does, at the latest."""
 
     def batch(self) -> AbstractContextManager[None]:
-        """Surrounds a batch, which may be interrupted only in a job.
-
-        Raises:
-            QueryStoppedError: The query was stopped during the batch; raised at its end.
-        """
+        """Surrounds a batch, which may be interrupted only in a job."""
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:
         """Refuses a job whose rows may have left their source partitions.
 
         Called before each of a batch's jobs, since their tasks commit.
-
-        Args:
-            frame: The micro-batch as the sink received it.
-            job: The job to run.
-            batch: The batch's offset range.
-
-        Raises:
-            UnsupportedPipelineError: Rows may have left their source partitions.
         """
 
     def cores(self) -> int:
         """Number of tasks that can run at a time: Spark's default parallelism."""
 
     def collect(self, frame: DataFrame, description: str) -> list[Row]:
-        """Runs a job and returns its rows; raises any error if the query is stopped meanwhile.
-
-        Args:
-            frame: The rows.
-            description: The job's description in Spark's web interface, where Spark supports it.
-        """
+        """Runs a job and returns its rows; raises any error if the query is stopped meanwhile."""
 
     def run_job(
         self, session: SparkSession, action: Callable[[], object], description: str
     ) -> None:
-        """Runs a job that returns no rows; raises any error if the query is stopped meanwhile.
-
-        Args:
-            session: The session that the job runs in.
-            action: What runs the job.
-            description: As in `collect`.
-        """
+        """Runs a job that returns no rows; raises any error if the query is stopped meanwhile."""
 
     def observed(self, observation: Observation) -> dict[str, Any]:
-        """The metrics of an observation whose job has ended.
-
-        Raises:
-            DeadlineExceededError: Spark does not report them.
-        """
+        """The metrics of an observation whose job has ended."""
 
     def rows_of_footers(self, path: str) -> int | None:
-        """How many rows a directory's Parquet files have, by their footers.
-
-        Args:
-            path: The directory, on any file system that Spark knows.
-
-        Returns:
-            The number of rows; 0 if there is no such directory; None if a job should count them,
-            since there are many files or the footers can't be read here.
-        """
+        """How many rows a directory's Parquet files have, by their footers."""
 
     def another_session(self, session: SparkSession) -> SparkSession:
-        """A session with settings of its own, which are at first those of a given one.
-
-        Raises:
-            UnsupportedPipelineError: This version of Spark Connect has none.
-        """
+        """A session with settings of its own, which are at first those of a given one."""
 
     def end_session(self, session: SparkSession) -> None:
         """Ends a session that `another_session` returned."""

@@ -17,11 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class SinkRun:
-    """Writes the batches of one run, until one fails or the query stops.
-
-    Attributes:
-        ended: Whether the run has left the group or was abandoned.
-    """
+    """Writes the batches of one run, until one fails or the query stops."""
 
     def __init__(
         self,
@@ -100,18 +96,7 @@ class SinkRun:
 def runtime_of(
     frame: DataFrame, location: str, spark: SparkSession | None, *, staged: bool
 ) -> QueryRuntime:
-    """The runtime of the run that a batch begins.
-
-    Args:
-        frame: The run's first batch.
-        location: The checkpoint's location, as given to Spark.
-        spark: The session that the query was started from.
-        staged: Whether the query's batches are staged.
-
-    Raises:
-        CheckpointError: The checkpoint is missing, or another query's.
-        UnsupportedPipelineError: The query's sources can't be written exactly once.
-    """
+    """The runtime of the run that a batch begins."""
     if is_connect(frame):
         return ConnectRuntime(location, spark or frame.sparkSession)
     assert spark is not None  # noqa: S101 - the query was started in this process

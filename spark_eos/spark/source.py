@@ -46,11 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
-    """Client settings of the cluster that is read.
-
-    Raises:
-        ConfigurationError: A setting can't be used; the text names ``source_kafka``.
-    """
+    """Client settings of the cluster that is read."""
     try:
         return ClientSettings(source_kafka)
     except ConfigurationError as error:
@@ -63,15 +59,6 @@ def check_source_options(
     """Refuses options that would break offset order or are set elsewhere.
 
     The source runs in Java, so it can't call a token function and needs ``kafka.sasl.*`` options.
-
-    Args:
-        starting_offsets: ``earliest`` or ``latest``.
-        options: The user's options of the source.
-        client: Kafka client settings.
-
-    Raises:
-        ConfigurationError: An option belongs elsewhere, or the source has no way to log in.
-        UnsupportedPipelineError: An option would split or reorder source partitions.
     """
     if starting_offsets not in _SPECIAL:
         raise ConfigurationError(
@@ -99,17 +86,7 @@ def check_source_options(
 def source_partitions(
     wire: Wire, selection: Mapping[str, str], deadline: Deadline
 ) -> tuple[dict[str, cluster.TopicInfo], set[tuple[str, int]]]:
-    """The topics and partitions that a selection reads now.
-
-    Args:
-        wire: The connections.
-        selection: One of Spark's options ``subscribe``, ``subscribePattern`` or ``assign``.
-        deadline: Time limit for all attempts.
-
-    Raises:
-        ConfigurationError: There is not exactly one selection, or it can't be parsed.
-        TopicNotFoundError: A topic or partition does not exist.
-    """
+    """The topics and partitions that a selection reads now."""
     names, assigned = _named(selection)
     if names is None:
         pattern = re.compile(selection["subscribePattern"])
@@ -136,9 +113,6 @@ def named_topics(selection: Mapping[str, str]) -> set[str]:
     Example:
         >>> sorted(named_topics({"subscribe": "orders, payments"}))
         ['orders', 'payments']
-
-    Raises:
-        ConfigurationError: There is not exactly one selection, or it can't be parsed.
     """
     return _named(selection)[0] or set()
 
@@ -185,14 +159,6 @@ def starting_positions(
 
     Once a query of the group has begun, what it has no offset for was added while it was stopped:
     that begins at its beginning, as Spark does it itself for a query with a checkpoint.
-
-    Args:
-        wire: Connections to the source's cluster.
-        group_id: The consumer group.
-        selection: One of Spark's options ``subscribe``, ``subscribePattern`` or ``assign``.
-        starting_offsets: ``earliest`` or ``latest``.
-        deadline: Time limit of all calls.
-        target: Connections to the group's cluster, if that is another one.
     """
     topics, partitions = source_partitions(wire, selection, deadline)
     ids = {name: topic.topic_id for name, topic in topics.items()}

@@ -49,19 +49,7 @@ _SESSION_IDLE: Final = 600.0
 
 
 class StagedCopies:
-    """The copies of one run's batches; a `spark_eos._progress.strategy.StagedFiles` for each batch.
-
-    Args:
-        runtime: Where the run takes place.
-        location: The checkpoint's location, as given to Spark.
-        progress_topic: The topic that rows name as their source.
-        default_topic: The sink's default topic, if it has one.
-        dead_letters: Whether there is a dead-letter topic, so that errors are staged too.
-
-    Attributes:
-        number_of_rows: Number of rows of the opened copy.
-        arrange: Gives the opened copy's rows their positions, in a task.
-    """
+    """The staged files of one run's batches: a `StagedFiles` for each batch."""
 
     def __init__(
         self,
@@ -98,11 +86,7 @@ class StagedCopies:
         self._left: set[str] = set()
 
     def of_batch(self, frame: DataFrame) -> "StagedCopies":
-        """Sets the batch's frame, which `stage` or `drain` runs.
-
-        Raises:
-            UnsupportedPipelineError: A column can't be written.
-        """
+        """Sets the batch's frame, which `stage` or `drain` runs."""
         self._check(frame.schema)
         self._frame, self._rows = frame, None
         return self
@@ -110,11 +94,7 @@ class StagedCopies:
     # Staging ----------------------------------------------------------------------------------
 
     def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
-        """Runs the batch's frame once and writes its rows to a new copy.
-
-        Raises:
-            CheckpointError: The copy does not have as many rows as the job wrote.
-        """
+        """Runs the batch's frame once and writes its rows to a new copy."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         rows = self._payload(self._frame)
         name = new_copy_name(batch_id)
@@ -173,11 +153,7 @@ class StagedCopies:
     # Reading ----------------------------------------------------------------------------------
 
     def open(self, copy: StagedBatch) -> bool:
-        """Sets the copy that `rows` returns.
-
-        Returns:
-            Whether there are files of it, or it needs none.
-        """
+        """Sets the copy that `rows` returns."""
         self.number_of_rows = copy.rows
         if copy.directory is None:
             return True

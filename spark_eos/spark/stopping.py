@@ -23,9 +23,6 @@ def as_query_stopped_error(error: BaseException) -> QueryStoppedError | None:
     Example:
         >>> as_query_stopped_error(ValueError("no interruption")) is None
         True
-
-    Args:
-        error: The error that the job raised.
     """
     kind = type(error)
     if kind.__name__ != "Py4JJavaError":

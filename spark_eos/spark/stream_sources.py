@@ -110,9 +110,6 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
         >>> check_sources([StreamSource("rate", {})])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         spark_eos.errors.UnsupportedPipelineError: the query reads from 'rate': ...
-
-    Raises:
-        UnsupportedPipelineError: A source can't be used; the error names the option to set.
     """
     if not sources:
         raise UnsupportedPipelineError(
@@ -138,9 +135,6 @@ def check_staged_sources(sources: Sequence[StreamSource]) -> None:
 
     Example:
         >>> check_staged_sources([StreamSource("rate", {})])
-
-    Raises:
-        UnsupportedPipelineError: A source can't be used; the error names the option to set.
     """
     for source in sources:
         if source.format in _KAFKA:
@@ -196,13 +190,6 @@ def topics_read(
 ) -> SourceTopics:
     """The topics that sources read in the target's cluster.
 
-    Args:
-        sources: The query's sources.
-        here: Whether ``bootstrap.servers`` are those of the target's cluster.
-
-    Raises:
-        UnsupportedPipelineError: A pattern can't be read, so nothing could be compared with it.
-
     Example:
         >>> topics_read([StreamSource("kafka", {"subscribe": "orders, returns"})]).names
         ('orders', 'returns')
@@ -221,16 +208,7 @@ def topics_read(
 def check_losses_seen(
     sources: Sequence[StreamSource], selections: Iterable[Mapping[str, str]], servers: str
 ) -> None:
-    """Refuses staged sources whose deleted records Spark would skip, and nothing here would miss.
-
-    Args:
-        sources: The query's sources.
-        selections: As for `only_read_by_sink`, which tells what is looked after.
-        servers: ``bootstrap.servers`` of the cluster that ``sink.read`` reads.
-
-    Raises:
-        UnsupportedPipelineError: One ignores losses, and is not what this sink alone reads.
-    """
+    """Refuses staged sources whose deleted records Spark would skip and nobody would miss."""
     ours = topics_read(_selected(selections))
     others = [one for one in sources if one.format in _KAFKA and READ_BY_US not in one.options]
     for source in sources:
@@ -269,11 +247,6 @@ def only_read_by_sink(
     selections: Iterable[Mapping[str, str]], sources: Iterable[StreamSource]
 ) -> Callable[[str], bool]:
     """Tells the topics that only ``sink.read`` reads in a query.
-
-    Args:
-        selections: Spark's options ``subscribe``, ``subscribePattern`` and ``assign`` of each
-            ``sink.read``.
-        sources: The query's sources. Those that it has not read may be of any cluster.
 
     Example:
         >>> reads = only_read_by_sink([{"subscribePattern": "orders.*"}], [])

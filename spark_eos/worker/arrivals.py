@@ -14,13 +14,6 @@ def arrivals(
 
     The caller's thread reads the items, since passing one between threads takes as long as writing
     a thousand rows. Another thread watches the clock only while the caller waits for an item.
-
-    Args:
-        items: The items, none of which is None.
-        is_late: Whether the wait for an item has become too long.
-        on_late: Called in that case, on the other thread. What it raises is raised to the caller
-            once the item has arrived.
-        every: Seconds between two calls of ``is_late``.
     """
     watch = _Watch(is_late, on_late, every)
     thread = threading.Thread(target=watch.run, name="spark-eos-rows", daemon=True)

@@ -21,12 +21,7 @@ ROW = "row"
 def writable_batches(
     batches: Iterator[pa.RecordBatch], *, topic: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields Arrow batches with the columns that tasks need.
-
-    Args:
-        batches: Arrow batches whose schema `spark_eos.spark.columns.check_columns` has accepted.
-        topic: The topic of all rows, if their ``source`` is spread over `FLAT_SOURCE` without it.
-    """
+    """Yields Arrow batches with the columns that tasks need."""
     for batch in batches:
         fields = _source_fields(batch, topic)
         columns = {flat: fields[name] for name, flat in _SOURCE.items()}
@@ -50,12 +45,6 @@ def staged_batches(
 
     Here, not in Spark's plan: that has no constant of a batch then, so Spark compiles it once, and
     no topic has to be handed over for each row.
-
-    Args:
-        batches: Arrow batches with `BUCKET`, `ROW` and columns that
-            `spark_eos.spark.columns.check_payload` has accepted.
-        progress_topic: The topic that stands for the copy.
-        first: The position of a file's first row.
     """
     for batch in batches:
         columns = {

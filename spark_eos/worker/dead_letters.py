@@ -108,15 +108,7 @@ def rows_with_invalid_header(found: SourceRows) -> dict[int, Fault]:
 def rows_for_unknown_partition(
     found: SourceRows, topics: list[str | None], partitions: Mapping[str, int]
 ) -> dict[int, Fault]:
-    """The rows that name a partition that their topic does not have, by row.
-
-    Args:
-        found: The rows.
-        topics: Each row's target topic.
-        partitions: Number of partitions by topic; other topics are not judged.
-
-    With partition -1, as with none, the partitioner chooses.
-    """
+    """The rows that name a partition that their topic does not have, by row."""
     column = _column(found.rows, "partition")
     if column is None or column.null_count == len(column):
         return {}
@@ -132,13 +124,7 @@ def rows_for_unknown_partition(
 def greatest_partitions(
     found: SourceRows, topics: list[str | None], rows: Collection[int]
 ) -> dict[str, int]:
-    """How many partitions topics would need for some rows, by topic.
-
-    Args:
-        found: The rows.
-        topics: Each row's target topic.
-        rows: Rows that name topic and partition.
-    """
+    """How many partitions topics would need for some rows, by topic."""
     column = found.rows.column("partition")
     wanted: dict[str, int] = {}
     for row in rows:
@@ -190,17 +176,7 @@ def letter_headers(
     *,
     omitted: bool,
 ) -> list[Header]:
-    """The headers of a dead letter: the record's own, then those that explain it.
-
-    Args:
-        settings: The style, and what to tell.
-        group_id: The query's group.
-        found: The rows.
-        row: The row that is the dead letter.
-        fault: Why it is.
-        record: The source record, or the row that stands for it.
-        omitted: Whether the letter goes without the record's value.
-    """
+    """The headers of a dead letter: the record's own, then those that explain it."""
     left_out = [f"value of {len(record.value or b'')} bytes"] if omitted else []
     if record.headers is None:
         left_out.append(UNREADABLE)
@@ -240,17 +216,7 @@ def letter_arguments(
     *,
     omitted: bool,
 ) -> tuple[Any, ...]:
-    """Positional arguments of ``Producer.produce`` for a dead letter.
-
-    Args:
-        settings: The dead-letter topic.
-        partitions: Its number of partitions. The source's partition, modulo this, is the letter's.
-        found: The rows.
-        record: The source record.
-        headers: The letter's headers.
-        on_delivery: Called with the letter's error, or None, and the message.
-        omitted: Whether the letter goes without the record's value.
-    """
+    """Positional arguments of ``Producer.produce`` for a dead letter."""
     return (
         settings.topic,
         None if omitted else record.value,

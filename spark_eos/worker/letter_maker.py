@@ -40,19 +40,7 @@ def _names_without(topics: Sequence[str | None], rows: Collection[int]) -> set[s
 
 
 class LetterMaker:
-    """The dead letters of one task, transaction by transaction.
-
-    Args:
-        settings: The writer's settings.
-        letters: Its settings of dead letters.
-        targets: The topics of the open transaction.
-        rules: What target topics take.
-
-    Attributes:
-        tally: The dead letters of the open transaction.
-        by_partition: Their number by source partition.
-        timestamps_moved: Number of those whose record's timestamp is 0, which is written as 1 ms.
-    """
+    """The dead letters of one task, transaction by transaction."""
 
     def __init__(
         self,
@@ -79,30 +67,14 @@ class LetterMaker:
         self._partitions = None
 
     def ready(self, found: SourceRows, topics: list[str | None]) -> bool:
-        """Whether `judge` does not wait for partitions.
-
-        Args:
-            found: The rows.
-            topics: Each row's target topic.
-
-        Raises:
-            TransactionError: The cluster does not answer.
-        """
+        """Whether `judge` does not wait for partitions."""
         partitions = self._targets.partitions(self._targets.known(set(topics)))
         unknown = rows_for_unknown_partition(found, topics, partitions)
         wanted = greatest_partitions(found, topics, unknown) if unknown else {}
         return self._targets.ready_for_partitions(wanted)
 
     def judge(self, found: SourceRows, topics: list[str | None]) -> dict[int, Fault]:
-        """The rows that must not be written as they are, by row.
-
-        Args:
-            found: The rows.
-            topics: Each row's target topic; replaced by the dead-letter topic in those rows.
-
-        Raises:
-            TransactionError: The cluster does not answer, or does not allow to write.
-        """
+        """The rows that must not be written as they are, by row."""
         faults = rows_with_error(found)
         faults = rows_with_invalid_header(found) | faults
         names = _names_without(topics, faults)
@@ -127,16 +99,7 @@ class LetterMaker:
     def letters(
         self, found: SourceRows, faults: dict[int, Fault], on_delivery: Callable[..., None]
     ) -> dict[int, tuple[Any, ...]]:
-        """Arguments of ``Producer.produce`` for the dead letters that replace rows, by row.
-
-        Args:
-            found: The rows.
-            faults: The rows to replace.
-            on_delivery: Called with each record's error, or None, and the message.
-
-        Raises:
-            TransactionError: A source record can't be read, or a letter can't be written.
-        """
+        """Arguments of ``Producer.produce`` for the dead letters that replace rows, by row."""
         return {row: self._letter(found, row, fault, on_delivery) for row, fault in faults.items()}
 
     def _letter(

@@ -67,13 +67,7 @@ TOPIC_AT_FAULT: Final = {
 
 
 class TransactionError(PrintableError):
-    """A transaction did not commit, or its outcome is unknown.
-
-    Attributes:
-        again: Whether a later round may write its rows, after the driver has fenced this
-            producer's members. False if they can never be written.
-        too_slow: Whether the transaction exceeded its timeout, so that a smaller one may succeed.
-    """
+    """A transaction did not commit, or its outcome is unknown."""
 
     def __init__(self, reason: str, *, again: bool, too_slow: bool = False) -> None:
         super().__init__(reason)
@@ -82,13 +76,7 @@ class TransactionError(PrintableError):
 
 
 class RefusedRecordError(TransactionError):
-    """A broker has refused a record for what it is.
-
-    Attributes:
-        topic: The topic it was for.
-        found: The rows that it is one of.
-        replaced: Those of them that are dead letters.
-    """
+    """A broker has refused a record for what it is."""
 
     def __init__(
         self, reason: str, topic: str, found: SourceRows, replaced: Collection[int]
@@ -104,9 +92,6 @@ class ConnectionLog:
 
     It does not call its error callback for a connection with one request in flight, and that
     request may be the end of a transaction.
-
-    Args:
-        on_lost: Called with each line that reports a lost connection.
     """
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
@@ -136,14 +121,7 @@ def as_transaction_error(
     settings: WriterSettings,
     topic: str | None = None,
 ) -> TransactionError:
-    """An error of librdkafka, or of a call to the cluster, with its cause and known remedy.
-
-    Args:
-        what: What failed, for the text.
-        error: The cause.
-        settings: The writer's settings.
-        topic: The topic that was written to, if any.
-    """
+    """An error of librdkafka, or of a call to the cluster, with its cause and known remedy."""
     text = f"{what}: {_cause_and_remedy(error, settings, topic)}"
     return TransactionError(text, again=is_transient(error))
 

@@ -47,20 +47,7 @@ _REFUSED_WITHIN: Final = 3.0
 
 
 class TransactionalProducer:
-    """The one transactional producer of a worker process and query.
-
-    Args:
-        settings: The writer's settings.
-
-    Attributes:
-        settings: The writer's settings.
-        wire: The producer's own connections.
-        topics: Cached target topics, kept from one clean commit to the next.
-        rules: What target topics take, kept as long as the process.
-        absent_topics: The latest topics that did not exist after max_block_ms, so that dead letters
-            do not wait for them again.
-        batch_size: No batch of the open producer is larger, in bytes.
-    """
+    """The one transactional producer of a worker process and query."""
 
     def __init__(self, settings: WriterSettings) -> None:
         self.settings = settings
@@ -100,11 +87,7 @@ class TransactionalProducer:
     # One transaction --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begins a transaction, with a new producer if the last one did not end cleanly.
-
-        Raises:
-            TransactionError: No producer can start, or the transaction can't begin.
-        """
+        """Begins a transaction, with a new producer if the last one did not end cleanly."""
         if self._producer is not None and not self.clean():
             logger.info("replacing %s: %s", self.identity.transactional_id, self._reason())
             self.drop()
@@ -122,14 +105,7 @@ class TransactionalProducer:
             self._producer.begin_transaction()
 
     def commit(self, deadline: Deadline) -> None:
-        """Commits the transaction.
-
-        Args:
-            deadline: Time limit for all attempts.
-
-        Raises:
-            TransactionError: It is not committed, or its outcome is unknown.
-        """
+        """Commits the transaction."""
 
         def attempt() -> None:
             try:

@@ -41,12 +41,7 @@ class _FailedRecord:
 
 
 class RecordSender:
-    """The records of one transaction, from librdkafka's queue to the brokers' acknowledgement.
-
-    Args:
-        producer: The confluent_kafka producer, with a transaction begun.
-        settings: The writer's settings.
-    """
+    """The records of one transaction, from librdkafka's queue to the brokers' acknowledgement."""
 
     def __init__(self, producer: Any, settings: WriterSettings) -> None:
         self._producer = producer
@@ -66,19 +61,7 @@ class RecordSender:
         letters: Mapping[int, tuple[Any, ...]] | None = None,
         after_each: Callable[[], None] | None = None,
     ) -> None:
-        """Hands rows to librdkafka; blocks while its queue is full.
-
-        Args:
-            found: The rows.
-            topics: Each row's target topic.
-            check: Raises if a target topic has changed. Called about once a second while blocked,
-                and when a topic or partition is unknown.
-            letters: Arguments of ``Producer.produce`` that replace those of rows, by row.
-            after_each: Called after each row, if given.
-
-        Raises:
-            TransactionError: A row can't be written; the error names its source position.
-        """
+        """Hands rows to librdkafka; blocks while its queue is full."""
         letters = letters or {}
         on_delivery = self.on_delivery(found, letters.keys())
         arguments = produce_arguments(found, topics, on_delivery, letters.keys())
@@ -119,12 +102,7 @@ class RecordSender:
     def on_delivery(
         self, found: SourceRows, replaced: Collection[int]
     ) -> Callable[[KafkaError | None, Any], None]:
-        """Makes the function that notes what became of a record made of one of the rows.
-
-        Args:
-            found: The rows.
-            replaced: Those that are dead letters.
-        """
+        """Makes the function that notes what became of a record made of one of the rows."""
         return functools.partial(self._on_delivery, found, replaced)
 
     def wait_while(
@@ -133,13 +111,6 @@ class RecordSender:
         """Serves librdkafka's callbacks while a condition holds.
 
         Ends at the latest when a record's delivery times out, since the record has then failed.
-
-        Args:
-            condition: Asked about every 50 ms.
-            check: As in `produce`.
-
-        Raises:
-            TransactionError: A record has failed.
         """
         checked = time.monotonic()
         while condition():
@@ -150,15 +121,7 @@ class RecordSender:
                 checked = time.monotonic()
 
     def flush(self, deadline: Deadline, check: Callable[[], None] = _no_check) -> None:
-        """Waits until every record of the transaction is acknowledged.
-
-        Args:
-            deadline: Time limit for all of them.
-            check: As in `produce`.
-
-        Raises:
-            TransactionError: A record has failed, or was not acknowledged in time.
-        """
+        """Waits until every record of the transaction is acknowledged."""
         while True:
             with raised_as_transaction_error("flush", self._settings):
                 left = flush_records(self._producer, min(_STALL, deadline.remaining()))

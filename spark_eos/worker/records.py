@@ -88,13 +88,7 @@ class SourceRows:
     def slices(
         self, max_rows: int = _SLICE_ROWS, max_bytes: int = _SLICE_BYTES
     ) -> Iterator["SourceRows"]:
-        """Yields the rows in slices of bounded size, cut between records where possible.
-
-        Args:
-            max_rows: Maximum number of rows in a slice; never more than 1,000.
-            max_bytes: Maximum size of a slice in bytes, estimated from the rows' average size;
-                never more than 4 MiB.
-        """
+        """Yields the rows in slices of bounded size, cut between records where possible."""
         total = self.rows.num_rows
         row_bytes = max(1, self.rows.nbytes // max(1, total))
         max_bytes = min(_SLICE_BYTES, max_bytes)
@@ -122,9 +116,6 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
         ... )
         >>> [(found.partition, found.first_offset) for found in source_rows(batch)]
         [(0, 7), (1, 3)]
-
-    Raises:
-        RowError: A row has no source.
     """
     if not batch.num_rows:
         return
@@ -167,15 +158,6 @@ def produce_arguments(
 
     A null value is a tombstone; for a null partition, the partitioner chooses; a null timestamp
     means the time of writing; one of 0 becomes 1 ms.
-
-    Args:
-        found: The rows.
-        topics: Each row's target topic.
-        on_delivery: Called with each record's error, or None, and the message.
-        without: Rows whose headers are not looked at, since other arguments take their place.
-
-    Raises:
-        RowError: A header is null or has no key.
     """
     rows = found.rows
     values = _values(rows, "value")

@@ -31,20 +31,7 @@ _LOCK_SECONDS: Final = 10.0
 
 
 class Slot:
-    """A transactional id that this process holds until it ends or releases it.
-
-    Args:
-        prefix: The transactional id prefix.
-        group_id: The consumer group.
-        directory: The host's directory, created if missing; None for `default_directory`.
-
-    Attributes:
-        transactional_id: ``prefix/group/node/slot``.
-
-    Raises:
-        ConfigurationError: The directory can't be used: it is a link, belongs to another user,
-            others may write in it, or it holds unexpected files.
-    """
+    """A transactional id that this process holds until it ends or releases it."""
 
     def __init__(self, prefix: str, group_id: str, directory: str | None) -> None:
         base = Path(directory) if directory else default_directory()

@@ -44,9 +44,6 @@ class SourceRecords:
     """Fetches source records by their positions. Commits nothing, and joins no group.
 
     Positions that ascend within a partition are fetched fastest.
-
-    Args:
-        settings: The writer's settings.
     """
 
     def __init__(self, settings: WriterSettings) -> None:
@@ -60,16 +57,7 @@ class SourceRecords:
         self._last_record: RawRecord | None = None
 
     def fetch(self, topic: str, partition: int, offset: int) -> RawRecord | None:
-        """A source record; None if it has been deleted since Spark read it.
-
-        Args:
-            topic: The source topic.
-            partition: The source partition.
-            offset: The record's offset.
-
-        Raises:
-            TransactionError: The brokers don't send it.
-        """
+        """A source record; None if it has been deleted since Spark read it."""
         if self._last == (topic, partition, offset):
             return self._last_record
         what = f"reading source {topic}-{partition} offset {offset} again for its dead letter"

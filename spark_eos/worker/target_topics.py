@@ -20,13 +20,7 @@ _NO_TOPIC: Final = "the row names no topic and the sink has no default (topic=)"
 
 
 class TargetTopics:
-    """Target topics of the open transaction, as they were when it first wrote to them.
-
-    Args:
-        cache: The producer's cached topics.
-        refuses: Why rows may not be for a topic; "" if they may.
-        absent: Topics that did not exist when a task waited for them; updated in place.
-    """
+    """Target topics of the open transaction, as they were when it first wrote to them."""
 
     def __init__(
         self, cache: TopicCache, refuses: Callable[[str], str], absent: LRUCache[str, bool]
@@ -42,16 +36,7 @@ class TargetTopics:
     def refuse(
         self, found: SourceRows, topics: Sequence[str | None], without: Collection[int] = ()
     ) -> None:
-        """Refuses rows for topics that no row of the query may be for.
-
-        Args:
-            found: The rows.
-            topics: Each row's target topic.
-            without: Rows that are dead letters.
-
-        Raises:
-            TransactionError: There is such a row.
-        """
+        """Refuses rows for topics that no row of the query may be for."""
         refused = {name: why for name in _named(topics) if (why := self._refuses(name))}
         for row, name in enumerate(topics if refused else ()):
             if name in refused and row not in without:
@@ -63,16 +48,7 @@ class TargetTopics:
                 )
 
     def look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
-        """The rows' target topics as they are now.
-
-        Args:
-            found: The rows.
-            topics: Each row's target topic.
-
-        Raises:
-            TransactionError: A row names no topic, or a missing one; or the cluster does not
-                answer.
-        """
+        """The rows' target topics as they are now."""
         if None in topics:
             raise TransactionError(
                 f"{found.position(topics.index(None))}: {_NO_TOPIC}", again=False
@@ -95,11 +71,7 @@ class TargetTopics:
             raise cluster_failure("looking up target topics", error) from error
 
     def ready(self, names: Collection[str | None]) -> bool:
-        """Whether topics are known to exist, or not to be worth another wait.
-
-        Raises:
-            TransactionError: The cluster does not answer, or does not allow to write.
-        """
+        """Whether topics are known to exist, or not to be worth another wait."""
         if self._waited:
             return True
         unknown = self._unknown(names) - self._absent.keys()
@@ -125,9 +97,6 @@ class TargetTopics:
 
         A task waits for topics that do not exist once, and for each only once in this process;
         otherwise it looks whether they exist now.
-
-        Raises:
-            TransactionError: The cluster does not answer, or does not allow to write.
         """
         unknown = self._unknown(names) - self._missing.keys()
         for name in unknown:
@@ -164,16 +133,7 @@ class TargetTopics:
     def partitions(
         self, names: Collection[str | None], wanted: Mapping[str, int] | None = None
     ) -> dict[str, int]:
-        """Numbers of partitions of the topics that exist.
-
-        Args:
-            names: The topics' names.
-            wanted: Numbers of partitions to wait for, by topic: once in a task, once for each topic
-                in this process, and at most max_block_ms. Others are asked for without waiting.
-
-        Raises:
-            TransactionError: The cluster does not answer.
-        """
+        """Numbers of partitions of the topics that exist."""
         known = _named(names) - self._missing.keys()
         wanted = wanted or {}
         try:
@@ -186,11 +146,7 @@ class TargetTopics:
             raise cluster_failure("looking up target topics", error) from error
 
     def letter_partitions(self, topic: str) -> int:
-        """The number of partitions of the dead-letter topic, which is written to from now on.
-
-        Raises:
-            TransactionError: It does not exist, or the cluster does not answer or allow it.
-        """
+        """The number of partitions of the dead-letter topic, which is written to from now on."""
         try:
             found = self._cache.get([topic], Operation.WRITE)
         except MissingTopicsError as error:
@@ -212,11 +168,7 @@ class TargetTopics:
         self._seen = topics | self._seen
 
     def check(self) -> None:
-        """Looks the topics up again.
-
-        Raises:
-            TransactionError: One has changed; if it still exists, another round may write.
-        """
+        """Looks the topics up again."""
         try:
             now = self._cache.refresh(self._seen, Operation.WRITE)
         except SparkEosError as error:

@@ -58,20 +58,7 @@ def write_task(
     discard_producer: bool = False,
     arrange: Arrange = writable_batches,
 ) -> Arrange:
-    """Makes the function that ``mapInArrow`` runs for every Spark partition.
-
-    Args:
-        settings: The writer's settings.
-        plan: How to treat each source partition; partitions that are missing are not written.
-        discard_producer: Whether to discard the worker's producer and its cached topics. For
-            rounds after the first, since these may have made the first one fail.
-        arrange: Gives Spark's columns the form of `spark_eos.worker.arrow_columns`.
-
-    Returns:
-        A function from rows, whose columns `spark_eos.spark.columns` has checked, to one batch of
-        `spark_eos.batch.task_report.REPORT`. It always reads all rows, since Spark would end a
-        worker process, and its producer, that returns early.
-    """
+    """Makes the function that ``mapInArrow`` runs for every Spark partition."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -243,11 +230,7 @@ class _TaskWriter:
                 self._stop_over_limit(error)
 
     def _check_dead_letters(self) -> None:
-        """Checks the open transaction's dead letters.
-
-        Raises:
-            _OverLimitError: They are more than this round allows the task.
-        """
+        """Checks the open transaction's dead letters."""
         letters = self._transactions.letters
         if letters is None or not letters.tally.total:
             return
@@ -257,12 +240,7 @@ class _TaskWriter:
             raise _OverLimitError(f"{wanted} dead letters are more than this round's {allowed}")
 
     def _check_before_commit(self) -> None:
-        """Checks the open transaction's dead letters, all of which are known.
-
-        Raises:
-            _OverLimitError: They are more than this round allows the task, or all rows of the task
-                so far, with one error.
-        """
+        """Checks the open transaction's dead letters, all of which are known."""
         self._check_dead_letters()
         letters = self._transactions.letters
         if letters is None or letters.tally.total < sum(self._pending.values()):

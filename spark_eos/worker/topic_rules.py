@@ -84,12 +84,7 @@ class _Known:
 
 
 class TopicRules:
-    """The rules of a worker process's target topics; a topic whose config is unknown has none.
-
-    Args:
-        wire: The connections.
-        settings: The writer's settings.
-    """
+    """The rules of a worker process's target topics; a topic whose config is unknown has none."""
 
     def __init__(self, wire: Wire, settings: WriterSettings) -> None:
         self._wire = wire
@@ -111,11 +106,7 @@ class TopicRules:
         return max(1, min([self._own_batch_size, *limits]))
 
     def learn(self, topics: Collection[str]) -> None:
-        """Asks for the configs of topics that exist, unless they are known.
-
-        Raises:
-            TransactionError: The cluster does not answer.
-        """
+        """Asks for the configs of topics that exist, unless they are known."""
         unknown = set()
         for topic in topics:
             known = self._topics.get(topic)
@@ -140,11 +131,7 @@ class TopicRules:
                 self._topics[topic] = _Known(config, now)
 
     def changed(self, topic: str) -> bool:
-        """Asks for a topic's config again, and tells whether it is another one now.
-
-        Raises:
-            TransactionError: The cluster does not answer.
-        """
+        """Asks for a topic's config again, and tells whether it is another one now."""
         before = self._config(topic)
         self._ask([topic])
         return self._config(topic) != before
@@ -173,16 +160,7 @@ class TopicRules:
     def faults(
         self, found: SourceRows, topics: Sequence[str | None], without: Collection[int] = ()
     ) -> dict[int, Fault]:
-        """The rows that their topics don't take, by row.
-
-        Args:
-            found: The rows.
-            topics: Each row's target topic.
-            without: Rows that are not to be judged.
-
-        Raises:
-            TransactionError: The cluster does not answer.
-        """
+        """The rows that their topics don't take, by row."""
         names = {topic for topic in topics if topic is not None}
         self.learn(names)
         configs = [config for name in names if (config := self._config(name)) is not None]
@@ -228,18 +206,7 @@ class TopicRules:
     def fault(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
     ) -> Fault | None:
-        """Why a topic does not take a record; None if it does, as far as is known.
-
-        Args:
-            topic: The topic.
-            key: The key.
-            value: The value.
-            headers: The headers.
-            timestamp: Milliseconds since 1970; `NOW` for the time of writing.
-
-        Raises:
-            TransactionError: The cluster does not answer.
-        """
+        """Why a topic does not take a record; None if it does, as far as is known."""
         return self._checked(topic, lambda: self._fault(topic, key, value, headers, timestamp))
 
     def _fault(
@@ -265,11 +232,7 @@ class TopicRules:
         return None
 
     def is_out_of_bounds(self, topic: str, timestamp: int) -> bool:
-        """Whether a topic refuses a timestamp; `NOW` stands for the time of writing.
-
-        Raises:
-            TransactionError: The cluster does not answer.
-        """
+        """Whether a topic refuses a timestamp; `NOW` stands for the time of writing."""
         return self._checked(topic, lambda: self._is_out_of_bounds(self._config(topic), timestamp))
 
     def _checked(self, topic: str, judge: Callable[[], _Judgement]) -> _Judgement:

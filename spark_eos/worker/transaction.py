@@ -64,17 +64,7 @@ _NEXT = {
 
 
 class Transactions:
-    """Writes one task's rows in transactions of bounded size.
-
-    Args:
-        producer: The worker's producer.
-        settings: The writer's settings.
-        plan: How to treat each source partition.
-
-    Attributes:
-        counters: What the transactions took, for the task's report.
-        letters: The dead letters of the open transaction; None without a topic for them.
-    """
+    """Writes one task's rows in transactions of bounded size."""
 
     def __init__(
         self, producer: TransactionalProducer, settings: WriterSettings, plan: BatchPlan
@@ -133,9 +123,6 @@ class Transactions:
 
         They don't if topics or partitions have to be waited for, since it would grow old meanwhile,
         or if a topic does not take batches as large as those of its producer.
-
-        Raises:
-            TransactionError: The cluster does not answer, or does not allow to write.
         """
         topics = target_topics(found, self._settings.topic)
         if not self._targets.ready(set(topics)):
@@ -155,14 +142,7 @@ class Transactions:
         return self._targets.known(set(topics)) | {*self._settings.target_topics}
 
     def add(self, found: SourceRows) -> None:
-        """Adds rows to the open transaction, or begins one.
-
-        Args:
-            found: The rows.
-
-        Raises:
-            TransactionError: They can't be written; the caller aborts.
-        """
+        """Adds rows to the open transaction, or begins one."""
         started = time.monotonic()
         topics = target_topics(found, self._settings.topic)
         faults = {} if self.letters is None else self.letters.judge(found, topics)
@@ -241,26 +221,12 @@ class Transactions:
         return {self._progress(place)[0]: part.topic_id for place, part in self._plan.items()}
 
     def _check_sources(self, names: Collection[str]) -> None:
-        """Checks that topics are still those whose offsets the plan commits.
-
-        Raises:
-            OffsetsLostError: One was recreated.
-            TopicNotFoundError: One does not exist.
-        """
+        """Checks that topics are still those whose offsets the plan commits."""
         known = {topic: id_ for topic, id_ in self._topic_ids().items() if topic in names}
         source_topics(self._producer.topics, known, known, self._settings.group_id)
 
     def commit(self, check: Callable[[], None] | None = None) -> None:
-        """Commits the open transaction: its rows and their source offsets, or neither.
-
-        Args:
-            check: Called when all dead letters are known, before anything is committed; what it
-                raises is raised, and nothing is.
-
-        Raises:
-            TransactionError: It is not committed, or its outcome is unknown. The producer is
-                fenced and closed.
-        """
+        """Commits the open transaction: its rows and their source offsets, or neither."""
         self._become(State.COMMITTING)
         counters, clock = self.counters, time.monotonic
         try:

@@ -1,8 +1,8 @@
 """Each name that `spark_eos.client.kafka_python` uses of kafka-python: a move fails by its name.
 
 The tests look names up in kafka-python itself, so that they also tell all that has moved while
-the adapter can't even be imported. `tests/integration/kafka/test_kafka_python_on_brokers.py` has what each
-name does.
+the adapter can't even be imported. `tests/integration/kafka/test_kafka_python_on_brokers.py` has
+what each name does.
 """
 
 import ast
