@@ -144,7 +144,7 @@ def test_each_start_may_write_as_many_again(
         "max_transaction_records": 1,
     }
     for written in (4, 8):
-        fails(spark_eos_session, flow, "max_dead_letters=4 allows 4.*4 of them are in", **limit)
+        fails(spark_eos_session, flow, "dead_letters.limit=4 allows 4.*4 of them are in", **limit)
         assert len(flow.written(letters)) == written
     (report,) = run_available(spark_eos_session, flow, with_error, **limit)
     assert report.dead_letters == {"error": 2}
@@ -191,7 +191,7 @@ def test_one_error_in_many_small_tasks_ends_the_query_too(
     fails(
         spark_eos_session,
         flow,
-        ONE_ERROR.format(8, 8) + "The first is .*8 of them are in .*max_dead_letters=1.0",
+        ONE_ERROR.format(8, 8) + "The first is .*8 of them are in .*dead_letters.limit=1.0",
         dead_letter_topic=letters,
     )
     assert len(flow.written(letters)) == 8
