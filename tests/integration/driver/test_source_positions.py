@@ -65,10 +65,8 @@ def test_the_lag_of_a_staged_query_is_shown(staged: Flow) -> None:
         assert _shown(staged) == {(staged.source, 0): 2, (staged.source, 1): 2}
         for text in _texts(staged):
             says = json.loads(text)
-            assert (says["position"], says["progress"]) == (
-                "monitoring only",
-                progress_topic(staged),
-            )
+            assert says["position"] == "for monitoring only"
+            assert says["progress"] == progress_topic(staged)
         status = _status(staged)
         assert [one.lag for one in status.partitions] == [8, 8]
         assert status.lag == 16
