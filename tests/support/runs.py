@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -28,6 +28,10 @@ from support.sinks import changed
 from support.writing import outcome_of, row_batch
 
 Disturbance = Callable[[], None]
+
+
+# Seconds between heartbeats, longer than any test takes.
+_NEVER: Final = 3600.0
 
 
 def _nothing() -> None:
@@ -118,9 +122,12 @@ class Runs:
 
     def delay_heartbeats(self) -> None:
         """From now on none is due, so that the run does not notice what becomes of the group."""
-        # The answer to one that is under way would set the interval again.
-        with self.run._membership._lock:
-            self.run._membership._heartbeats.interval = 3600
+        heartbeats = self.run._membership._heartbeats
+        # The answer to one that is under way, or waits for the lock, sets the interval again.
+        while heartbeats.interval != _NEVER:
+            with self.run._membership._lock:
+                heartbeats.interval = _NEVER
+            time.sleep(0.2)
 
     def hurry_heartbeats(self) -> None:
         """From now on one is due every tenth of a second, while none is answered."""
