@@ -28,6 +28,7 @@ from chaos.schedule import (
 from chaos.staged_loads import EVERY_LOAD, STAGED
 from spark_eos import ExactlyOnceSink
 from support.jobs import ROOT
+from support.sinks import arguments
 
 _TESTS = ROOT / "tests"
 
@@ -35,7 +36,8 @@ _TESTS = ROOT / "tests"
 @pytest.mark.parametrize("load", EVERY_LOAD)
 def test_a_load_sets_options_that_the_sink_has(load: str) -> None:
     assert (load in STAGED_LOADS) == (load in STAGED)
-    assert EVERY_LOAD[load].options.keys() <= inspect.signature(ExactlyOnceSink).parameters.keys()
+    given = arguments(**EVERY_LOAD[load].options)
+    assert given.keys() <= inspect.signature(ExactlyOnceSink).parameters.keys()
 
 
 def test_a_seed_tells_the_whole_schedule() -> None:
