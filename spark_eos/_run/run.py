@@ -82,10 +82,6 @@ class Run:
             progress.delivery,
         )
 
-    def writes(self) -> bool:
-        """Whether a transaction of the query is open now."""
-        return bool(self._transactions.names())
-
     def _renew_if_due(self) -> None:
         self._renewal.renew_if_due()
 
