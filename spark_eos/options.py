@@ -1,6 +1,6 @@
 """The sink's options that belong together, each declared once: its name, default, help and check.
 
-The options of jobs and of the data source, and docs/options.md, are made of these declarations.
+The options of jobs, and docs/options.md, are made of these declarations.
 """
 
 import dataclasses
