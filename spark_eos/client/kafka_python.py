@@ -14,9 +14,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
+from kafka.net.inet import KafkaNetSocket, create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -73,6 +75,43 @@ _SILENT: Final = 1.0
 _STOP_MS: Final = 5_000
 
 
+class _Socket(KafkaNetSocket):  # type: ignore[misc]
+    """A socket that is closed if it does not connect, which kafka-python leaves to Python.
+
+    kafka-python takes the class that is registered for a proxy's scheme; this one has no proxy.
+    """
+
+    SCHEMES = ("spark-eos",)
+
+    async def sock_connect(self, net: Any, sock: Any, address: Any, timeout_at: Any = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, address, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
+class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]
+    """TLS that gives up on a listener that says nothing; kafka-python waits for it forever."""
+
+    def __init__(self, *arguments: Any, timeout_at: float | None, **configuration: Any) -> None:
+        super().__init__(*arguments, **configuration)
+        self._timeout_at = timeout_at
+
+    async def handshake(self) -> None:
+        while (wait := self._wanted()) is not None:
+            await wait(self._sock, timeout_at=self._timeout_at)
+
+    def _wanted(self) -> Callable[..., Any] | None:
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return self._net.wait_read  # type: ignore[no-any-return]
+        except ssl.SSLWantWriteError:
+            return self._net.wait_write  # type: ignore[no-any-return]
+        return None
+
+
 class _Selector(NetworkSelector):  # type: ignore[misc]
     def __init__(
         self, configuration: dict[str, Any], around: Callable[[], AbstractContextManager[None]]
@@ -100,11 +139,11 @@ class EventLoop:
         """Runs a coroutine function in the loop and returns or raises what it does."""
         return self.selector.run(coroutine, *arguments)
 
-    def close(self, manager: KafkaConnectionManager) -> None:
-        """Closes the connections and ends the thread."""
+    def close(self, manager: "NodeConnections") -> None:
+        """Closes the connections, whatever they have not sent yet, and ends the thread."""
 
         async def close_all() -> None:
-            manager.close()
+            manager.abort()
 
         self.run(close_all)
         self.selector.stop(timeout_ms=_STOP_MS)
@@ -137,6 +176,12 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     def addresses(self) -> dict[int, str]:
         """``host:port`` by node id, from the metadata."""
         return {b.node_id: f"{b.host}:{b.port}" for b in self.cluster.brokers()}
+
+    def abort(self) -> None:
+        """Closes all connections at once; kafka-python's `close` first waits to send the rest."""
+        for connection in list(self._conns.values()):
+            connection.close(kafka_errors.KafkaConnectionError("closed"))
+        self.close()
 
     def expire_metadata(self) -> None:
         """Has the metadata read again soon."""
@@ -207,7 +252,29 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
             return None
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        # As kafka-python's, which leaves the socket open where TLS fails.
+        connected = await create_connection(
+            self._net,
+            node.host,
+            node.port,
+            self.config["socket_options"],
+            proxy_url=f"{_Socket.SCHEMES[0]}://",
+            timeout_at=timeout_at,
+        )
+        if self.ssl_enabled:
+            tls = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
+            transport = _TlsTransport(
+                self._net, connected, host=node.host, timeout_at=timeout_at, **tls
+            )
+        else:
+            transport = KafkaTCPTransport(self._net, connected, host=node.host)
+        try:
+            await transport.handshake()
+        except BaseException as error:
+            transport.abort(error)
+            if not isinstance(error, Exception):
+                raise
+            raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
         receive = transport._sock_recv
 
         def receive_all() -> tuple[bytes, Exception | None]:

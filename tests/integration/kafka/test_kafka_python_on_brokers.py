@@ -1,10 +1,13 @@
 """What spark-eos uses of kafka-python within does what it is used for, on a real broker."""
 
 import contextlib
+import gc
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,8 +51,8 @@ class _Watched(NodeConnections):
 
 
 @contextlib.contextmanager
-def _connections(servers: str) -> Iterator[tuple[EventLoop, _Watched]]:
-    configuration = ClientSettings({"bootstrap.servers": servers}).for_wire()
+def _connections(servers: str, **settings: str) -> Iterator[tuple[EventLoop, _Watched]]:
+    configuration = ClientSettings({"bootstrap.servers": servers, **settings}).for_wire()
     loop = EventLoop(configuration)
     manager = _Watched(loop.selector, configuration)
     try:
@@ -212,6 +215,81 @@ def test_data_received_right_before_the_end_is_kept() -> None:
     (data, none), (nothing, error) = found
     assert (data, none, nothing) == (b"refused", None, b"")
     assert closed_by_peer(error)
+
+
+def _open_sockets() -> set[str]:
+    with contextlib.suppress(FileNotFoundError):
+        fds = Path("/proc/self/fd")
+        return {f"{fd.name} {fd.readlink()}" for fd in fds.iterdir() if fd.is_socket()}
+    return set()
+
+
+@contextlib.contextmanager
+def _no_socket_is_left() -> Iterator[None]:
+    """Sockets are closed, neither forgotten nor left to the garbage collector."""
+    gc.collect()
+    before = _open_sockets()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        yield
+        assert _open_sockets() - before == set()
+        gc.collect()
+    assert [str(one.message) for one in caught] == []
+
+
+def test_a_listener_that_is_not_there_leaves_no_socket() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with (
+        _no_socket_is_left(),
+        _connections(f"127.0.0.1:{port}") as (_, manager),
+        pytest.raises(kafka_errors.KafkaTimeoutError),
+    ):
+        manager.reach(0.5)
+
+
+def test_a_failed_handshake_leaves_no_socket() -> None:
+    with (
+        _listener(b"HTTP/1.1 400") as port,
+        _no_socket_is_left(),
+        _connections(f"127.0.0.1:{port}", **{"security.protocol": "SSL"}) as (_, manager),
+        pytest.raises(kafka_errors.KafkaTimeoutError),
+    ):
+        manager.reach(0.5)
+    assert any("Handshake failed" in str(error) for _, error, _ in manager.ends)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_closing_while_connecting_leaves_no_socket(protocol: str) -> None:
+    with (
+        # Once its backlog is full, a listener lets clients wait; a TLS client waits for an answer.
+        socket.create_server(("127.0.0.1", 0), backlog=0) as server,
+        socket.create_connection(server.getsockname()),
+        contextlib.ExitStack() as waiting,
+    ):
+        if protocol == "SSL":
+            waiting.enter_context(server.accept()[0])
+        servers = f"127.0.0.1:{server.getsockname()[1]}"
+        with (
+            _no_socket_is_left(),
+            _connections(servers, **{"security.protocol": protocol}) as (_, manager),
+            pytest.raises(kafka_errors.KafkaTimeoutError),
+        ):
+            manager.reach(0.5)
+
+
+def test_closing_with_something_unsent_leaves_no_socket(broker: EmbeddedKafka) -> None:
+    with _no_socket_is_left(), _connections(broker.bootstrap_servers) as (loop, manager):
+        manager.reach(30)
+        (node,) = manager.addresses()
+
+        async def write() -> None:
+            connection = manager.get_connection(node)
+            await connection.init_future
+            # More than the kernel takes at once, and no request, so the broker reads none of it.
+            connection.transport.write(b"\x7f" * 50_000_000)
+
+        loop.run(write)
 
 
 def test_a_closed_loop_answers_nobody(broker: EmbeddedKafka) -> None:
