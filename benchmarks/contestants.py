@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import BatchReport, ExactlyOnceSink, ExactlyOnceWriter, Limits
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.settings import ClientSettings
 
 Writer = DataStreamWriter | ExactlyOnceWriter
 
@@ -34,7 +34,7 @@ class Arena:
         header: Whether headers are copied.
         most: Maximum number of records per trigger; None for no limit.
         batches: Number of triggers measured. None of them should reach the end of the topic,
-            where Spark's source waits (`spark_eos.client.settings` explains why).
+            where Spark's source waits (`spark_eos._client.settings` explains why).
         members: Maximum number of group members.
         asynchronous: Whether Spark tracks the query's progress asynchronously.
     """

@@ -12,11 +12,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.kafka import cluster, groups
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka import cluster, groups
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
 from spark_eos.testing import EmbeddedKafka
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 from peak import peak_mib
 
-from spark_eos.jars.jar_sets import locked_jars
-from spark_eos.jars.java import find_java
-from spark_eos.jars.lockfile import parse_lock
+from spark_eos._jars.jar_sets import locked_jars
+from spark_eos._jars.java import find_java
+from spark_eos._jars.lockfile import parse_lock
 
 _HERE = Path(__file__).parent
 _PATIENCE = 600.0

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.groups import describe_group
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.groups import describe_group
 from spark_eos.testing import EmbeddedKafka, spark_session
 
 _PARTITIONS = 4

@@ -13,9 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_eos.admin.status import Status, UnknownGroupError
-    from spark_eos.batch.batch_report import BatchReport, PartitionReport
-    from spark_eos.batch.data_loss import LostRecords
+    from spark_eos._admin.status import Status, UnknownGroupError
+    from spark_eos._batch.batch_report import BatchReport, PartitionReport
+    from spark_eos._batch.data_loss import LostRecords
+    from spark_eos._spark.dead_letter_functions import guarded
+    from spark_eos._spark.session import session_builder
+    from spark_eos._spark.sink import ExactlyOnceSink
+    from spark_eos._spark.writer import ExactlyOnceWriter
     from spark_eos.errors import (
         AuthenticationError,
         AuthorizationError,
@@ -37,10 +41,6 @@ if TYPE_CHECKING:
     )
     from spark_eos.jobs.running import run
     from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions
-    from spark_eos.spark.dead_letter_functions import guarded
-    from spark_eos.spark.session import session_builder
-    from spark_eos.spark.sink import ExactlyOnceSink
-    from spark_eos.spark.writer import ExactlyOnceWriter
 
 __all__ = [
     "AuthenticationError",
@@ -82,16 +82,16 @@ _HOMES = {
     "Limits": "options",
     "ProgressTopic": "options",
     "Transactions": "options",
-    "BatchReport": "batch.batch_report",
-    "ExactlyOnceSink": "spark.sink",
-    "ExactlyOnceWriter": "spark.writer",
-    "LostRecords": "batch.data_loss",
-    "PartitionReport": "batch.batch_report",
-    "Status": "admin.status",
-    "UnknownGroupError": "admin.status",
-    "guarded": "spark.dead_letter_functions",
+    "BatchReport": "_batch.batch_report",
+    "ExactlyOnceSink": "_spark.sink",
+    "ExactlyOnceWriter": "_spark.writer",
+    "LostRecords": "_batch.data_loss",
+    "PartitionReport": "_batch.batch_report",
+    "Status": "_admin.status",
+    "UnknownGroupError": "_admin.status",
+    "guarded": "_spark.dead_letter_functions",
     "run": "jobs.running",
-    "session_builder": "spark.session",
+    "session_builder": "_spark.session",
 }
 
 

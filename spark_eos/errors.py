@@ -54,7 +54,7 @@ class ConfigurationError(SparkEosError, ValueError):
     """An option or client setting can't be used as given.
 
     Example:
-        >>> from spark_eos.client.settings import ClientSettings
+        >>> from spark_eos._client.settings import ClientSettings
         >>> ClientSettings({})
         Traceback (most recent call last):
             ...

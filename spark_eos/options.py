@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from spark_eos.client.checks import check_count, check_flag, check_positive, check_text
-from spark_eos.client.letter_headers import STYLES
+from spark_eos._client.checks import check_count, check_flag, check_positive, check_text
+from spark_eos._client.letter_headers import STYLES
 from spark_eos.errors import ConfigurationError
 
 # What CreateTopics can hold.

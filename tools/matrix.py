@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from versions import PAGE, RESULTS, Result, keep, read_results
 
-from spark_eos.jars.java import find_java
-from spark_eos.jars.lockfile import lock_names
+from spark_eos._jars.java import find_java
+from spark_eos._jars.lockfile import lock_names
 
 ROOT: Final = Path(__file__).parent.parent
 _PYTHONS: Final = ("python3.10", "python3.11", "python3.12", "python3.13")

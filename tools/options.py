@@ -18,7 +18,7 @@ from typing import Any, Final, get_args
 import click
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.cli import main
+from spark_eos._cli import main
 from spark_eos.options import GROUPS
 
 ROOT: Final = Path(__file__).parent.parent

@@ -9,7 +9,7 @@ import sys
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_eos import ExactlyOnceSink, ExactlyOnceWriter, session_builder
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.settings import ClientSettings
 
 
 def main() -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
+from spark_eos._batch.plan import Partitions, Positions
+from spark_eos._batch.source_places import SourcePlaces
+from spark_eos._kafka.offset_metadata import KnownPartitions, SuspectRange
 from spark_eos._progress.state import Expected
-from spark_eos.batch.plan import Partitions, Positions
-from spark_eos.batch.source_places import SourcePlaces
 from spark_eos.errors import FencedByNewerRunError, OffsetsLostError
-from spark_eos.kafka.offset_metadata import KnownPartitions, SuspectRange
 
 _NOTHING_HALF = "This run stops, and has left nothing half written"
 

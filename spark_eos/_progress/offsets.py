@@ -4,26 +4,26 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.error_codes import Code, Verdict, code_names, refusal, verdict
+from spark_eos._driver.assigned_partitions import by_member
+from spark_eos._driver.group_deadline import group_deadline
+from spark_eos._driver.leftover_transactions import LeftoverTransactions
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._driver.source_positions import SourcePositions
+from spark_eos._kafka import cluster
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, SuspectRange
+from spark_eos._kafka.offsets import commit_offsets
+from spark_eos._kafka.topic_cache import TopicCache, source_topics
+from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._progress import checks
 from spark_eos._progress.reading import OffsetReader
 from spark_eos._progress.state import State
 from spark_eos.acls import query_acls
-from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.client.error_codes import Code, Verdict, code_names, refusal, verdict
-from spark_eos.driver.assigned_partitions import by_member
-from spark_eos.driver.group_deadline import group_deadline
-from spark_eos.driver.leftover_transactions import LeftoverTransactions
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.driver.source_positions import SourcePositions
-from spark_eos.kafka import cluster
-from spark_eos.kafka.cluster import TopicInfo
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline, RetriableError
-from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch, SuspectRange
-from spark_eos.kafka.offsets import commit_offsets
-from spark_eos.kafka.topic_cache import TopicCache, source_topics
-from spark_eos.kafka.transactions import MemberIdentity
 
 
 class GroupOffsets:

@@ -4,15 +4,15 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
+from spark_eos._batch.offset_gap import check_no_gap
+from spark_eos._batch.plan import BatchRange, Partitions, Positions
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._driver.checkpoint_note import DIRECT, Note
+from spark_eos._driver.data_loss_check import DataLossCheck
+from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.strategy import Batch, Query, Work
-from spark_eos.batch.data_loss import LostRecords, deleted_meanwhile
-from spark_eos.batch.offset_gap import check_no_gap
-from spark_eos.batch.plan import BatchRange, Partitions, Positions
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.driver.checkpoint_note import DIRECT, Note
-from spark_eos.driver.data_loss_check import DataLossCheck
-from spark_eos.kafka.list_offsets import start_offsets
 
 
 class OwnOffsets:

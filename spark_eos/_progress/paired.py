@@ -10,20 +10,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from spark_eos._batch.plan import BatchRange, Partitions, Positions
+from spark_eos._batch.source_places import SourcePlaces
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, Note
+from spark_eos._driver.progress_topic import ensure_progress_topic, free_partitions
+from spark_eos._driver.road import other_road
+from spark_eos._kafka.cluster import NO_ID, TopicInfo, cluster_id
+from spark_eos._kafka.cluster import topics as cluster_topics
+from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos._kafka.offset_metadata import SourcePartition
+from spark_eos._kafka.topic_cache import TopicCache, recreated, source_topics
 from spark_eos._progress.own import OwnOffsets
 from spark_eos._progress.strategy import Batch, Query, Work
-from spark_eos.batch.plan import BatchRange, Partitions, Positions
-from spark_eos.batch.source_places import SourcePlaces
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, Note
-from spark_eos.driver.progress_topic import ensure_progress_topic, free_partitions
-from spark_eos.driver.road import other_road
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
-from spark_eos.kafka.cluster import NO_ID, TopicInfo, cluster_id
-from spark_eos.kafka.cluster import topics as cluster_topics
-from spark_eos.kafka.list_offsets import start_offsets
-from spark_eos.kafka.offset_metadata import SourcePartition
-from spark_eos.kafka.topic_cache import TopicCache, recreated, source_topics
 from spark_eos.options import ProgressTopic
 
 # Errors name at most so many progress partitions.

@@ -4,18 +4,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from spark_eos._batch.plan import BatchPlan, Partitions
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._driver import offset_renewal, preflight
+from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._driver.replication import warn_of_replication
+from spark_eos._driver.road import check_note, check_offsets
+from spark_eos._kafka.offset_metadata import SuspectRange
+from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress import checks
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.strategy import Batch, Members, Query, Strategy, Work
-from spark_eos.batch.plan import BatchPlan, Partitions
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.driver import offset_renewal, preflight
-from spark_eos.driver.checkpoint_note import Note
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.driver.replication import warn_of_replication
-from spark_eos.driver.road import check_note, check_offsets
-from spark_eos.kafka.offset_metadata import SuspectRange
-from spark_eos.kafka.transactions import BY_ID
 
 logger = logging.getLogger(__name__)
 

@@ -2,18 +2,18 @@
 
 from typing import Final
 
-from spark_eos.batch.plan import Partitions
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.client.error_codes import Code
-from spark_eos.driver.group_deadline import group_deadline
-from spark_eos.driver.leftover_transactions import ABORT_INTERVAL, LeftoverTransactions
-from spark_eos.driver.membership import GroupMembership
+from spark_eos._batch.plan import Partitions
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.error_codes import Code
+from spark_eos._driver.group_deadline import group_deadline
+from spark_eos._driver.leftover_transactions import ABORT_INTERVAL, LeftoverTransactions
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.hanging_transactions import holder_of_offsets
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos.errors import DeadlineExceededError, KafkaResponseError
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline, RetriableError
-from spark_eos.kafka.hanging_transactions import holder_of_offsets
-from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
-from spark_eos.kafka.offsets import all_group_offsets, group_offsets
 
 # Seconds to wait for stable offsets before looking for open transactions again.
 _SETTLING: Final = 5.0

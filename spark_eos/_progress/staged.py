@@ -10,20 +10,20 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from spark_eos._batch.data_loss import LostRecords
+from spark_eos._batch.plan import BatchRange, Partitions, Positions
+from spark_eos._batch.progress import LEDGER, first_position, progress_range, rows_relayed
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._driver.checkpoint_note import STAGED, Note
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._driver.progress_topic import ensure_progress_topic
+from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.staged_checks import StagedChecks
 from spark_eos._progress.staged_sources import StagedSources
 from spark_eos._progress.strategy import Batch, Query, StagedFiles, Work
-from spark_eos.batch.data_loss import LostRecords
-from spark_eos.batch.plan import BatchRange, Partitions, Positions
-from spark_eos.batch.progress import LEDGER, first_position, progress_range, rows_relayed
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.driver.checkpoint_note import STAGED, Note
-from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.progress_topic import ensure_progress_topic
 from spark_eos.errors import OffsetsLostError
-from spark_eos.kafka.list_offsets import start_offsets
-from spark_eos.kafka.offset_metadata import StagedBatch
 from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,10 @@
 """Whether a checkpoint and a group's staged commit belong together, and the errors."""
 
-from spark_eos.batch.plan import BatchRange, Positions
-from spark_eos.batch.progress import LEDGER, first_position
-from spark_eos.driver.offset_log import OffsetLog
+from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._batch.progress import LEDGER, first_position
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError
-from spark_eos.kafka.offset_metadata import StagedBatch
 
 
 class StagedChecks:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
+from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._batch.source_places import SourcePlaces
+from spark_eos._driver.data_loss_check import DataLossCheck
+from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._progress.strategy import Batch, Query
-from spark_eos.batch.data_loss import LostRecords, deleted_meanwhile
-from spark_eos.batch.plan import BatchRange, Positions
-from spark_eos.batch.source_places import SourcePlaces
-from spark_eos.driver.data_loss_check import DataLossCheck
-from spark_eos.kafka.topic_cache import TopicCache, source_topics
 
 Result = TypeVar("Result")
 

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from spark_eos.batch.plan import Partitions, Positions
-from spark_eos.batch.source_places import SourcePlaces
-from spark_eos.kafka.offset_metadata import (
+from spark_eos._batch.plan import Partitions, Positions
+from spark_eos._batch.source_places import SourcePlaces
+from spark_eos._kafka.offset_metadata import (
     CommittedOffset,
     KnownPartitions,
     StagedBatch,

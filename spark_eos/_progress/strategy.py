@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from spark_eos._batch.data_loss import LostRecords
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.group_deadline import group_deadline
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._driver.step_clock import StepClock
+from spark_eos._kafka.clusters import Clusters
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets
-from spark_eos.batch.data_loss import LostRecords
-from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions, Positions
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.checkpoint_note import Note
-from spark_eos.driver.group_deadline import group_deadline
-from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.driver.step_clock import StepClock
-from spark_eos.kafka.clusters import Clusters
-from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.offset_metadata import StagedBatch
-from spark_eos.kafka.transactions import MemberIdentity
 
 Members = Mapping[tuple[str, int], MemberIdentity]
 

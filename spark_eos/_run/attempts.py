@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Mapping, Sequence
 
+from spark_eos._batch.plan import BatchPlan, Partitions
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.dead_letter_limit import DeadLetterLimit
+from spark_eos._kafka.offset_metadata import SuspectRange
 from spark_eos._progress.progress import Progress
 from spark_eos._progress.strategy import Members, Work
-from spark_eos.batch.plan import BatchPlan, Partitions
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.dead_letter_limit import DeadLetterLimit
 from spark_eos.errors import SparkEosError, WriteError
-from spark_eos.kafka.offset_metadata import SuspectRange
 
 logger = logging.getLogger(__name__)
 

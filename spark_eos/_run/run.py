@@ -3,16 +3,16 @@
 import threading
 from collections.abc import Callable
 
+from spark_eos._batch.batch_report import BatchReport, batch_report
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.leftover_transactions import LeftoverTransactions
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka.clusters import Clusters
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.progress import Progress
 from spark_eos._progress.renewal import IdleRenewal
 from spark_eos._progress.strategy import Batch, Delivery, Query
 from spark_eos._run.attempts import Attempts, TransactionSize
-from spark_eos.batch.batch_report import BatchReport, batch_report
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.leftover_transactions import LeftoverTransactions
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.kafka.clusters import Clusters
 
 
 class Run:

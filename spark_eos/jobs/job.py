@@ -17,12 +17,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._spark.sink import ExactlyOnceSink
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.jobs.job_metrics import JobMetrics
 from spark_eos.jobs.options import JobOptions
 from spark_eos.jobs.running import StopSignals, wait
 from spark_eos.observability.json_logs import JsonFormatter
-from spark_eos.spark.sink import ExactlyOnceSink
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import click
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos.batch.batch_report import BatchReport
+from spark_eos._batch.batch_report import BatchReport
 from spark_eos.observability.listener import BatchListener
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos.batch.batch_report import BatchReport
+from spark_eos._batch.batch_report import BatchReport
 from spark_eos.errors import SparkEosError
 from spark_eos.observability.batch_pictures import Batch, picture
 from spark_eos.observability.listener import source_lag

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos.batch.batch_report import BatchReport
+from spark_eos._batch.batch_report import BatchReport
 from spark_eos.errors import ConfigurationError
 
 logger = logging.getLogger("spark_eos")

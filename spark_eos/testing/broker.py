@@ -63,9 +63,9 @@ class EmbeddedKafka:
     Raises:
         BrokerStartError: From `start`: Kafka does not start; the message ends with its log, or
             says that `port` is in use.
-        spark_eos.jars.jar_sets.JarError: From `start`: a jar's checksum differs from the lock's.
-        spark_eos.jars.ivy.DownloadError: From `start`: the broker's jars could not be downloaded.
-        spark_eos.jars.java.JavaError: From `start`: there is no Java 17 or newer.
+        spark_eos._jars.jar_sets.JarError: From `start`: a jar's checksum differs from the lock's.
+        spark_eos._jars.ivy.DownloadError: From `start`: the broker's jars could not be downloaded.
+        spark_eos._jars.java.JavaError: From `start`: there is no Java 17 or newer.
 
     Example:
         ::

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from spark_eos._jars.cache import cached, locked
+from spark_eos._jars.jar_sets import jar_set
+from spark_eos._jars.java import Java, find_java
 from spark_eos.errors import PrintableError
-from spark_eos.jars.cache import cached, locked
-from spark_eos.jars.jar_sets import jar_set
-from spark_eos.jars.java import Java, find_java
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
 from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
@@ -130,9 +130,9 @@ def broker_image(jar_set_name: str) -> BrokerImage:
     """Return the image of the broker with the jar set `jar_set_name`.
 
     Raises:
-        spark_eos.jars.jar_sets.JarError: There is no such set, or a file has the wrong checksum.
-        spark_eos.jars.ivy.DownloadError: The jars could not be downloaded.
-        spark_eos.jars.java.JavaError: There is no usable Java.
+        spark_eos._jars.jar_sets.JarError: There is no such set, or a file has the wrong checksum.
+        spark_eos._jars.ivy.DownloadError: The jars could not be downloaded.
+        spark_eos._jars.java.JavaError: There is no usable Java.
     """
     java = find_java()
     jars = jar_set(jar_set_name)

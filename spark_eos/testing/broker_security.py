@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
-from spark_eos.client.jaas import JaasLine
+from spark_eos._client.jaas import JaasLine
 from spark_eos.testing.broker_admin import TIMEOUT
 
 # The principal of plaintext listeners, which tests use for administration.

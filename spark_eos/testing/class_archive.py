@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from spark_eos.jars.cache import check_trusted, locked
-from spark_eos.jars.java import Java
+from spark_eos._jars.cache import check_trusted, locked
+from spark_eos._jars.java import Java
 
 JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags that let a JVM start sooner, at the expense of long-running work."""
@@ -53,7 +53,7 @@ class ClassArchive:
         """JVM options that use the archive; none if it does not exist.
 
         Raises:
-            spark_eos.jars.cache.JarError: Others may write to it: the JVM runs what is in it.
+            spark_eos._jars.cache.JarError: Others may write to it: the JVM runs what is in it.
         """
         if not self.file.exists():
             return []

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import TopicNotFoundError
 from spark_eos.testing.broker_admin import TIMEOUT
 from spark_eos.testing.partition_ends import settled_ends

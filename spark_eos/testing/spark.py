@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_eos.jars.jar_sets import spark_kafka_jars
+from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.testing.spark_image import quick_start_options, quoted
 
 _LOOPBACK = "127.0.0.1"
@@ -38,9 +38,9 @@ def spark_session(
             created on first use: they start sooner, but are slower on large data.
 
     Raises:
-        spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
-        spark_eos.jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
-        spark_eos.jars.java.JavaError: There is no Java 17 or newer.
+        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
+        spark_eos._jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
+        spark_eos._jars.java.JavaError: There is no Java 17 or newer.
 
     Example:
         ::
@@ -58,9 +58,9 @@ def prepare_quick_start() -> None:
     """Download the Kafka source's jars and archive Spark's classes, as the first session would do.
 
     Raises:
-        spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
-        spark_eos.jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
-        spark_eos.jars.java.JavaError: There is no Java 17 or newer.
+        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
+        spark_eos._jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
+        spark_eos._jars.java.JavaError: There is no Java 17 or newer.
     """
     spark_kafka_jars()
     quick_start_options()
@@ -84,9 +84,9 @@ def spark_settings(
         quick_start: Whether the JVMs are to start sooner, as for `spark_session`.
 
     Raises:
-        spark_eos.jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
-        spark_eos.jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
-        spark_eos.jars.java.JavaError: There is no Java 17 or newer.
+        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
+        spark_eos._jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
+        spark_eos._jars.java.JavaError: There is no Java 17 or newer.
     """
     given = dict(config or {})
     settings = {

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
+from spark_eos._host.python_module import python_module
+from spark_eos._jars.cache import cache_directory, cached
+from spark_eos._jars.java import JavaError, find_java
 from spark_eos.errors import PrintableError
-from spark_eos.host.python_module import python_module
-from spark_eos.jars.cache import cache_directory, cached
-from spark_eos.jars.java import JavaError, find_java
 from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
 _PATIENCE = 300
@@ -25,7 +25,7 @@ def quick_start_options() -> list[str]:
     The JVM also compiles less, which makes long-running work slower: for tests and trials.
 
     Raises:
-        spark_eos.jars.java.JavaError: There is no usable Java.
+        spark_eos._jars.java.JavaError: There is no usable Java.
     """
     archive = _archive(create=True)
     archive.train(_exercise)
@@ -46,7 +46,7 @@ def driver_options(*, make: bool) -> str | None:
         False.
 
     Raises:
-        spark_eos.jars.java.JavaError: There is no usable Java.
+        spark_eos._jars.java.JavaError: There is no usable Java.
         ClassArchiveError: The archive can't be made; or others may write to it, so the JVM would
             run what they put there.
     """

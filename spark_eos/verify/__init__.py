@@ -5,7 +5,7 @@ It reads headers, offsets and transactions by code of its own, so it can't repea
 code that writes them. Both sides share client settings, connections and checks of arguments.
 """
 
-import spark_eos.client  # noqa: F401 - before kafka-python, which it imports quietly
+import spark_eos._client  # noqa: F401 - before kafka-python, which it imports quietly
 from spark_eos.errors import VerificationError
 from spark_eos.verify.comparing import compare
 from spark_eos.verify.comparison import Comparison, Difference, Differences, RowExample

@@ -10,10 +10,10 @@ from typing import Any, Final
 from kafka import errors as kafka_errors
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from spark_eos.client.connections import ConnectionManager
-from spark_eos.client.kafka_logs import our_connections
-from spark_eos.client.kafka_python import EventLoop
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.connections import ConnectionManager
+from spark_eos._client.kafka_logs import our_connections
+from spark_eos._client.kafka_python import EventLoop
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
 
 _PASSING: Final = (

@@ -10,7 +10,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from kafka import TopicPartition
 
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
 
 NO_ID: Final = uuid.UUID(int=0)

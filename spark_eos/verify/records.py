@@ -10,7 +10,7 @@ import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, Message
 from kafka import TopicPartition
 
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify.partitions import Partitions, Spans, name_of
 

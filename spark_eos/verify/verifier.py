@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from spark_eos.client.checks import check_positive, check_text
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.checks import check_positive, check_text
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.brokers import Brokers
 from spark_eos.verify.cluster import Cluster, reason_of

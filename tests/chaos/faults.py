@@ -26,7 +26,7 @@ from chaos.giving_up import await_one_to_give_up
 from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
 from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.proxy import KafkaProxy, everybody

@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka.protocol.producer import EndTxnRequest, ProduceRequest
 
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support.proxy_faults import Link, Request
 
 # In a record batch: after base offset, length, leader epoch, magic, checksum, attributes, last

@@ -22,7 +22,7 @@ from chaos.reports import add_report
 from chaos.staged_loads import STAGED
 from chaos.staged_stops import stop_at_places
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.jars.jar_sets import spark_kafka_jars
+from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session
 from spark_eos.testing.broker_properties import free_ports
 from support.sinks import arguments

@@ -26,14 +26,14 @@ from chaos.reports import reports_of
 from chaos.schedule import Schedule
 from chaos.staged_files import StagedFiles
 from chaos.staged_loads import EVERY_LOAD
-from spark_eos.client.settings import ClientSettings
-from spark_eos.demo.process import session_members
+from spark_eos._client.settings import ClientSettings
+from spark_eos._demo.process import session_members
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.open_transactions import lingering
 from spark_eos.errors import SparkEosError
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.offset_metadata import CommittedOffset
-from spark_eos.kafka.offsets import all_group_offsets
-from spark_eos.kafka.open_transactions import lingering
 from spark_eos.testing import EmbeddedKafka
 from support.proxy import KafkaProxy
 

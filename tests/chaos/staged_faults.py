@@ -17,7 +17,7 @@ from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
 from chaos.stage import NotInflictedError, Stage, TrialError, wait_for
 from chaos.staged_files import StagedFiles
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support.proxy_faults import Fault as ProxyFault
 from support.proxy_faults import Link, Request
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 
 
 class StagedFiles:

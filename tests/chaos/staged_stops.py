@@ -15,8 +15,8 @@ from chaos.staged_places import (
     obeys,
 )
 from spark_eos._progress.progress import Progress
-from spark_eos.spark.sink_run import SinkRun
-from spark_eos.spark.staged_copies import StagedCopies
+from spark_eos._spark.sink_run import SinkRun
+from spark_eos._spark.staged_copies import StagedCopies
 
 
 def stop_at_places(control: Path) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from spark_eos.driver.assigned_partitions import Member, after_heartbeat
-from spark_eos.kafka import cluster, groups, heartbeats
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.transactions import (
+from spark_eos._driver.assigned_partitions import Member, after_heartbeat
+from spark_eos._kafka import cluster, groups, heartbeats
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.transactions import (
     MemberIdentity,
     ProducerIdAndEpoch,
     fence_producer,

@@ -9,14 +9,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from spark_eos.kafka.connection import CoordinatorType, Wire
-from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.list_offsets import end_offsets
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import ProducerIdAndEpoch, producer_id_and_epoch
-from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.producer import TransactionalProducer
-from spark_eos.worker.transaction import Transactions
+from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.list_offsets import end_offsets
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.transactions import ProducerIdAndEpoch, producer_id_and_epoch
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.producer import TransactionalProducer
+from spark_eos._worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy, Rule

@@ -10,12 +10,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka import cluster, groups, offsets
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.open_transactions import open_transactions
-from spark_eos.kafka.transactional_ids import id_pattern
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka import cluster, groups, offsets
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.open_transactions import open_transactions
+from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos.options import Limits
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.partition_ends import settled_ends

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from spark_eos.cli import main
+from spark_eos._cli import main
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
 from spark_eos.testing.broker_admin import admin_client
 from support.flow import Flow

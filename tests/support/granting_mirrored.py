@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.connection import Wire
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
 from spark_eos.testing.broker_admin import admin_client
 from support.granting import Guarded
 from support.mirroring import MirroredFlow

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from spark_eos.jars.jar_sets import spark_kafka_jars
+from spark_eos._jars.jar_sets import spark_kafka_jars
 from support.sinks import arguments
 
 _CLASSES = (

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.kafka import cluster
-from spark_eos.kafka.deadline import Deadline
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka import cluster
+from spark_eos._kafka.deadline import Deadline
 from spark_eos.options import Limits, Transactions
 from support.flow import Flow
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka import cluster, offsets
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._progress.paired import Mirrored
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka import cluster, offsets
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow

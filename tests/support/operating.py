@@ -7,7 +7,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from spark_eos.cli import main
+from spark_eos._cli import main
 from support.flow import Flow
 from support.members import deadline, started
 from support.writing import rows, transactions

@@ -11,7 +11,7 @@ from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
 # Imported so that kafka-python knows how to read their answers.
-from spark_eos.kafka import protocol as _protocol  # noqa: F401
+from spark_eos._kafka import protocol as _protocol  # noqa: F401
 
 _CLIENT_ID_AT = 10
 

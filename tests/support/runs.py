@@ -9,19 +9,19 @@ from typing import Any, Final
 
 import pytest
 
+from spark_eos._batch.batch_report import BatchReport
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._kafka.clusters import Clusters
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.own import Direct
 from spark_eos._progress.strategy import Batch, Delivery
 from spark_eos._run.run import Run
-from spark_eos.batch.batch_report import BatchReport
-from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.offset_log import OffsetLog
+from spark_eos._worker import task
+from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import OffsetsLostError
-from spark_eos.kafka.clusters import Clusters
-from spark_eos.worker import task
-from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow
 from support.members import writer_settings
 from support.sinks import changed
@@ -52,20 +52,20 @@ class Checkpoint(dict[str, str]):
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
 
     def read(self, path: str) -> str | None:
-        """See `spark_eos.driver.note_files.Files`."""
+        """See `spark_eos._driver.note_files.Files`."""
         return self.get(path)
 
     def names(self, path: str) -> list[str]:
-        """See `spark_eos.driver.note_files.Files`."""
+        """See `spark_eos._driver.note_files.Files`."""
         start = f"{path}/"
         return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
 
     def write(self, path: str, text: str) -> None:
-        """See `spark_eos.driver.note_files.Files`."""
+        """See `spark_eos._driver.note_files.Files`."""
         self[f"{path}/part-0.txt"] = text
 
     def delete(self, path: str) -> None:
-        """See `spark_eos.driver.note_files.Files`."""
+        """See `spark_eos._driver.note_files.Files`."""
         for name in [name for name in self if name.startswith(f"{path}/")]:
             del self[name]
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.cli import main as command
+from spark_eos._cli import main as command
 from spark_eos.testing import spark_session
 from support.sinks import arguments
 from support.versions import HIDES_OPTIONS

@@ -18,8 +18,8 @@ from typing import Any
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.progress import Progress
-from spark_eos.spark.sink_run import SinkRun
-from spark_eos.spark.staged_copies import StagedCopies
+from spark_eos._spark.sink_run import SinkRun
+from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos.testing import spark_session
 from support import staging
 from support.sinks import arguments

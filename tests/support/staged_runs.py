@@ -5,19 +5,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_eos._batch.batch_report import BatchReport
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
+from spark_eos._batch.progress import first_position
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._kafka.clusters import Clusters
+from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._progress.staged import Staged
 from spark_eos._progress.strategy import Batch
 from spark_eos._run.run import Run
-from spark_eos.batch.batch_report import BatchReport
-from spark_eos.batch.plan import BatchPlan, BatchRange, Partitions
-from spark_eos.batch.progress import first_position
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.offset_log import OffsetLog
-from spark_eos.kafka.clusters import Clusters
-from spark_eos.kafka.offset_metadata import StagedBatch
+from spark_eos._worker import task
 from spark_eos.options import ProgressTopic
-from spark_eos.worker import task
 from support.flow import Flow
 from support.members import writer_settings
 from support.runs import Checkpoint, Disturbance, close_producers, positions

@@ -11,8 +11,8 @@ from urllib.error import URLError
 
 import pyspark
 
-from spark_eos.demo.process import KillableProcess
-from spark_eos.jars.jar_sets import spark_kafka_jars
+from spark_eos._demo.process import KillableProcess
+from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.testing.broker_properties import free_ports
 from support.queries import until
 

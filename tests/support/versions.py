@@ -6,7 +6,7 @@ import pyspark
 import pytest
 from packaging.version import Version
 
-from spark_eos.client.error_codes import Code
+from spark_eos._client.error_codes import Code
 from spark_eos.testing.broker import kafka_version
 
 _BY_ID: Final = Version(kafka_version()) >= Version("4.4")

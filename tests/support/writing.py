@@ -10,17 +10,17 @@ import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.parser import KafkaProtocol
 
-from spark_eos.batch.plan import BatchRange, batch_plan
-from spark_eos.batch.task_report import JobOutcome, job_outcome
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.kafka import cluster
-from spark_eos.kafka.cluster import NO_ID
-from spark_eos.kafka.offset_metadata import KnownPartitions
-from spark_eos.worker.arrow_columns import writable_batches
-from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.producer import TransactionalProducer
-from spark_eos.worker.records import SourceRows, source_rows
-from spark_eos.worker.transaction import Transactions
+from spark_eos._batch.plan import BatchRange, batch_plan
+from spark_eos._batch.task_report import JobOutcome, job_outcome
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka import cluster
+from spark_eos._kafka.cluster import NO_ID
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._worker.arrow_columns import writable_batches
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.producer import TransactionalProducer
+from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, writer_settings
 from support.proxy_faults import Request

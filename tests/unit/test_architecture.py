@@ -30,14 +30,14 @@ def _found(name: str) -> Path | None:
 
 
 def test_the_layers_are_those_of_the_import_contract() -> None:
-    (drawn,) = re.findall(r"^```\n(cli\n.*?)^```$", _text(), re.MULTILINE | re.DOTALL)
+    (drawn,) = re.findall(r"^```\n(_cli\n.*?)^```$", _text(), re.MULTILINE | re.DOTALL)
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (layers,) = re.findall(r"^layers = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)
     assert drawn.splitlines() == re.findall(r'"(.+)"', layers)
 
 
-def test_every_room_has_a_line() -> None:
-    told = {row["room"].strip("`") for row in table_of(PAGE, "Rooms").rows}
+def test_every_package_has_a_line() -> None:
+    told = {row["package"].strip("`") for row in table_of(PAGE, "Packages").rows}
     assert told == {path.parent.name for path in (ROOT / "spark_eos").glob("*/__init__.py")}
 
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 import spark_eos
-from spark_eos.batch.dead_letters import DeadLetterTally
+from spark_eos._batch.dead_letters import DeadLetterTally
 from spark_eos.errors import KafkaResponseError, PrintableError, WriteError
 
 FOREIGN = "red \x1b[31m\x9b2J bell \a\b\x7f over\rwritten \u202eback\u2066 \x00"

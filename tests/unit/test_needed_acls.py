@@ -5,9 +5,9 @@ import json
 
 from click.testing import CliRunner
 
+from spark_eos._cli import main
+from spark_eos._client.error_codes import refusal
 from spark_eos.acls import Grantee, Purpose, acls_for, read_group, read_topic
-from spark_eos.cli import main
-from spark_eos.client.error_codes import refusal
 from spark_eos.errors import AuthorizationError
 from support.tables import table_of
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from spark_eos.jars.java import JavaError
+from spark_eos._jars.java import JavaError
 from spark_eos.testing import EmbeddedKafka
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos.kafka.list_offsets import end_offsets
-from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos._kafka.list_offsets import end_offsets
+from spark_eos._worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started
 from support.operating import document, one_open, run
@@ -21,7 +21,7 @@ from support.writing import rows, transactions
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes CliRunner's input look like a terminal, as which it answers prompts."""
-    monkeypatch.setattr("spark_eos.cli.abort._may_ask", lambda: True)
+    monkeypatch.setattr("spark_eos._cli.abort._may_ask", lambda: True)
 
 
 @pytest.mark.usefixtures("terminal")
@@ -110,7 +110,7 @@ def test_abort_leaves_alone_what_began_after_the_question(
             writing._producer.records.flush(deadline())
             return True
 
-        monkeypatch.setattr("spark_eos.cli.abort._agreed", next_transaction)
+        monkeypatch.setattr("spark_eos._cli.abort._agreed", next_transaction)
         result = run("abort", flow)
         assert result.stdout.endswith("They have ended in the meantime.\n")
         writing.commit()

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos.kafka.transactional_ids import id_stem
+from spark_eos._kafka.transactional_ids import id_stem
 from support import groups
 from support.flow import Flow
 from support.members import started

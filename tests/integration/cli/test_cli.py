@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from spark_eos.jars.jar_sets import spark_kafka_jars
+from spark_eos._jars.jar_sets import spark_kafka_jars
 
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 
@@ -59,14 +59,14 @@ def test_jars_for_an_unsupported_pyspark_is_one_line_without_traceback() -> None
 
 def test_jars_starts_without_pyspark_and_kafka_clients() -> None:
     script = (
-        "import sys; from spark_eos.cli import main; main(['jars'], standalone_mode=False); "
+        "import sys; from spark_eos._cli import main; main(['jars'], standalone_mode=False); "
         "print('MODULES', *sys.modules, file=sys.stderr)"
     )
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     modules = set(result.stderr.partition("MODULES")[2].split())
-    assert "spark_eos.jars.jar_sets" in modules
+    assert "spark_eos._jars.jar_sets" in modules
     assert not {"pyspark", "confluent_kafka", "kafka", "pyarrow"} & modules
 
 

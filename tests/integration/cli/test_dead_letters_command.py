@@ -21,13 +21,13 @@ from kafka.protocol.producer import (
     InitProducerIdRequest,
 )
 
-from spark_eos.admin.dead_letter_replay import DeadLetterReplay
-from spark_eos.admin.dead_letter_topic import DeadLetterTopic
-from spark_eos.cli import main
-from spark_eos.client.error_codes import Code
-from spark_eos.client.persisted import FORMAT
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._admin.dead_letter_replay import DeadLetterReplay
+from spark_eos._admin.dead_letter_topic import DeadLetterTopic
+from spark_eos._cli import main
+from spark_eos._client.error_codes import Code
+from spark_eos._client.persisted import FORMAT
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
@@ -173,7 +173,7 @@ def test_a_replay_that_ends_in_the_middle_is_continued(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_letters(flow, range(10))
-    monkeypatch.setattr("spark_eos.admin.dead_letter_replay._BATCH", 3)
+    monkeypatch.setattr("spark_eos._admin.dead_letter_replay._BATCH", 3)
     topic = DeadLetterTopic(ClientSettings(flow.kafka), f"dlq-{flow.name}", 20)
     replay = DeadLetterReplay(topic, sources=[flow.source], from_beginning=True)
     write, batches = DeadLetterReplay._write, []
@@ -345,7 +345,7 @@ def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
 def test_a_partition_has_room_for_some_letters_that_were_left(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_eos.admin.replay_progress._MAX_TEXT", 8)
+    monkeypatch.setattr("spark_eos._admin.replay_progress._MAX_TEXT", 8)
     for n in range(4):
         write_letters(flow, [n * 2], topic=("", flow.source)[n % 2])
     write_letters(flow, [8, 10], topic="")

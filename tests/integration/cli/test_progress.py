@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_eos.cli import main
+from spark_eos._cli import main
 from spark_eos.errors import OffsetsLostError, WriteError
 from support.groups import delete_group, delete_offsets, set_offsets
 from support.mirroring import MirroredFlow, mirrored_run

@@ -2,8 +2,8 @@
 
 from confluent_kafka import Consumer
 
-from spark_eos.kafka import groups
-from spark_eos.kafka.groups import DescribedMember
+from spark_eos._kafka import groups
+from spark_eos._kafka.groups import DescribedMember
 from support.flow import Flow
 from support.members import deadline
 from support.operating import run

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from spark_eos.kafka import cluster
-from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch, position_metadata
-from spark_eos.kafka.offsets import commit_offsets
+from spark_eos._kafka import cluster
+from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, position_metadata
+from spark_eos._kafka.offsets import commit_offsets
 from support.flow import Flow
 from support.groups import set_offsets
 from support.members import deadline, started

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from spark_eos.demo.orders import make_orders, produce_orders
-from spark_eos.demo.report import Finished, Report
-from spark_eos.demo.target import TargetReader
+from spark_eos._demo.orders import make_orders, produce_orders
+from spark_eos._demo.report import Finished, Report
+from spark_eos._demo.target import TargetReader
 from spark_eos.verify import Difference, compare
 from support.flow import Flow
 from support.queries import until
 
-COMMAND = [sys.executable, "-c", "from spark_eos.cli import main; main()", "demo"]
+COMMAND = [sys.executable, "-c", "from spark_eos._cli import main; main()", "demo"]
 
 
 def report(flow: Flow, timeout: float = 30) -> Report:

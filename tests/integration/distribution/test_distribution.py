@@ -21,8 +21,8 @@ _LARGEST_SDIST = 400_000
 # Where the package is from, and that its data files came along.
 _LOOKS = """
 import spark_eos
-from spark_eos.jars.lockfile import lock_names
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._jars.lockfile import lock_names
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 spark_eos.ExactlyOnceSink
 print(spark_eos.__file__, "kafka-4.4.0" in lock_names(), TxnOffsetCommitRequest.API_KEY, sep="\\n")
 """

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from spark_eos.client.error_codes import Code
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import OffsetCommitAnswer
+from spark_eos._client.error_codes import Code
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.transactions import OffsetCommitAnswer
 from support.collected import all_tests
 from support.jobs import ROOT
 from support.tables import table_of, tables

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import errors
-from spark_eos.cli import main
+from spark_eos._cli import main
 from spark_eos.testing import EmbeddedKafka
 from support.flow import consume
 from support.jobs import ROOT, job

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos.cli import main
+from spark_eos._cli import main
 from support.jobs import job
 from support.mirroring import MirroredFlow
 from support.pages import code_blocks, run_block

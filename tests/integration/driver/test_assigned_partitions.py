@@ -21,12 +21,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from spark_eos.batch.plan import BatchPlan, BatchRange, batch_plan
-from spark_eos.batch.task_report import REJECTED, WRITTEN
-from spark_eos.driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
-from spark_eos.kafka.offsets import committed_offsets
-from spark_eos.kafka.transactions import MemberIdentity
-from spark_eos.worker import task
+from spark_eos._batch.plan import BatchPlan, BatchRange, batch_plan
+from spark_eos._batch.task_report import REJECTED, WRITTEN
+from spark_eos._driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
+from spark_eos._kafka.offsets import committed_offsets
+from spark_eos._kafka.transactions import MemberIdentity
+from spark_eos._worker import task
 from support.actors import Actors
 from support.flow import Flow
 from support.members import deadline, writer_settings

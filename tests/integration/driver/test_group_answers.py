@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
-from spark_eos.client.error_codes import Code, code_name
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos._client.error_codes import Code, code_name
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from support import proxy_faults as faults
 from support.bench import answered
 from support.flow import Flow

@@ -25,11 +25,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink, errors
-from spark_eos.client.error_codes import code_name
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.kafka import cluster
-from spark_eos.kafka.groups import DescribedMember
-from spark_eos.kafka.offsets import commit_offsets
+from spark_eos._client.error_codes import code_name
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka import cluster
+from spark_eos._kafka.groups import DescribedMember
+from spark_eos._kafka.offsets import commit_offsets
 from spark_eos.testing.broker_admin import admin_client
 from support.actors import Actors, drop_members
 from support.flow import Flow

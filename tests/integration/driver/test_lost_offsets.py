@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
+from spark_eos._driver import offset_renewal
+from spark_eos._kafka import cluster, offsets
+from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch
 from spark_eos._progress import offsets as group_offsets
-from spark_eos.driver import offset_renewal
 from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
-from spark_eos.kafka import cluster, offsets
-from spark_eos.kafka.offset_metadata import KnownPartitions, StagedBatch
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow

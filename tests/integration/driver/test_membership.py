@@ -12,17 +12,17 @@ import pytest
 from kafka.protocol.producer import EndTxnRequest
 
 from spark_eos import errors
-from spark_eos.client.error_codes import Code
-from spark_eos.client.settings import ClientSettings
-from spark_eos.driver import heartbeat_thread
-from spark_eos.kafka import cluster
-from spark_eos.kafka.connection import CoordinatorType, Wire
-from spark_eos.kafka.open_transactions import open_transactions
-from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
-from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.kafka.transactions import fence_producer
+from spark_eos._client.error_codes import Code
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver import heartbeat_thread
+from spark_eos._kafka import cluster
+from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.open_transactions import open_transactions
+from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos._kafka.transactional_ids import id_pattern
+from spark_eos._kafka.transactions import fence_producer
+from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.worker.producer import TransactionalProducer
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
@@ -196,7 +196,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def warnings() -> list[str]:
-        records = [r for r in caplog.records if r.name == "spark_eos.driver.heartbeat_thread"]
+        records = [r for r in caplog.records if r.name == "spark_eos._driver.heartbeat_thread"]
         return [r.getMessage() for r in records if r.levelno >= logging.WARNING]
 
     def failed() -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from spark_eos.admin.mirrored_progress import set_progress
-from spark_eos.client.settings import ClientSettings
+from spark_eos._admin.mirrored_progress import set_progress
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -15,8 +17,6 @@ from spark_eos.errors import (
     OffsetsLostError,
     RecordsLostError,
 )
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.testing import EmbeddedKafka
 from support.groups import delete_offsets, set_offsets
 from support.members import deadline

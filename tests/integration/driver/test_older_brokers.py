@@ -7,16 +7,16 @@ from contextlib import ExitStack
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_eos.client.error_codes import Code
-from spark_eos.driver import preflight
+from spark_eos._client.error_codes import Code
+from spark_eos._driver import preflight
+from spark_eos._kafka.groups import describe_group
+from spark_eos._kafka.offsets import commit_offsets, committed_offsets
+from spark_eos._kafka.open_transactions import open_transactions
+from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
+from spark_eos._kafka.transactional_ids import id_pattern
+from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.errors import KafkaResponseError
-from spark_eos.kafka.groups import describe_group
-from spark_eos.kafka.offsets import commit_offsets, committed_offsets
-from spark_eos.kafka.open_transactions import open_transactions
-from spark_eos.kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
-from spark_eos.kafka.transactional_ids import id_pattern
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.proxy_faults import Request

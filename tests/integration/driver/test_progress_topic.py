@@ -11,12 +11,12 @@ from confluent_kafka.admin import AdminClient
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.progress_topic import ensure_progress_topic
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.progress_topic import ensure_progress_topic
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import ConfigurationError, DeadlineExceededError, KafkaResponseError
-from spark_eos.kafka.cluster import TopicInfo
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
 from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.members import deadline

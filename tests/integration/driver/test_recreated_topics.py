@@ -15,16 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_eos.client.error_codes import Code
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.error_codes import Code
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka import cluster
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._worker import transaction
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.records import SourceRows
+from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import TopicNotFoundError
-from spark_eos.kafka import cluster
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.worker import transaction
-from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.records import SourceRows
-from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, started
 from support.runs import running, settles_nothing_of_a_recreated_source

@@ -15,8 +15,8 @@ from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql import SparkSession
 
-from spark_eos.client.error_codes import Code
-from spark_eos.driver.replication import warn_of_replication
+from spark_eos._client.error_codes import Code
+from spark_eos._driver.replication import warn_of_replication
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy
@@ -28,7 +28,7 @@ _INTERNAL = "__consumer_offsets", "__transaction_state"
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "spark_eos.driver.replication"]
+    return [r.getMessage() for r in caplog.records if r.name == "spark_eos._driver.replication"]
 
 
 def test_each_run_warns_once_and_names_the_topics(

@@ -3,9 +3,9 @@
 import pytest
 from pyspark import TaskContext
 
+from spark_eos._worker import task
+from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.errors import RecordsLostError
-from spark_eos.worker import task
-from spark_eos.worker.librdkafka_errors import TransactionError
 from support.actors import drop_members
 from support.flow import Flow
 from support.members import deadline

@@ -6,13 +6,13 @@ import logging
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from spark_eos.admin.status import Status, query_status
-from spark_eos.batch.plan import BatchRange
-from spark_eos.client.settings import ClientSettings
+from spark_eos._admin.status import Status, query_status
+from spark_eos._batch.plan import BatchRange
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._spark.source import starting_positions
 from spark_eos.errors import RecordsLostError
-from spark_eos.kafka.offset_metadata import KnownPartitions
-from spark_eos.kafka.offsets import all_group_offsets
-from spark_eos.spark.source import starting_positions
 from spark_eos.testing.broker_admin import admin_client
 from support.flow import Flow
 from support.members import deadline

@@ -5,9 +5,9 @@ from typing import NoReturn
 import pytest
 
 from spark_eos import LostRecords, errors
+from spark_eos._batch.progress import first_position
+from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._progress.strategy import Batch
-from spark_eos.batch.progress import first_position
-from spark_eos.kafka.offsets import all_group_offsets
 from support.flow import Flow
 from support.groups import delete_group, set_offsets
 from support.members import deadline

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 from filelock import FileLock
 
-from spark_eos.cli import main
-from spark_eos.jars import cache, jar_sets
-from spark_eos.jars.ivy import DownloadError
-from spark_eos.jars.java import JavaError
-from spark_eos.jars.lockfile import lock_names, read_lock
+from spark_eos._cli import main
+from spark_eos._jars import cache, jar_sets
+from spark_eos._jars.ivy import DownloadError
+from spark_eos._jars.java import JavaError
+from spark_eos._jars.lockfile import lock_names, read_lock
 from support.intruding import NOBODY, needs_root
 from support.jobs import ROOT
 
@@ -102,7 +102,7 @@ def test_a_failed_download_shows_what_ivy_says(
 
 def test_concurrent_calls_download_once(own_cache: Path) -> None:
     next(own_cache.glob("commons-pool2-*.jar")).unlink()
-    script = f"from spark_eos.jars import jar_sets; print(len(jar_sets.jar_set({SET!r})))"
+    script = f"from spark_eos._jars import jar_sets; print(len(jar_sets.jar_set({SET!r})))"
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", script],

@@ -18,8 +18,8 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos.demo.orders import make_orders
-from spark_eos.jars.jar_sets import spark_kafka_jars
+from spark_eos._demo.orders import make_orders
+from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions
 from spark_eos.testing.broker_properties import free_ports

@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from spark_eos.client.error_codes import Code
-from spark_eos.jars.jar_sets import jar_set
-from spark_eos.jars.java import find_java
+from spark_eos._client.error_codes import Code
+from spark_eos._jars.jar_sets import jar_set
+from spark_eos._jars.java import find_java
 from spark_eos.testing.broker import kafka_version
 
 

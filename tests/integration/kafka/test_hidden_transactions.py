@@ -9,13 +9,13 @@ import pytest
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
+from spark_eos._kafka.cluster import NO_ID, topics_with_offsets
+from spark_eos._kafka.connection import CoordinatorType
+from spark_eos._kafka.open_transactions import describe_transaction
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.transactions import fence_producer
 from spark_eos._progress import reading
 from spark_eos.errors import DeadlineExceededError
-from spark_eos.kafka.cluster import NO_ID, topics_with_offsets
-from spark_eos.kafka.connection import CoordinatorType
-from spark_eos.kafka.open_transactions import describe_transaction
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import fence_producer
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.members import deadline, started

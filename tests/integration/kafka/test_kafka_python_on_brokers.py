@@ -15,7 +15,7 @@ from kafka import errors as kafka_errors
 from kafka.net.sasl.oauth import SaslMechanismOAuth
 from kafka.net.transport import KafkaTCPTransport
 
-from spark_eos.client.kafka_python import (
+from spark_eos._client.kafka_python import (
     ApiVersionsRequest,
     EventLoop,
     MetadataRequest,
@@ -25,8 +25,8 @@ from spark_eos.client.kafka_python import (
     closed_by_peer,
     ensure_valid_topic_name,
 )
-from spark_eos.client.oauth import TokenProvider
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.oauth import TokenProvider
+from spark_eos._client.settings import ClientSettings
 from spark_eos.testing import EmbeddedKafka
 
 

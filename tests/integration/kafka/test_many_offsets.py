@@ -7,9 +7,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka.protocol.consumer import OffsetCommitRequest
 
-from spark_eos.kafka import offsets
-from spark_eos.kafka.offset_metadata import KnownPartitions
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka import offsets
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support.flow import Flow
 from support.members import deadline, started
 from support.runs import running

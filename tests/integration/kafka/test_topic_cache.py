@@ -14,14 +14,14 @@ from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
+from spark_eos._worker import task
+from spark_eos._worker.task import write_task
+from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import DeadlineExceededError
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
-from spark_eos.kafka.topic_cache import MissingTopicsError, TopicCache
-from spark_eos.worker import task
-from spark_eos.worker.task import write_task
-from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy

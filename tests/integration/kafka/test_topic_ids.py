@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.offsets import commit_offsets, committed_offsets
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.kafka.transactions import txn_offset_commit
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.offsets import commit_offsets, committed_offsets
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.transactions import txn_offset_commit
+from spark_eos._worker.transaction import Transactions
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy_faults import Request

@@ -41,7 +41,7 @@ def test_each_batch_is_one_line_and_its_fields(
     # Nobody has anything to do about a batch that went well.
     warned = [r for r in caplog.records if r.levelno > logging.INFO]
     # But for the test's broker, which is alone.
-    assert {r.name for r in warned} <= {"spark_eos.driver.replication"}
+    assert {r.name for r in warned} <= {"spark_eos._driver.replication"}
 
 
 # on_batch -----------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_a_failing_on_batch_stops_neither_the_query_nor_the_others(
     warnings = [
         r
         for r in caplog.records
-        if r.levelno >= logging.WARNING and r.name != "spark_eos.driver.replication"
+        if r.levelno >= logging.WARNING and r.name != "spark_eos._driver.replication"
     ]
     assert len(warnings) == 2
     for number, warning in enumerate(warnings):

@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._client.error_codes import Code, code_name
+from spark_eos._client.settings import ClientSettings
 from spark_eos._progress import reading
-from spark_eos.client.error_codes import Code, code_name
-from spark_eos.client.settings import ClientSettings
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import AuthorizationError
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.transaction import Transactions
 from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.granting import Guarded, guarded_kafka

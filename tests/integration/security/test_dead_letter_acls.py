@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.cli import main
+from spark_eos._cli import main
 from spark_eos.errors import AuthorizationError
 from spark_eos.testing import EmbeddedKafka
 from support.dead_letters import headers_of, letter_topic

@@ -9,7 +9,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from support.certificates import rewritten
 from support.client_settings import OIDC, SCRAM

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.progress_topic import ensure_progress_topic
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.progress_topic import ensure_progress_topic
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.connection import Wire
 from spark_eos.errors import AuthorizationError
-from spark_eos.kafka.cluster import TopicInfo
-from spark_eos.kafka.connection import Wire
 from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.granting import Guarded, guarded_kafka

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
 from support import secrets_main
 from support.certificates import encrypted
 from support.flow import Flow

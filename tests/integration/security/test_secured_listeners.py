@@ -16,9 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
 from spark_eos.testing.broker_admin import admin_client
 from support.secured import MECHANISMS, Secured

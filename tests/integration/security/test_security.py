@@ -13,9 +13,9 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
 from support.certificates import encrypted
 from support.flow import Flow
 from support.queries import run_available

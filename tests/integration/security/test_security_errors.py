@@ -12,14 +12,14 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from spark_eos.cli import main
-from spark_eos.client import connections
-from spark_eos.client.settings import ClientSettings
+from spark_eos._cli import main
+from spark_eos._client import connections
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import AuthenticationError, DeadlineExceededError
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
-from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.producer import TransactionalProducer
 from support.certificates import issued, pem
 from support.flow import Flow
 from support.members import writer_settings

@@ -431,7 +431,7 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
 def test_a_query_stopped_in_a_batch_says_so_briefly(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """What Spark's own stream thread must read must not be long: see `spark_eos.spark.stopping`."""
+    """What Spark's own stream thread must read is short: see `spark_eos._spark.stopping`."""
     errors: list[BaseException] = []
     sink = ExactlyOnceSink(**flow.options())
 

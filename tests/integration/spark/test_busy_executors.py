@@ -12,9 +12,9 @@ import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
+from spark_eos._spark import executor_packages
+from spark_eos._spark.executor_packages import check_executors
 from spark_eos.errors import DeadlineExceededError
-from spark_eos.spark import executor_packages
-from spark_eos.spark.executor_packages import check_executors
 from support.queries import until
 
 

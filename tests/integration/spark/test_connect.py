@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
+from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos._spark.connect_files import SparkFiles, own_checkpoint
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
-from spark_eos.kafka.protocol import ConsumerGroupHeartbeatRequest
-from spark_eos.spark.connect_files import SparkFiles, own_checkpoint
 from support import groups
 from support.connect_server import ConnectStage, lives
 from support.flow import Flow

@@ -12,7 +12,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support.flow import Flow
 from support.proxy import KafkaProxy
 from support.queries import relay, run_available

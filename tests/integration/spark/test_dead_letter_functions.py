@@ -13,8 +13,8 @@ from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import guarded
+from spark_eos._spark.dead_letter_columns import letter_columns
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
-from spark_eos.spark.dead_letter_columns import letter_columns
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.queries import run_available

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import guarded
-from spark_eos.admin.dead_letter_replay import DeadLetterReplay
-from spark_eos.admin.dead_letter_topic import DeadLetterTopic
-from spark_eos.client.settings import ClientSettings
+from spark_eos._admin.dead_letter_replay import DeadLetterReplay
+from spark_eos._admin.dead_letter_topic import DeadLetterTopic
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import UnsupportedPipelineError
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow

@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos.batch.batch_report import BatchReport
+from spark_eos._batch.batch_report import BatchReport
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.proxy import KafkaProxy

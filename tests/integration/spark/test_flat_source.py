@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._spark import batch_job
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.spark import batch_job
 from spark_eos.testing import process_available
 from support.actors import drop_members
 from support.flow import Flow

@@ -18,10 +18,10 @@ from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import DeadlineExceededError
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.deadline import Deadline
 from support import guest_main
 from support.flow import Flow
 from support.queries import relay

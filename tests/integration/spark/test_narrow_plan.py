@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos.spark.classic import ClassicRuntime
+from spark_eos._spark.classic import ClassicRuntime
 from spark_eos.testing import process_available
 from support.flow import Flow
 from support.queries import relay, run_available, until

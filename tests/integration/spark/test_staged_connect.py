@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._spark import staged_copies
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.spark import staged_copies
 from support import staging
 from support.connect_server import ConnectStage
 from support.flow import Flow

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._run.attempts import Attempts
+from spark_eos._spark import footers
+from spark_eos._spark.classic import ClassicRuntime
+from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos.errors import OffsetsLostError
-from spark_eos.spark import footers
-from spark_eos.spark.classic import ClassicRuntime
-from spark_eos.spark.staged_copies import StagedCopies
 from spark_eos.testing import process_available
 from support import groups, staging
 from support.flow import Flow

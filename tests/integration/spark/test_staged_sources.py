@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
+from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._run.attempts import Attempts
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.kafka.offsets import all_group_offsets
 from spark_eos.testing import EmbeddedKafka
 from support import staging
 from support.flow import Flow

@@ -96,7 +96,7 @@ def test_workers_whose_python_lacks_packages(tmp_path: Path, other_python: str) 
 def test_a_machine_without_java(tmp_path: Path) -> None:
     code = _SINK.format(builder=_OURS, master="local[1]")
     told = _last_line(_run(tmp_path, code, JAVA_HOME=str(tmp_path)))
-    assert told.startswith("spark_eos.jars.java.JavaError: JAVA_HOME is ")
+    assert told.startswith("spark_eos._jars.java.JavaError: JAVA_HOME is ")
     assert "Java 17 or newer" in told
 
 

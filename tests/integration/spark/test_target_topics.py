@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink
+from spark_eos._spark.columns import SOURCES_OWN, check_target
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.spark.columns import SOURCES_OWN, check_target
 from spark_eos.testing import process_available
 from support.flow import Flow
 from support.fronts import Queries, patiently

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
-from spark_eos.client.error_codes import Code
-from spark_eos.kafka import cluster
+from spark_eos._client.error_codes import Code
+from spark_eos._kafka import cluster
 from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import deadline

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from pyspark import SparkContext
 
 from spark_eos import session_builder
-from spark_eos.cli import main
-from spark_eos.jars.cache import CACHE_VARIABLE, JarError, cache_directory
-from spark_eos.spark import session
+from spark_eos._cli import main
+from spark_eos._jars.cache import CACHE_VARIABLE, JarError, cache_directory
+from spark_eos._spark import session
 from spark_eos.testing import EmbeddedKafka, spark_image
 from spark_eos.testing.class_archive import ClassArchive
 from support.intruding import NOBODY, needs_root

@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from kafka.protocol.consumer import IsolationLevel
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka import list_offsets
-from spark_eos.kafka.cluster import broker_features
-from spark_eos.kafka.connection import Wire
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka import list_offsets
+from spark_eos._kafka.cluster import broker_features
+from spark_eos._kafka.connection import Wire
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
 from spark_eos.testing.broker_admin import admin_client
 from support.members import deadline

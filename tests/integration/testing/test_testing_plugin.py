@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from spark_eos.jars.cache import CACHE_VARIABLE, cache_directory
+from spark_eos._jars.cache import CACHE_VARIABLE, cache_directory
 from support.pages import code_blocks
 from support.versions import needs_closed_sockets
 

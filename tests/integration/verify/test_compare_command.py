@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_eos.cli import main
+from spark_eos._cli import main
 from spark_eos.errors import ConfigurationError
 from support.expecting import Outputs, Put, compared_with, parquet
 from support.flow import Flow

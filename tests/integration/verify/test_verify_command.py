@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_eos.cli import main
+from spark_eos._cli import main
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.verify import Kind
 from spark_eos.verify.partitions import Partitions

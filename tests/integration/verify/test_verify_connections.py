@@ -7,7 +7,7 @@ import pytest
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from spark_eos.client.error_codes import Code
+from spark_eos._client.error_codes import Code
 from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify import Verdict
 from support.expecting import compared_with, parquet

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_eos.cli import main
+from spark_eos._cli import main
 from support.mirroring import MirroredFlow
 from support.pages import code_blocks
 from support.planting import Writer, fill, sources

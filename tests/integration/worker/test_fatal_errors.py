@@ -2,8 +2,8 @@
 
 from confluent_kafka import KafkaError
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.kafka.transactions import fence_producer
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.transactions import fence_producer
 from support.flow import Flow
 from support.members import deadline, started
 from support.writing import refused, rows, transactions

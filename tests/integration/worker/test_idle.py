@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from spark_eos.client.error_codes import Code
-from spark_eos.driver import preflight
+from spark_eos._client.error_codes import Code
+from spark_eos._driver import preflight
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.open_transactions import describe_transaction
+from spark_eos._kafka.transactional_ids import driver_id
+from spark_eos._kafka.transactions import fence_producer
+from spark_eos._worker import producer
 from spark_eos.errors import KafkaResponseError
-from spark_eos.kafka.connection import Wire
-from spark_eos.kafka.open_transactions import describe_transaction
-from spark_eos.kafka.transactional_ids import driver_id
-from spark_eos.kafka.transactions import fence_producer
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.worker import producer
 from support.flow import Flow
 from support.members import deadline
 from support.queries import until

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_eos.admin.dead_letter_replay import DeadLetterReplay
-from spark_eos.admin.dead_letter_topic import DeadLetterTopic
-from spark_eos.batch.dead_letters import DeadLetterSettings
-from spark_eos.client.settings import ClientSettings
+from spark_eos._admin.dead_letter_replay import DeadLetterReplay
+from spark_eos._admin.dead_letter_topic import DeadLetterTopic
+from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._client.settings import ClientSettings
+from spark_eos._worker.arrow_columns import writable_batches
+from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import WriteError
-from spark_eos.worker.arrow_columns import writable_batches
-from spark_eos.worker.records import SourceRows, source_rows
-from spark_eos.worker.transaction import Transactions
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
 from support.members import started

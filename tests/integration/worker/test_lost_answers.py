@@ -13,8 +13,8 @@ from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 from pyspark.sql import SparkSession
 
-from spark_eos.client.error_codes import Code
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._client.error_codes import Code
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support import proxy_faults as faults
 from support.bench import Bench, answered
 from support.flow import Flow

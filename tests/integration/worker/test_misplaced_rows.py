@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
 
-from spark_eos.client.error_codes import Code
+from spark_eos._client.error_codes import Code
 from spark_eos.errors import OffsetsLostError, WriteError
 from support import groups
 from support import proxy_faults as faults

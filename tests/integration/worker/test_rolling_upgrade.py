@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from spark_eos.kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support import proxy_faults as faults
 from support.bench import Bench, answered
 from support.flow import Flow

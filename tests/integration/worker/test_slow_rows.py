@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from spark_eos.batch.dead_letters import DeadLetterSettings
-from spark_eos.batch.plan import BatchRange, batch_plan
-from spark_eos.batch.task_report import JobOutcome
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.driver.membership import GroupMembership
+from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._batch.plan import BatchRange, batch_plan
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._worker.task import write_task
 from spark_eos.errors import WriteError
-from spark_eos.worker.task import write_task
 from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.members import started, writer_settings

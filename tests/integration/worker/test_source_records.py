@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.source_records import SourceRecords
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.source_records import SourceRecords
 from support.flow import Flow
 from support.members import writer_settings
 from support.sinks import changed

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaProducer
 
-from spark_eos.batch.dead_letters import DeadLetterSettings
-from spark_eos.worker.arrow_columns import writable_batches
-from spark_eos.worker.records import SourceRows, source_rows
+from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._worker.arrow_columns import writable_batches
+from spark_eos._worker.records import SourceRows, source_rows
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.members import started

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from kafka.protocol.admin import DescribeConfigsRequest
 
-from spark_eos.batch.dead_letters import DeadLetterSettings
-from spark_eos.client.settings import ClientSettings
-from spark_eos.worker.arrow_columns import writable_batches
-from spark_eos.worker.librdkafka_errors import TransactionError
-from spark_eos.worker.records import SourceRows, source_rows
-from spark_eos.worker.topic_rules import batch_size
-from spark_eos.worker.transaction import Transactions
+from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._client.settings import ClientSettings
+from spark_eos._worker.arrow_columns import writable_batches
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.topic_rules import batch_size
+from spark_eos._worker.transaction import Transactions
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.members import started
@@ -368,7 +368,7 @@ def test_the_row_is_named_if_the_refusal_is_noticed_while_more_is_added(flow: Fl
 def test_a_limit_that_is_raised_counts_before_a_row_is_refused(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_eos.worker.topic_rules._FRESH", 0.2)
+    monkeypatch.setattr("spark_eos._worker.topic_rules._FRESH", 0.2)
     topic = small_topic(flow)
     with writing(flow, topic=topic) as found:
         found.add(rows(flow, 0, [b"a"]))

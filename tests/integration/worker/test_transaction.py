@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_eos.worker.librdkafka_errors import TransactionError
+from spark_eos._worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started
 from support.writing import refused, rows, take_over, transactions

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.batch.dead_letters import (
+from spark_eos._batch.dead_letters import (
     DeadLetterSettings,
     DeadLetterTally,
     allowances,

@@ -3,8 +3,8 @@
 import pytest
 
 from spark_eos import LostRecords
-from spark_eos.batch.data_loss import lost_records
-from spark_eos.batch.plan import BatchRange
+from spark_eos._batch.data_loss import lost_records
+from spark_eos._batch.plan import BatchRange
 
 
 @pytest.mark.parametrize(

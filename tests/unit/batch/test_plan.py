@@ -5,12 +5,12 @@ import uuid
 import pytest
 
 from spark_eos import errors
-from spark_eos.batch import plan
-from spark_eos.batch.offset_gap import check_no_gap
-from spark_eos.batch.plan import BatchRange, task_count, tasks_for
-from spark_eos.batch.source_places import SourcePlaces
-from spark_eos.kafka.offset_metadata import KnownPartitions
-from spark_eos.kafka.transactions import MemberIdentity
+from spark_eos._batch import plan
+from spark_eos._batch.offset_gap import check_no_gap
+from spark_eos._batch.plan import BatchRange, task_count, tasks_for
+from spark_eos._batch.source_places import SourcePlaces
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.transactions import MemberIdentity
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import socket
 import pytest
 from click.testing import CliRunner
 
-from spark_eos.admin.status_tables import duration, ranges
-from spark_eos.cli import main
-from spark_eos.kafka.open_transactions import OpenTransaction
+from spark_eos._admin.status_tables import duration, ranges
+from spark_eos._cli import main
+from spark_eos._kafka.open_transactions import OpenTransaction
 
 
 def test_unusable_clusters_and_settings_are_one_line() -> None:

@@ -5,7 +5,7 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-from spark_eos.cli import verify as command
+from spark_eos._cli import verify as command
 
 _LINE = ["--bootstrap-servers", "127.0.0.1:1", "--input", "in", "--output", "out"]
 

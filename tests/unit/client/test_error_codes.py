@@ -5,8 +5,8 @@ import random
 import pytest
 
 from spark_eos import errors
-from spark_eos.client.error_codes import Code, Verdict, verdict
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.error_codes import Code, Verdict, verdict
+from spark_eos._client.settings import ClientSettings
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each name that `spark_eos.client.kafka_python` uses of kafka-python: a move fails by its name.
+"""Each name that `spark_eos._client.kafka_python` uses of kafka-python: a move fails by its name.
 
 The tests look names up in kafka-python itself, so that they also tell all that has moved while
 the adapter can't even be imported. `tests/integration/kafka/test_kafka_python_on_brokers.py` has
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-ADAPTER = ROOT / "spark_eos" / "client" / "kafka_python.py"
+ADAPTER = ROOT / "spark_eos" / "_client" / "kafka_python.py"
 
 # Module, name in it, and the parameters that are given by name or position.
 NAMES = [
@@ -326,7 +326,7 @@ def test_the_message(message: str, newest: int, classes: str, asked: str, answer
     ],
 )
 def test_the_settings(settings: dict[str, Any]) -> None:
-    from spark_eos.client.settings import ClientSettings
+    from spark_eos._client.settings import ClientSettings
 
     given = ClientSettings({"bootstrap.servers": "localhost:9", **settings}).for_wire()
     known = {

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.client.jaas import JaasError, JaasLine, parse_jaas
-from spark_eos.client.oauth import MskIam, TokenProvider, msk_region
-from spark_eos.client.sasl import Msk
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client.jaas import JaasError, JaasLine, parse_jaas
+from spark_eos._client.oauth import MskIam, TokenProvider, msk_region
+from spark_eos._client.sasl import Msk
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.jobs.options import JobOptions, job_options
 from support.certificates import issued, pem

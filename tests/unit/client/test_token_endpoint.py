@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from spark_eos.client import oauth
-from spark_eos.client.oauth import ClientCredentials, TokenError, TokenProvider
-from spark_eos.client.settings import ClientSettings
+from spark_eos._client import oauth
+from spark_eos._client.oauth import ClientCredentials, TokenError, TokenProvider
+from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
 from support.http_server import Answer, Request, http_server
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
+from spark_eos._driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
 
 _TOPIC = uuid.uuid4()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spark_eos import errors
-from spark_eos.driver.checkpoint_files import ArrowFiles, local_directory
+from spark_eos._driver.checkpoint_files import ArrowFiles, local_directory
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from spark_eos.batch.dead_letters import DeadLetterSettings, DeadLetterTally
-from spark_eos.batch.plan import BatchPlan, BatchRange, PartitionPlan
-from spark_eos.batch.task_report import (
+from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
+from spark_eos._batch.plan import BatchPlan, BatchRange, PartitionPlan
+from spark_eos._batch.task_report import (
     AFTER_OVER_LIMIT,
     DEFERRED,
     OVER_LIMIT,
@@ -15,11 +15,11 @@ from spark_eos.batch.task_report import (
     JobOutcome,
     PartitionOutcome,
 )
-from spark_eos.batch.writer_settings import WriterSettings
-from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.dead_letter_limit import DeadLetterLimit
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.dead_letter_limit import DeadLetterLimit
+from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.errors import WriteError
-from spark_eos.kafka.transactions import MemberIdentity
 from spark_eos.options import Limits, Transactions
 
 PLACES = [("in", 0), ("in", 1)]

@@ -2,10 +2,10 @@
 
 from contextlib import closing
 
-from spark_eos.client.settings import ClientSettings
-from spark_eos.driver.assigned_partitions import IdPartition, Member
-from spark_eos.driver.membership import GroupMembership
-from spark_eos.kafka.connection import Wire
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.assigned_partitions import IdPartition, Member
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka.connection import Wire
 
 
 def test_a_takeover_in_the_middle_of_the_question_does_not_end_the_thread() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spark_eos.driver.checkpoint_note import Note
-from spark_eos.driver.log_gap import complete_logs
+from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.log_gap import complete_logs
 from spark_eos.errors import CheckpointError
 from support.checkpoint_texts import CheckpointTexts
 

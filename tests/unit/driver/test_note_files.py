@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from spark_eos.client.persisted import FORMAT
-from spark_eos.driver.checkpoint_files import ArrowFiles
-from spark_eos.driver.checkpoint_note import Note
-from spark_eos.driver.offset_log import OffsetLog
+from spark_eos._client.persisted import FORMAT
+from spark_eos._driver.checkpoint_files import ArrowFiles
+from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.offset_log import OffsetLog
 from spark_eos.errors import FormatVersionError
 
 _ASYNCHRONOUS = Note("group", behind=True)

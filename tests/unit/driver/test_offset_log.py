@@ -5,9 +5,9 @@ import uuid
 import pytest
 
 from spark_eos import errors
-from spark_eos.batch.plan import BatchRange
-from spark_eos.driver.checkpoint_note import Note
-from spark_eos.driver.offset_log import OffsetLog, parse_positions
+from spark_eos._batch.plan import BatchRange
+from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.offset_log import OffsetLog, parse_positions
 from support.checkpoint_texts import CheckpointTexts
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from spark_eos import errors
-from spark_eos.driver.preflight import offset_commit_version
-from spark_eos.kafka.cluster import BrokerFeatures
+from spark_eos._driver.preflight import offset_commit_version
+from spark_eos._kafka.cluster import BrokerFeatures
 
 _HEARTBEAT, _TXN_OFFSET_COMMIT = 68, 28
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from spark_eos.client.letter_headers import read_letter_headers
-from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
-from spark_eos.kafka.offset_metadata import (
+from spark_eos._client.letter_headers import read_letter_headers
+from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
+from spark_eos._kafka.offset_metadata import (
     CommittedOffset,
     KnownPartitions,
     SourcePartition,

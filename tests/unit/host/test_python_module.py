@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos.host.python_module import python_module
+from spark_eos._host.python_module import python_module
 
 
 @pytest.fixture

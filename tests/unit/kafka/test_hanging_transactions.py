@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_eos.kafka.hanging_transactions import java_hash, offsets_partition
+from spark_eos._kafka.hanging_transactions import java_hash, offsets_partition
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos.admin.status_tables import transactions
-from spark_eos.cli import main
-from spark_eos.kafka.groups import DescribedMember
-from spark_eos.kafka.open_transactions import OpenTransaction
-from spark_eos.kafka.transactional_ids import id_prefix
+from spark_eos._admin.status_tables import transactions
+from spark_eos._cli import main
+from spark_eos._kafka.groups import DescribedMember
+from spark_eos._kafka.open_transactions import OpenTransaction
+from spark_eos._kafka.transactional_ids import id_prefix
 from support.sinks import arguments
 
 OPTIONS: dict[str, Any] = {

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.client.persisted import FORMAT
-from spark_eos.errors import FormatVersionError
-from spark_eos.kafka import offsets
-from spark_eos.kafka.offset_metadata import (
+from spark_eos._client.persisted import FORMAT
+from spark_eos._kafka import offsets
+from spark_eos._kafka.offset_metadata import (
     CommittedOffset,
     KnownPartitions,
     SourcePartition,
     StagedBatch,
     SuspectRange,
 )
+from spark_eos.errors import FormatVersionError
 
 _PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
 

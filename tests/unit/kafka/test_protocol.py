@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_eos.kafka import protocol
+from spark_eos._kafka import protocol
 
 _MESSAGES = [
     protocol.TxnOffsetCommitRequest,

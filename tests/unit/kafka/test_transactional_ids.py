@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.kafka.transactional_ids import id_pattern, id_stem
+from spark_eos._kafka.transactional_ids import id_pattern, id_stem
 
 
 @given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spark_eos.client.error_codes import Verdict, code_name
-from spark_eos.kafka.transactions import OffsetCommitAnswer
+from spark_eos._client.error_codes import Verdict, code_name
+from spark_eos._kafka.transactions import OffsetCommitAnswer
 
 
 @pytest.mark.proves("error-134")

@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from spark_eos import BatchReport, ExactlyOnceSink, PartitionReport, Status
-from spark_eos.admin.status import BrokerStatus, ClusterStatus, PartitionStatus
-from spark_eos.kafka.groups import DescribedGroup, DescribedMember
+from spark_eos._admin.status import BrokerStatus, ClusterStatus, PartitionStatus
+from spark_eos._kafka.groups import DescribedGroup, DescribedMember
 from support.reports import REPORT
 from support.sinks import arguments
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_eos.spark.batch_job import _most_partitions
+from spark_eos._spark.batch_job import _most_partitions
 
 
 @pytest.mark.parametrize(

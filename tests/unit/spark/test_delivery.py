@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from spark_eos.driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
+from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
+from spark_eos._spark.delivery import AUTO, delivery_of_run
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.spark.delivery import AUTO, delivery_of_run
 
 
 def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "") -> str:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from spark_eos._spark.narrow_plan import check_batch_plan
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.spark.narrow_plan import check_batch_plan
 
 # Of a batch that was joined, persisted and counted.
 PERSISTED = """\

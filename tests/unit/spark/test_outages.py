@@ -10,7 +10,7 @@ import grpc
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from spark_eos.spark.outages import is_outage
+from spark_eos._spark.outages import is_outage
 
 
 def of(module: str, *names: str) -> Exception:

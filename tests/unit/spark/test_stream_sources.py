@@ -2,8 +2,7 @@
 
 import pytest
 
-from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.spark.stream_sources import (
+from spark_eos._spark.stream_sources import (
     READ_BY_US,
     StreamSource,
     check_losses_seen,
@@ -11,6 +10,7 @@ from spark_eos.spark.stream_sources import (
     check_staged_sources,
     only_read_by_sink,
 )
+from spark_eos.errors import UnsupportedPipelineError
 
 _SAFE = {"kafka.isolation.level": "read_committed", "subscribe": "orders"}
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from spark_eos.worker.arrow_columns import staged_batches, writable_batches
-from spark_eos.worker.records import source_rows
+from spark_eos._worker.arrow_columns import staged_batches, writable_batches
+from spark_eos._worker.records import source_rows
 
 _SOURCE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from spark_eos.worker.records import RowError, source_rows
+from spark_eos._worker.records import RowError, source_rows
 
 
 def _batch(rows: Sequence[tuple[str | None, int, int]]) -> pa.RecordBatch:

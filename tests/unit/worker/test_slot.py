@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from spark_eos import errors
-from spark_eos.kafka.transactional_ids import id_pattern
-from spark_eos.worker import slot
-from spark_eos.worker.slot import Slot
+from spark_eos._kafka.transactional_ids import id_pattern
+from spark_eos._worker import slot
+from spark_eos._worker.slot import Slot
 from support.intruding import NOBODY, needs_root
 
 HOST = os.uname().nodename

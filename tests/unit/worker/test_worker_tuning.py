@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos.worker import worker_tuning
+from spark_eos._worker import worker_tuning
 
 
 @pytest.fixture

@@ -1,0 +1,87 @@
+"""A table that fits the terminal: numbers are never cut, and names are folded into long pieces.
+
+In a notebook it is a table of HTML.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from spark_eos._client.html_tables import html_table
+
+# Between two columns: a space on each side, and the box's own.
+_GAP: Final = 3
+# The shortest piece of a name that still says something.
+_PIECE: Final = 24
+
+
+class FittingTable:
+    """A table where there is room for one; a list of each row's values where there is none."""
+
+    def __init__(self, *columns: str) -> None:
+        self._columns = columns
+        self._names = [name.removesuffix(">") for name in columns]
+        self._numeric = [name.endswith(">") for name in columns]
+        self._rows: list[Sequence[str]] = []
+
+    def add(self, *values: str) -> None:
+        """Adds a row: one text for each column."""
+        self._rows.append(values)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = self._widths(options.max_width)
+        if widths is None:
+            yield self._lists()
+        else:
+            yield self._table(widths)
+
+    def _repr_html_(self) -> str:
+        return html_table(self._columns, self._rows)
+
+    def _widths(self, room: int) -> list[int] | None:
+        """The columns' widths; None if numbers, or pieces of names, have not enough room."""
+        least, most = [], []
+        for index, name in enumerate(self._names):
+            values = max((len(row[index]) for row in self._rows), default=0)
+            # Headers may be broken between words.
+            header = max(map(len, name.split()))
+            least.append(max(header, values if self._numeric[index] else min(values, _PIECE)))
+            most.append(max(len(name), values))
+        left = room - _GAP * (len(least) - 1) - sum(least)
+        if left < 0:
+            return None
+        # First those that lack least: most of them become whole.
+        for index in sorted(range(len(least)), key=lambda i: most[i] - least[i]):
+            more = min(left, most[index] - least[index])
+            least[index] += more
+            left -= more
+        return least
+
+    def _table(self, widths: Sequence[int]) -> Table:
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+        for name, numeric, width in zip(self._names, self._numeric, widths, strict=True):
+            # Folded, not cut, so that names can be copied into other commands.
+            table.add_column(
+                name, justify="right" if numeric else "left", overflow="fold", width=width
+            )
+        for row in self._rows:
+            # As Text, because rich would take brackets in a str for markup.
+            table.add_row(*map(Text, row))
+        return table
+
+    def _lists(self) -> Group:
+        lists: list[RenderableType] = []
+        for row in self._rows:
+            grid = Table.grid(padding=(0, 2))
+            grid.add_column(no_wrap=True, width=max(map(len, self._names)))
+            grid.add_column(overflow="fold")
+            for name, value in zip(self._names, row, strict=True):
+                grid.add_row(Text(name, style="bold"), Text(value))
+            if lists:
+                lists.append(Text())
+            lists.append(grid)
+        return Group(*lists)

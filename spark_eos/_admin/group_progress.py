@@ -1,0 +1,156 @@
+"""A query's progress: its group's offsets, read once, and what their texts tell of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from spark_eos._batch.progress import LEDGER, first_position
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.offset_metadata import (
+    CommittedOffset,
+    KnownPartitions,
+    SourcePartition,
+    StagedBatch,
+    has_text,
+    is_position,
+)
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos.errors import ConfigurationError
+
+Place = tuple[str, int]
+"""A (topic, partition) pair."""
+
+
+@dataclass(frozen=True)
+class MirroredPartition:
+    """A mirrored query's progress in one source partition.
+
+    Attributes:
+        source: The source partition, and its cluster's id.
+        offset: The next source offset to read.
+        place: The progress topic and partition whose group offset this is.
+    """
+
+    source: SourcePartition
+    offset: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class StagedStatus:
+    """The last staged batch of a query.
+
+    Attributes:
+        topic: The progress topic.
+        batch: What the ledger tells of the batch.
+        files_written: Number of the batch's buckets of which all rows are written and committed;
+            all of them if the batch has no rows.
+    """
+
+    topic: str
+    batch: StagedBatch
+    files_written: int
+
+    @property
+    def written(self) -> bool:
+        """Whether all rows of the batch are written and committed."""
+        return self.files_written >= self.batch.files
+
+
+@dataclass(frozen=True)
+class GroupProgress:
+    """All committed offsets of a group, by (topic, partition).
+
+    Example:
+        >>> import uuid
+        >>> place = ("spark-eos-progress", 0)
+        >>> source = SourcePartition("9dZ", "orders", uuid.UUID(int=0), 3)
+        >>> text = KnownPartitions(sources={place: source}).texts([place])[place]
+        >>> (found,) = GroupProgress({place: CommittedOffset(120, text)}).mirrored
+        >>> found.source.topic, found.source.partition, found.offset
+        ('orders', 3, 120)
+        >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 2, "00d1e4a77b3c9f52")
+        >>> ledger = KnownPartitions(staged={("progress", 0): batch}).texts([("progress", 0)])
+        >>> found = GroupProgress(
+        ...     {
+        ...         ("progress", 0): CommittedOffset(7, ledger["progress", 0]),
+        ...         ("progress", 1): CommittedOffset(8 << 32, ""),
+        ...         ("progress", 2): CommittedOffset(7 << 32 | 250, ""),
+        ...     }
+        ... ).staged
+        >>> (found.files_written, found.written)
+        (1, False)
+    """
+
+    committed: Mapping[Place, CommittedOffset]
+
+    @classmethod
+    def read(cls, wire: Wire, group_id: str, deadline: Deadline) -> "GroupProgress":
+        """Asks for the offsets, published positions of a staged query included."""
+        return cls(all_group_offsets(wire, group_id, deadline, positions=True))
+
+    @cached_property
+    def known(self) -> KnownPartitions:
+        """What the texts tell; positions, which are for monitoring only, tell nothing."""
+        return KnownPartitions.of(
+            {p: one for p, one in self.committed.items() if not is_position(one.metadata)}
+        )
+
+    @cached_property
+    def mirrored(self) -> tuple[MirroredPartition, ...]:
+        """The source partitions that the offsets stand for; empty unless the query mirrors."""
+        found = (
+            MirroredPartition(source, self.committed[place].offset, place)
+            for place, source in self.known.sources.items()
+        )
+        return tuple(sorted(found, key=lambda one: (one.source.topic, one.source.partition)))
+
+    @cached_property
+    def staged(self) -> StagedStatus | None:
+        """The last staged batch, of the ledger with the latest one; None if there is no ledger."""
+        if not self._ledgers:
+            return None
+        (topic, _), batch = max(self._ledgers.items(), key=lambda item: (item[1].batch, item[0]))
+        if batch.directory is None:
+            # No transaction moves the offsets of its buckets.
+            return StagedStatus(topic, batch, batch.files)
+        end = first_position(batch.batch + 1)
+        written = sum(
+            name == topic and LEDGER < partition <= batch.files and one.offset >= end
+            for (name, partition), one in self.committed.items()
+        )
+        return StagedStatus(topic, batch, written)
+
+    @property
+    def progress_topics(self) -> set[str]:
+        """Topics whose offsets are no positions in their logs."""
+        return {topic for topic, _ in self._ledgers} | {one.place[0] for one in self.mirrored}
+
+    @property
+    def foreign(self) -> tuple[Place, ...]:
+        """Partitions whose offsets have a text of another client."""
+        others = self.known.set_by_others
+        return tuple(sorted(place for place in others if has_text(self.committed[place])))
+
+    @property
+    def _ledgers(self) -> dict[Place, StagedBatch]:
+        return {place: one for place, one in self.known.staged.items() if place[1] == LEDGER}
+
+
+def mirrored_progress(
+    wire: Wire, group_id: str, deadline: Deadline
+) -> tuple[MirroredPartition, ...]:
+    """A mirrored query's progress; `ConfigurationError` if the group has none."""
+    found = GroupProgress.read(wire, group_id, deadline).mirrored
+    if not found:
+        raise no_progress(group_id)
+    return found
+
+
+def no_progress(group_id: str, more: str = "") -> ConfigurationError:
+    """The error for a group without an offset of a mirrored query."""
+    return ConfigurationError(
+        f"group {group_id!r} has no offset of a mirrored query: check --group-id, and that "
+        f"--bootstrap-servers leads to the target's cluster{more}"
+    )

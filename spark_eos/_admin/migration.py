@@ -1,0 +1,119 @@
+"""Migrates a query from Spark's own sink: its checkpoint's offsets become the group's offsets.
+
+Spark's own sink uses no consumer group: only the checkpoint records what a query has written.
+"""
+
+from collections.abc import Mapping
+
+from spark_eos._batch.plan import Positions
+from spark_eos._client.error_codes import Code, code_names
+from spark_eos._driver.offset_log import FinishedBatches
+from spark_eos._kafka import cluster
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.groups import describe_group
+from spark_eos._kafka.list_offsets import end_offsets, start_offsets
+from spark_eos._kafka.offsets import all_committed_offsets, commit_offsets
+from spark_eos._kafka.open_transactions import lingering
+from spark_eos.errors import (
+    CheckpointError,
+    ConfigurationError,
+    KafkaResponseError,
+    TopicNotFoundError,
+)
+
+# Member id, epoch and instance id of a commit from outside the group.
+_NOT_A_MEMBER = ("", -1, None)
+
+
+def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
+    """Refuses a checkpoint whose last batch was begun and not finished."""
+    if found.unfinished is None or repeat_unfinished:
+        return
+    raise CheckpointError(
+        f"batch {found.unfinished} of the checkpoint was begun and not finished: some or all of "
+        "its rows may already be written. Run the unchanged query once more with "
+        ".trigger(availableNow=True) and let it end; or give --repeat-unfinished to write all "
+        "rows of that batch again, which duplicates those already written"
+    )
+
+
+def check_unused(
+    wire: Wire, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
+) -> bool:
+    """Checks that the group is unused, and whether its offsets still have to be set."""
+    group = describe_group(wire, group_id, deadline)
+    if group.members:
+        raise ConfigurationError(
+            f"group_id {group_id!r} has a live member: {group.members[0]}. Stop that consumer "
+            "or query, or choose another group_id"
+        )
+    if lingering(wire, prefix, group_id, deadline):
+        raise ConfigurationError(
+            f"group_id {group_id!r} has open transactions: a spark-eos query has used it. "
+            "Choose another group_id, or end the transactions with spark-eos abort"
+        )
+    committed = all_committed_offsets(wire, group_id, deadline)
+    if committed == wanted:
+        return False
+    if committed:
+        topic, partition = min(committed)
+        raise ConfigurationError(
+            f"group_id {group_id!r} has offsets already, such as "
+            f"{committed[topic, partition]} of {topic}-{partition}: it belongs to another query, "
+            "or this query has already run with it. Choose another group_id, or delete the group "
+            "(kafka-consumer-groups.sh --delete)"
+        )
+    return True
+
+
+def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str, TopicInfo]:
+    """Looks up the source topics, and checks that the checkpoint's offsets lie within them."""
+    names = {topic for topic, _ in wanted}
+    found = cluster.topics(wire, names, deadline)
+    starts = start_offsets(wire, found, deadline)
+    ends = end_offsets(wire, found, deadline)
+    for (topic, partition), offset in sorted(wanted.items()):
+        name = f"{topic}-{partition}"
+        if (topic, partition) not in ends:
+            raise TopicNotFoundError(
+                f"the checkpoint has offsets of {name}, which does not exist on this cluster"
+            )
+        end, start = ends[topic, partition], starts.get((topic, partition))
+        if end is None or start is None:
+            raise TopicNotFoundError(f"{name} has no leader at the moment; try again")
+        if offset > end.high_watermark:
+            raise CheckpointError(
+                f"the checkpoint has read {name} up to {offset}, but it ends at "
+                f"{end.high_watermark}: the topic was deleted and recreated, or this is "
+                "another cluster"
+            )
+        if offset < start:
+            raise CheckpointError(
+                f"the checkpoint has read {name} up to {offset}, but it begins at {start}: "
+                f"offsets {offset} to {start - 1} were deleted by the topic's retention before "
+                "they were read. If you can do without them, set the group's offsets yourself "
+                "(kafka-consumer-groups.sh --reset-offsets)"
+            )
+    return found
+
+
+def set_offsets(
+    wire: Wire,
+    group_id: str,
+    wanted: Positions,
+    topics: dict[str, TopicInfo],
+    deadline: Deadline,
+    texts: Mapping[tuple[str, int], str] | None = None,
+) -> None:
+    """Commits offsets to a group without members; the broker refuses if it has any."""
+    ids = {name: topic.topic_id for name, topic in topics.items()}
+    codes = commit_offsets(wire, group_id, _NOT_A_MEMBER, wanted, ids, deadline, metadata=texts)
+    bad = {code for code in codes.values() if code != Code.NONE}
+    if bad:
+        raise KafkaResponseError(
+            f"setting the offsets of group {group_id!r}: {code_names(bad)}. If a consumer has "
+            "joined the group in the meantime, stop that consumer",
+            min(bad),
+        )

@@ -1,0 +1,336 @@
+"""A query's state as its cluster reports it: group, offsets, open transactions. Read-only."""
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from spark_eos._admin.group_progress import GroupProgress, MirroredPartition, StagedStatus
+from spark_eos._admin.status_tables import status_html
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.preflight import offset_commit_version
+from spark_eos._kafka import cluster, groups
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.held_back import HeldBack, held_back
+from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
+from spark_eos._kafka.open_transactions import OpenTransaction, lingering
+from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos.errors import SparkEosError, UnsupportedBrokerError
+
+_Ends = Mapping[tuple[str, int], EndOffsets | None]
+
+
+class UnknownGroupError(SparkEosError):
+    """The cluster has no consumer group with this name."""
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """The group's position in one source partition; None means unknown.
+
+    Attributes:
+        topic: The source topic.
+        partition: The partition's number.
+        committed: The group's committed offset, the next one to process.
+        last_stable: The first offset that a read_committed consumer can't reach yet.
+        high_watermark: The next offset to be written.
+        member: Member id of the member that the partition is assigned to.
+        assignment_epoch: The member epoch at which it was assigned. Always None here: only the
+            member itself knows it, and ConsumerGroupDescribe does not return it.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    last_stable: int | None
+    high_watermark: int | None
+    member: str | None
+    assignment_epoch: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Number of offsets from the committed one to the last stable one."""
+        if self.committed is None or self.last_stable is None:
+            return None
+        return max(0, self.last_stable - self.committed)
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """One broker's highest versions of the requests that matter here; None if unsupported.
+
+    Attributes:
+        node_id: The broker's id.
+        txn_offset_commit: TxnOffsetCommit; version 6 commits by topic id (KIP-1319).
+        consumer_group_heartbeat: ConsumerGroupHeartbeat (KIP-848).
+    """
+
+    node_id: int
+    txn_offset_commit: int | None
+    consumer_group_heartbeat: int | None
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """Whether and how spark-eos can run on the cluster.
+
+    Attributes:
+        brokers: All brokers.
+        transaction_version: The finalized level of the feature ``transaction.version``.
+        offset_commit_version: The version of TxnOffsetCommit that a query uses here, 5 or 6;
+            None if no query can run here.
+        problem: Why no query can run here, and the remedy; None if one can.
+    """
+
+    brokers: tuple[BrokerStatus, ...]
+    transaction_version: int
+    offset_commit_version: int | None
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """A query as its cluster sees it; a notebook shows it as tables.
+
+    Attributes:
+        group_id: The consumer group.
+        prefix: The transactional id prefix.
+        taken_at: Time of the request, in seconds since 1970.
+        group: State, epochs and members.
+        partitions: All partitions of topics in which the group has offsets or assignments, except
+            progress topics: their offsets are no positions in their log. Of a mirrored query, the
+            source partitions that they stand for; of a staged one, the positions in its sources
+            that it publishes after each batch, for monitoring only.
+        mirrored: The source partitions of a mirrored query; empty for any other one.
+        staged: The last staged batch; None if the query does not stage its batches.
+        foreign: Partitions of the group whose offsets have a text of another client.
+        transactions: The query's open transactions, oldest first.
+        held_back: Partitions of the sources, and of the targets that were asked for, that other
+            clients' transactions hold back: nobody reads past them with read_committed.
+        cluster: The brokers' versions.
+    """
+
+    group_id: str
+    prefix: str
+    taken_at: float
+    group: groups.DescribedGroup
+    partitions: tuple[PartitionStatus, ...]
+    mirrored: tuple[MirroredPartition, ...]
+    staged: StagedStatus | None
+    foreign: tuple[tuple[str, int], ...]
+    transactions: tuple[OpenTransaction, ...]
+    held_back: tuple[HeldBack, ...]
+    cluster: ClusterStatus
+
+    @property
+    def delivery(self) -> str | None:
+        """The query's road, "mirrored" or "staged"; None if the group's offsets don't tell."""
+        if self.mirrored:
+            return "mirrored"
+        return None if self.staged is None else "staged"
+
+    @property
+    def lag(self) -> int | None:
+        """Sum over all partitions whose lag is known; None if it is known of none."""
+        known = [one.lag for one in self.partitions if one.lag is not None]
+        return sum(known) if known else None
+
+    def _repr_html_(self) -> str:
+        return status_html(self)
+
+
+def ask_status(
+    client: ClientSettings,
+    group_id: str,
+    prefix: str,
+    seconds: float,
+    limit: str,
+    *,
+    source_client: ClientSettings | None = None,
+    targets: Collection[str] = (),
+) -> Status:
+    """Connects to the cluster and asks it about a query; see `query_status`.
+
+    Args:
+        client: Client settings of the query's cluster.
+        group_id: The query's group.
+        prefix: The query's ``transactions.id_prefix``.
+        seconds: Time allowed to reach the cluster, and again for all calls together.
+        limit: Name of the setting that allows so much time, for error messages.
+        source_client: Client settings of the cluster that a mirrored query reads, for its lag.
+        targets: Topics that the query writes to, to see whether they are held back.
+
+    Raises:
+        SparkEosError: As `query_status`.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def connected(settings: ClientSettings) -> Wire:
+            wire = Wire(settings, request_timeout=min(10.0, seconds))
+            return stack.enter_context(contextlib.closing(wire))
+
+        wire = connected(client)
+        # First of all, so that the error says "unreachable" and not which later call failed.
+        wire.brokers(Deadline(seconds, limit))
+        return query_status(
+            wire,
+            client.bootstrap_servers,
+            group_id,
+            prefix,
+            Deadline(seconds, limit),
+            source_wire=None if source_client is None else connected(source_client),
+            targets=targets,
+        )
+
+
+def query_status(
+    wire: Wire,
+    bootstrap_servers: str,
+    group_id: str,
+    prefix: str,
+    deadline: Deadline,
+    *,
+    source_wire: Wire | None = None,
+    targets: Collection[str] = (),
+) -> Status:
+    """Asks the cluster about a query, without joining, fencing or creating anything.
+
+    The requests are sent one after another, so a running query moves on between them.
+
+    Args:
+        wire: The connections.
+        bootstrap_servers: Named in error messages.
+        group_id: The query's group.
+        prefix: The query's ``transactions.id_prefix``.
+        deadline: For all calls together.
+        source_wire: Connections to the cluster that a mirrored query reads, for its lag.
+        targets: Topics that the query writes to, to see whether they are held back.
+
+    Raises:
+        UnknownGroupError: There is no such group; the text counts its open transactions, if any.
+        DeadlineExceededError: No answer in time.
+        KafkaResponseError: A broker refuses a request, for example for lack of authorization.
+    """
+    group = groups.describe_group(wire, group_id, deadline)
+    # Instance ids end in a number: the shorter ones have the lower numbers.
+    members = sorted(
+        group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
+    )
+    group = replace(group, members=tuple(members))
+    transactions = lingering(wire, prefix, group_id, deadline)
+    if group.state is None:
+        left = (
+            f"; open transactions of prefix {prefix!r} and this group: {len(transactions)}, which "
+            "spark-eos abort ends"
+            if transactions
+            else ""
+        )
+        raise UnknownGroupError(
+            f"group {group_id!r} does not exist on {bootstrap_servers}: no query has run with "
+            f"this group_id, or its offsets have expired{left}"
+        )
+    # Committed offsets first, so that none is newer than its partition's end.
+    progress = GroupProgress.read(wire, group_id, deadline)
+    mirrored = progress.mirrored
+    read = {topic for topic, _ in [*progress.committed, *_assigned(group)]}
+    sources = read - progress.progress_topics
+    ends = end_offsets(wire, sources | {*targets}, deadline)
+    own = {one.producer_id for one in transactions}
+    others = tuple(one for one in held_back(wire, ends, deadline) if one.producer_id not in own)
+    mirrored_ends: _Ends = {}
+    if source_wire is not None:
+        mirrored_ends = end_offsets(source_wire, {one.source.topic for one in mirrored}, deadline)
+        others += held_back(source_wire, mirrored_ends, deadline)
+    return Status(
+        group_id=group_id,
+        prefix=prefix,
+        taken_at=time.time(),
+        group=group,
+        partitions=(
+            *_partitions(sources, ends, progress, group),
+            *_mirrored(mirrored_ends, mirrored, group),
+        ),
+        mirrored=mirrored,
+        staged=progress.staged,
+        foreign=progress.foreign,
+        transactions=transactions,
+        held_back=others,
+        cluster=cluster_status(wire, bootstrap_servers, deadline),
+    )
+
+
+def _assigned(group: groups.DescribedGroup) -> dict[tuple[str, int], str]:
+    """Member ids by partition."""
+    return {place: m.member_id for m in group.members for place in m.assigned or ()}
+
+
+def _partitions(
+    topics: Collection[str],
+    ends: _Ends,
+    progress: GroupProgress,
+    group: groups.DescribedGroup,
+) -> Iterator[PartitionStatus]:
+    members = _assigned(group)
+    for place in sorted(p for p in {*progress.committed, *members, *ends} if p[0] in topics):
+        known = progress.committed.get(place)
+        yield _partition(
+            *place, None if known is None else known.offset, ends.get(place), members.get(place)
+        )
+
+
+def _mirrored(
+    ends: _Ends, mirrored: tuple[MirroredPartition, ...], group: groups.DescribedGroup
+) -> Iterator[PartitionStatus]:
+    members = _assigned(group)
+    for one in mirrored:
+        place = one.source.topic, one.source.partition
+        yield _partition(*place, one.offset, ends.get(place), members.get(one.place))
+
+
+def _partition(
+    topic: str, partition: int, committed: int | None, end: EndOffsets | None, member: str | None
+) -> PartitionStatus:
+    return PartitionStatus(
+        topic=topic,
+        partition=partition,
+        committed=committed,
+        last_stable=end.last_stable if end else None,
+        high_watermark=end.high_watermark if end else None,
+        member=member,
+    )
+
+
+def cluster_status(wire: Wire, bootstrap_servers: str, deadline: Deadline) -> ClusterStatus:
+    """Asks every broker for its versions.
+
+    Raises:
+        DeadlineExceededError: A broker did not answer in time.
+    """
+    features = {
+        node: cluster.broker_features(wire, deadline, node=node) for node in wire.brokers(deadline)
+    }
+    # A query talks to all brokers, so it can only use what every broker supports.
+    spoken = set.intersection(*(set(f.versions) for f in features.values()))
+    common = cluster.BrokerFeatures(
+        versions={key: min(f.versions[key] for f in features.values()) for key in spoken},
+        features=next(iter(features.values())).features,
+    )
+    version, problem = None, None
+    try:
+        version = offset_commit_version(common, bootstrap_servers)
+    except UnsupportedBrokerError as error:
+        problem = str(error)
+    return ClusterStatus(
+        brokers=tuple(
+            BrokerStatus(
+                node_id=node,
+                txn_offset_commit=f.versions.get(TxnOffsetCommitRequest.API_KEY),
+                consumer_group_heartbeat=f.versions.get(ConsumerGroupHeartbeatRequest.API_KEY),
+            )
+            for node, f in features.items()
+        ),
+        transaction_version=common.features.get("transaction.version", 0),
+        offset_commit_version=version,
+        problem=problem,
+    )

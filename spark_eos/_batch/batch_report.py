@@ -1,0 +1,255 @@
+"""What became of one micro-batch, for the log and for the user."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_eos._batch.data_loss import LostRecords
+from spark_eos._batch.plan import BatchRange
+from spark_eos._batch.report_html import report_html
+from spark_eos._batch.task_report import JobOutcome, dead_letters_of
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._kafka.transactions import MemberIdentity
+
+# Steps of tasks; their times are summed over all tasks of the batch.
+TASK_STEPS: Final = ("produce", "flush", "offsets", "commit")
+
+# The fields in a report's text; JSON logs have all of them.
+_IN_TEXT: Final = (
+    "event",
+    "group_id",
+    "batch_id",
+    "delivery",
+    "rows_written",
+    "rows_skipped",
+    "dead_letters",
+    "timestamps_moved",
+    "transactions",
+    "source_partitions",
+    "rounds",
+    "total_ms",
+)
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """One source partition's part in a batch.
+
+    Attributes:
+        topic: Source topic.
+        partition: Source partition.
+        start: First offset of the batch; None if the partition is new.
+        end: Offset after the last one of the batch; the group has committed it.
+        rows_written: Output rows committed.
+        rows_skipped: Output rows that an earlier attempt had already committed.
+        member_epoch: Member epoch of the member that committed; None if the partition is not
+            assigned any more.
+        dead_letters: Rows committed as dead letters; they are not among ``rows_written``.
+
+    Example:
+        >>> part = PartitionReport("orders", 0, 120, 150, 30, 0, member_epoch=4)
+        >>> part.end - part.start
+        30
+    """
+
+    topic: str
+    partition: int
+    start: int | None
+    end: int
+    rows_written: int
+    rows_skipped: int
+    member_epoch: int | None
+    dead_letters: int = 0
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of one micro-batch; passed to ``on_batch`` once everything is committed.
+
+    A notebook shows it as tables.
+
+    Attributes:
+        group_id: The consumer group.
+        query_id: Spark's id of the query, the same over restarts from its checkpoint.
+        query_run: Spark's id of the query's run, or "".
+        batch_id: Spark's number of the batch.
+        rows_written: Output rows committed.
+        rows_skipped: Output rows that an earlier attempt had already committed.
+        bytes_written: Bytes of the rows handed to the producers, as Arrow holds them.
+        transactions: Transactions committed.
+        rounds: Spark jobs needed; 1 unless something was retried.
+        offset_commit_version: Version of TxnOffsetCommit that the tasks sent, the lower one if they
+            sent both. If they sent none, the version that the cluster supported at the start.
+        partitions: One `PartitionReport` per source partition.
+        milliseconds: Time by step: ``range``, ``start`` (of a run), ``plan``, ``job``, ``fence``,
+            ``settle`` and ``total`` as measured by the driver; ``produce``, ``flush``, ``offsets``
+            and ``commit`` summed over the tasks.
+        lost: Source records that were deleted before they were read, and are not written; only
+            with ``fail_on_data_loss=False``.
+        delivery: The road that the rows took, ``direct`` or ``staged``. Of a staged batch,
+            ``partitions`` are the progress partitions.
+        dead_letters: Number of rows committed as dead letters, by reason: ``error``,
+            ``exception``, ``too_large``, ``unknown_topic``, ``unknown_partition``,
+            ``invalid_header`` or ``invalid_record``. They are not among ``rows_written``.
+        timestamps_moved: Number of records, dead letters among them, that were written with a
+            timestamp of 1970-01-01T00:00:00.001Z in place of 1970-01-01T00:00:00Z.
+
+    Example:
+        >>> report = BatchReport(
+        ...     group_id="order-processors",
+        ...     query_id="5d2f",
+        ...     query_run="91ab",
+        ...     batch_id=7,
+        ...     rows_written=30,
+        ...     rows_skipped=0,
+        ...     bytes_written=2_048,
+        ...     transactions=1,
+        ...     rounds=1,
+        ...     offset_commit_version=6,
+        ...     partitions=(PartitionReport("orders", 0, 120, 150, 30, 0, member_epoch=4),),
+        ...     milliseconds={"total": 180.0},
+        ... )
+        >>> print(report)  # doctest: +ELLIPSIS
+        event=batch group_id=order-processors batch_id=7 delivery=direct ... total_ms=180.0
+        >>> report.fields()["total_ms"]
+        180.0
+    """
+
+    group_id: str
+    query_id: str
+    query_run: str
+    batch_id: int
+    rows_written: int
+    rows_skipped: int
+    bytes_written: int
+    transactions: int
+    rounds: int
+    offset_commit_version: int
+    partitions: tuple[PartitionReport, ...]
+    milliseconds: Mapping[str, float]
+    lost: tuple[LostRecords, ...] = ()
+    delivery: str = "direct"
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    timestamps_moved: int = 0
+
+    def __str__(self) -> str:
+        fields = self.fields()
+        if not self.dead_letters:
+            del fields["dead_letters"]
+        if not self.timestamps_moved:
+            del fields["timestamps_moved"]
+        return key_values({name: fields[name] for name in _IN_TEXT if name in fields})
+
+    def _repr_html_(self) -> str:
+        return report_html(self)
+
+    def fields(self) -> dict[str, Any]:
+        """The report as flat fields of a log record, with ``<step>_ms`` for each step's time.
+
+        Offsets are left out, since a batch may have thousands of source partitions.
+        """
+        return {
+            "event": "batch",
+            "group_id": self.group_id,
+            "query_id": self.query_id,
+            "query_run": self.query_run,
+            "batch_id": self.batch_id,
+            "delivery": self.delivery,
+            "rows_written": self.rows_written,
+            "rows_skipped": self.rows_skipped,
+            "dead_letters": sum(self.dead_letters.values()),
+            "timestamps_moved": self.timestamps_moved,
+            "bytes_written": self.bytes_written,
+            "transactions": self.transactions,
+            "source_partitions": len(self.partitions),
+            "rounds": self.rounds,
+            "offset_commit_version": self.offset_commit_version,
+            "offsets_lost": sum(lost.after - lost.first for lost in self.lost),
+            **{f"{step}_ms": round(spent, 1) for step, spent in self.milliseconds.items()},
+        }
+
+
+def batch_report(
+    settings: WriterSettings,
+    query_id: str,
+    query_run: str,
+    cluster_version: int,
+    batch: BatchRange,
+    outcomes: Sequence[JobOutcome],
+    members: Mapping[tuple[str, int], MemberIdentity],
+    milliseconds: Mapping[str, float],
+    lost: tuple[LostRecords, ...] = (),
+    delivery: str = "direct",
+) -> BatchReport:
+    """Adds up what the rounds of a batch did.
+
+    Args:
+        settings: Writer settings.
+        query_id: Spark's id of the query.
+        query_run: Spark's id of the query's run.
+        cluster_version: Newest version of TxnOffsetCommit that the run found when it started.
+        batch: The batch's range, all of it committed.
+        outcomes: The outcome of each round's Spark job.
+        members: The member that each source partition is assigned to.
+        milliseconds: Time by step, as measured by the driver.
+        lost: Source records that were deleted before they were read.
+        delivery: The road that the rows took.
+    """
+
+    def total(partition: tuple[str, int], name: str) -> int:
+        return sum(
+            getattr(o.partitions[partition], name) for o in outcomes if partition in o.partitions
+        )
+
+    partitions = tuple(
+        PartitionReport(
+            topic=topic,
+            partition=index,
+            start=batch.starts.get((topic, index)),
+            end=end,
+            rows_written=total((topic, index), "rows"),
+            rows_skipped=total((topic, index), "skipped"),
+            member_epoch=members[topic, index].epoch if (topic, index) in members else None,
+            dead_letters=total((topic, index), "dead_letters"),
+        )
+        for (topic, index), end in sorted(batch.ends.items())
+    )
+    versions = (o.counters.offset_commit_version for o in outcomes)
+    sent = [version for version in versions if version is not None]
+    in_tasks = {
+        name: sum(getattr(o.counters, f"{name}_ms") for o in outcomes) for name in TASK_STEPS
+    }
+    return BatchReport(
+        group_id=settings.group_id,
+        query_id=query_id,
+        query_run=query_run,
+        batch_id=batch.batch_id,
+        rows_written=sum(p.rows_written for p in partitions),
+        rows_skipped=sum(p.rows_skipped for p in partitions),
+        bytes_written=sum(o.counters.bytes for o in outcomes),
+        transactions=sum(o.counters.transactions for o in outcomes),
+        rounds=len(outcomes),
+        offset_commit_version=min(sent, default=cluster_version),
+        partitions=partitions,
+        milliseconds={**milliseconds, **in_tasks},
+        lost=lost,
+        delivery=delivery,
+        dead_letters=dead_letters_of(outcomes).reasons,
+        timestamps_moved=sum(o.counters.timestamps_moved for o in outcomes),
+    )
+
+
+def key_values(fields: Mapping[str, object]) -> str:
+    """Formats fields as logfmt: ``key=value`` separated by spaces, values quoted if necessary.
+
+    Example:
+        >>> key_values({"event": "batch", "reason": "no answer"})
+        'event=batch reason="no answer"'
+    """
+    return " ".join(f"{name}={_quoted(str(value))}" for name, value in fields.items())
+
+
+def _quoted(text: str) -> str:
+    safe = text.isprintable() and not any(character in text for character in ' "=')
+    return text if text and safe else json.dumps(text)

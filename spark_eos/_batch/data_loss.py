@@ -1,0 +1,112 @@
+"""Source records that were deleted before they were read (retention, delete_records); pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from spark_eos._batch.plan import BatchRange, Positions
+
+
+@dataclass(frozen=True)
+class LostRecords:
+    """Offsets of a source partition whose records were deleted before they could be written.
+
+    Reported in `BatchReport.lost` with ``fail_on_data_loss=False``.
+
+    Attributes:
+        topic: Source topic.
+        partition: Source partition.
+        first: The first offset that was not written.
+        after: The offset after the last deleted one.
+        certain: Whether the records were deleted before the batch was read. If False, they were
+            deleted while it was read, and some of them may be written; or before a staged batch was
+            repeated, which is written from its copy: then they are missing from the query's state.
+
+    Example:
+        >>> str(LostRecords("orders", 0, 5, 7))
+        'orders-0 offsets 5 to 6'
+    """
+
+    topic: str
+    partition: int
+    first: int
+    after: int
+    certain: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offsets {self.first} to {self.after - 1}"
+
+
+def lost_records(
+    batch: BatchRange, committed: Positions, first_offsets: Positions
+) -> tuple[LostRecords, ...]:
+    """The batch's records between the group's offsets and the first records that still exist.
+
+    Args:
+        batch: The batch's range.
+        committed: Next offset by (topic, partition), from before the batch.
+        first_offsets: The first offset that still exists, by (topic, partition).
+
+    Example:
+        >>> batch = BatchRange(1, {("orders", 0): 5}, {("orders", 0): 9})
+        >>> [str(lost) for lost in lost_records(batch, {("orders", 0): 5}, {("orders", 0): 7})]
+        ['orders-0 offsets 5 to 6']
+    """
+    found = []
+    for (topic, partition), end in sorted(batch.ends.items()):
+        place = (topic, partition)
+        position = max(batch.starts.get(place, 0), committed.get(place, 0))
+        after = min(first_offsets.get(place, 0), end)
+        if after > position:
+            found.append(LostRecords(topic, partition, position, after))
+    return tuple(found)
+
+
+def unreadable(
+    batch: BatchRange, committed: Positions, first_offsets: Positions
+) -> dict[tuple[str, int], int]:
+    """Where the batch would read records again that are written, and deleted by now.
+
+    Args:
+        batch: The batch's range.
+        committed: Next offset by (topic, partition), from before the batch.
+        first_offsets: The first offset that still exists, by (topic, partition).
+
+    Returns:
+        The first offset to read, by (topic, partition).
+
+    Example:
+        >>> orders = ("orders", 0)
+        >>> unreadable(BatchRange(1, {orders: 5}, {orders: 9}), {orders: 9}, {orders: 7})
+        {('orders', 0): 5}
+    """
+    found = {}
+    for place, end in sorted(batch.ends.items()):
+        first, start = first_offsets.get(place, 0), batch.starts.get(place)
+        # A partition that the log does not know may be new, and begin where it does.
+        written = committed.get(place, 0) - (start is None)
+        if (start or 0) < end and (start or 0) < first <= written:
+            found[place] = start or 0
+    return found
+
+
+def deleted_meanwhile(
+    before: Iterable[LostRecords], now: Iterable[LostRecords]
+) -> tuple[LostRecords, ...]:
+    """The records that were deleted while the batch was read.
+
+    Args:
+        before: What was lost when the batch began.
+        now: What is lost at its end.
+
+    Example:
+        >>> began, ended = LostRecords("orders", 0, 5, 7), LostRecords("orders", 0, 5, 9)
+        >>> [str(lost) for lost in deleted_meanwhile([began], [ended])]
+        ['orders-0 offsets 7 to 8']
+    """
+    known = {(lost.topic, lost.partition): lost.after for lost in before}
+    found = []
+    for lost in now:
+        first = known.get((lost.topic, lost.partition), lost.first)
+        if lost.after > first:
+            found.append(replace(lost, first=first, certain=False))
+    return tuple(found)

@@ -1,0 +1,120 @@
+"""What one batch is to do, checked against the group's committed offsets; pure."""
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.transactions import MemberIdentity
+
+Positions = dict[tuple[str, int], int]
+"""Offsets by (topic, partition)."""
+Partitions = Collection[tuple[str, int]]
+"""(topic, partition) pairs."""
+
+
+@dataclass(frozen=True)
+class BatchRange:
+    """The source offsets of one micro-batch.
+
+    Attributes:
+        batch_id: Spark's number of the batch.
+        starts: First offset by (topic, partition), without partitions that are new in this batch.
+        ends: Offset after the last one, by (topic, partition).
+    """
+
+    batch_id: int
+    starts: Positions
+    ends: Positions
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """How a task treats one source partition.
+
+    Attributes:
+        topic_id: The source topic's id.
+        start: The first offset of the batch; 0 if the partition is new in it.
+        end: The offset after the batch's last one.
+        committed: Rows below this offset are already written, and are skipped.
+        member: The member that commits the partition's offsets.
+        metadata: The text to commit with them.
+        progress: The (topic, partition) whose offset in the group is committed; None for the
+            source partition itself. ``topic_id`` is the id of its topic.
+        max_dead_letters: How many rows of the partition may become dead letters in this round.
+        holds_back: Whether a task commits nothing if all of its rows are dead letters of one error,
+            and they are more than a handful.
+    """
+
+    topic_id: uuid.UUID
+    start: int
+    end: int
+    committed: int
+    member: MemberIdentity
+    metadata: str
+    progress: tuple[str, int] | None = None
+    max_dead_letters: int = 0
+    holds_back: bool = False
+
+
+# Starting a task in a Python worker takes as long as writing a few thousand rows.
+_ROWS_PER_TASK: Final = 25_000
+# A task sends one request, at least, to each target partition; a target is taken to have as many
+# as the source. Requests of fewer records cost more than a task gains.
+_ROWS_PER_REQUEST: Final = 200
+
+
+def task_count(
+    batch: BatchRange, committed: Positions, cores: int, most_partitions: int | None = None
+) -> int:
+    """How many Spark tasks to use for the batch's source partitions.
+
+    Example:
+        >>> places = [("orders", partition) for partition in range(100)]
+        >>> idle = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 6))
+        >>> busy = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 100_000))
+        >>> task_count(idle, {}, cores=4), task_count(busy, {}, cores=4)
+        (4, 100)
+    """
+    records = sum(
+        max(0, end - batch.starts.get(partition, committed.get(partition, 0)))
+        for partition, end in batch.ends.items()
+    )
+    return tasks_for(records, len(batch.ends), cores, most_partitions)
+
+
+def tasks_for(records: int, partitions: int, cores: int, most_partitions: int | None = None) -> int:
+    """How many Spark tasks to use for a number of records in a number of partitions."""
+    rows_per_task = max(_ROWS_PER_TASK, _ROWS_PER_REQUEST * partitions)
+    wanted = max(cores, -(-records // rows_per_task))
+    if most_partitions is not None:
+        wanted = max(wanted, -(-partitions // most_partitions))
+    return min(partitions, wanted)
+
+
+BatchPlan = Mapping[tuple[str, int], PartitionPlan]
+_NOTHING_KNOWN = KnownPartitions()
+
+
+def batch_plan(
+    batch: BatchRange,
+    committed: Positions,
+    members: Mapping[tuple[str, int], MemberIdentity],
+    topic_ids: Mapping[str, uuid.UUID],
+    known: KnownPartitions = _NOTHING_KNOWN,
+) -> dict[tuple[str, int], PartitionPlan]:
+    """The plan for each of the batch's partitions."""
+    texts = known.texts(batch.ends)
+    return {
+        partition: PartitionPlan(
+            topic_id=topic_ids[partition[0]],
+            start=batch.starts.get(partition, 0),
+            end=end,
+            committed=committed.get(partition, 0),
+            member=members[partition],
+            metadata=texts[partition],
+        )
+        for partition, end in batch.ends.items()
+        if partition in members
+    }

@@ -1,0 +1,59 @@
+"""Positions of rows on the staged road, as offsets of progress partitions; pure.
+
+A progress partition holds no records: only the group's offset of it counts. Partition 0 is the
+ledger, which says what copy of which batch is being written. Each other partition stands for one
+file of the copy, its bucket. A position is ``batch << 32 | row``, so the offset that follows the
+last row of batch 7 in every partition is ``8 << 32``, whatever number of rows each had.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from spark_eos._batch.plan import BatchRange
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos.errors import WriteError
+
+LEDGER: Final = 0
+"""The progress partition whose committed offset is the ledger."""
+
+_ROW_BITS: Final = 32
+# Kafka's offsets are signed 64-bit numbers.
+_MAX_BATCH: Final = (1 << (62 - _ROW_BITS)) - 1
+
+
+def first_position(batch_id: int) -> int:
+    """The position of a batch's first row in any bucket.
+
+    Example:
+        >>> first_position(1)
+        4294967296
+    """
+    if batch_id > _MAX_BATCH:
+        raise WriteError(
+            f"batch {batch_id} is beyond what an offset can hold ({_MAX_BATCH}): continue with "
+            "another group_id and another checkpoint_location"
+        )
+    return batch_id << _ROW_BITS
+
+
+def progress_range(topic: str, partitions: int, batch_id: int, known: int) -> BatchRange:
+    """The range of a staged batch: all progress partitions, from this batch to the next.
+
+    Example:
+        >>> batch = progress_range("progress", 2, batch_id=0, known=2)
+        >>> batch.starts, batch.ends
+        ({('progress', 0): 0, ('progress', 1): 0}, \
+{('progress', 0): 4294967296, ('progress', 1): 4294967296})
+    """
+    start, end = first_position(batch_id), first_position(batch_id + 1)
+    return BatchRange(
+        batch_id,
+        {(topic, index): start for index in range(min(known, partitions))},
+        {(topic, index): end for index in range(partitions)},
+    )
+
+
+def rows_relayed(outcomes: Sequence[JobOutcome]) -> int:
+    """How many rows of the copy the tasks have read and committed, now or in an earlier attempt."""
+    last = {place: part for outcome in outcomes for place, part in outcome.partitions.items()}
+    return sum(part.rows + part.skipped + part.dead_letters for part in last.values())

@@ -1,0 +1,94 @@
+"""The settings a task needs to write; they are pickled and sent to Spark's workers."""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._batch.source_topics import SourceTopics
+from spark_eos._client.checks import check_flag, check_text
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.transactional_ids import id_prefix
+from spark_eos.errors import ConfigurationError
+from spark_eos.options import Limits, Transactions
+
+# Three divisions bring the default of 100,000 records down to a single row.
+_SHRINK: Final = 64
+_GROW: Final = 4
+_SIZES: Final = ("max_records", "max_bytes", "max_ms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterSettings:
+    """Settings of the writing side, the same for every task of a query.
+
+    Attributes:
+        client: Kafka client settings.
+        source_client: Those of the cluster that has the source topics; None if it is the same one.
+        group_id: The consumer group whose offsets are committed with the output.
+        topic: Default target topic; None if every row names its own.
+        fail_on_data_loss: Whether source records that were deleted before they were read end the
+            query; if not, they are reported.
+        dead_letters: What to do with rows that can't be written; None to end the query.
+        source_topics: The topics that the query reads in the cluster it writes to.
+
+    Example:
+        >>> settings = WriterSettings(
+        ...     client=ClientSettings({"bootstrap.servers": "localhost:9092"}),
+        ...     group_id="order-processors",
+        ...     topic="orders-enriched",
+        ... )
+        >>> settings.with_smaller_transactions().transactions.max_records
+        1562
+    """
+
+    client: ClientSettings
+    group_id: str
+    topic: str | None
+    transactions: Transactions = Transactions()
+    limits: Limits = Limits()
+    fail_on_data_loss: bool = True
+    source_client: ClientSettings | None = None
+    dead_letters: DeadLetterSettings | None = None
+    source_topics: SourceTopics = field(default_factory=SourceTopics)
+
+    def __post_init__(self) -> None:
+        check_text("group_id", self.group_id)
+        check_flag("fail_on_data_loss", self.fail_on_data_loss)
+        if self.topic is not None:
+            check_text("topic", self.topic)
+        if self.dead_letters is not None and self.dead_letters.topic == self.topic:
+            raise ConfigurationError(
+                f"dead_letters.topic={self.topic!r} is the target topic: dead letters need a topic "
+                "of their own"
+            )
+
+    @property
+    def target_topics(self) -> tuple[str, ...]:
+        """The topics that the query writes to, as far as they are known before its rows."""
+        letters = None if self.dead_letters is None else self.dead_letters.topic
+        return tuple(topic for topic in (self.topic, letters) if topic is not None)
+
+    def refuses_target(self, topic: str) -> str:
+        """Why rows may not be for a topic, however they name it; "" if they may."""
+        if self.dead_letters is not None and topic == self.dead_letters.topic:
+            return "the query's dead-letter topic, which holds its dead letters only"
+        if self.source_topics.has(topic):
+            return "a topic that the query reads or keeps its progress in, so it would feed itself"
+        return ""
+
+    @property
+    def id_prefix(self) -> str:
+        """What the query's own transactional ids begin with."""
+        return id_prefix(self.transactions.id_prefix, self.group_id)
+
+    def with_smaller_transactions(self) -> "WriterSettings":
+        """The same settings, with transaction limits divided by 64."""
+        own = self.transactions
+        smaller = {name: max(1, getattr(own, name) // _SHRINK) for name in _SIZES}
+        return replace(self, transactions=replace(own, **smaller))
+
+    def with_larger_transactions(self, most: "WriterSettings") -> "WriterSettings":
+        """The same settings, with transaction limits times 4, at most those of ``most``."""
+        own, top = self.transactions, most.transactions
+        larger = {name: min(getattr(top, name), getattr(own, name) * _GROW) for name in _SIZES}
+        return replace(self, transactions=replace(own, **larger))

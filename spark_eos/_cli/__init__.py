@@ -1,0 +1,45 @@
+"""The command line: ``spark-eos``."""
+
+import click
+
+from spark_eos._cli.group import LazyGroup
+
+# Each command's module is imported only when the command runs or prints its help.
+COMMANDS = {
+    "abort": "spark_eos._cli.abort:abort",
+    "acls": "spark_eos._cli.acls:acls",
+    "adopt": "spark_eos._cli.adopt:adopt",
+    "broker": "spark_eos._cli.broker:broker",
+    "class-archive": "spark_eos._cli.class_archive:class_archive",
+    "dead-letters": "spark_eos._cli.dead_letters:dead_letters",
+    "demo": "spark_eos._cli.demo:demo",
+    "jars": "spark_eos._cli.jars:jars",
+    "progress": "spark_eos._cli.progress:progress",
+    "status": "spark_eos._cli.status:status",
+    "verify": "spark_eos._cli.verify:verify_command",
+}
+
+
+@click.group(cls=LazyGroup, commands_by_name=COMMANDS)
+@click.version_option(package_name="spark-eos", message="%(prog)s %(version)s")
+def main() -> None:
+    """Exactly-once PySpark Structured Streaming from Kafka to Kafka.
+
+    \b
+    See a query survive being killed, compared with Spark's own sink:
+      spark-eos demo
+    Read from Kafka with your own Spark:
+      spark-submit --jars "$(spark-eos jars)" job.py
+    Show the state of a query:
+      spark-eos status --bootstrap-servers localhost:9092 --group-id orders
+    Verify that its output is exactly-once:
+      spark-eos verify --bootstrap-servers localhost:9092 --group-id orders \\
+          --input orders --output orders-enriched --position-header source
+    Print the commands that grant it its ACLs:
+      spark-eos acls --bootstrap-servers localhost:9092 --principal User:orders \\
+          --group-id orders --source orders --target orders-enriched
+    Count the records that it could not write, by why it could not:
+      spark-eos dead-letters count --bootstrap-servers localhost:9092 --topic orders-dlq
+    Run a Kafka for experiments, until Ctrl-C:
+      spark-eos broker --port 9092
+    """  # noqa: D301 - click needs the character itself

@@ -1,0 +1,108 @@
+"""``spark-eos abort``."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+from rich.text import Text
+
+from spark_eos._admin.status_tables import count, host, transactions
+from spark_eos._cli.query import Query, connected, query_options, terminal
+from spark_eos._client.printable import printable
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.groups import DescribedMember, describe_group
+from spark_eos._kafka.open_transactions import OpenTransaction, lingering
+from spark_eos._kafka.transactions import fence_producer
+from spark_eos.errors import SparkEosError
+
+
+@click.command()
+@query_options
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
+def abort(*, query: Query, yes: bool) -> None:
+    """Abort the open transactions of a query, for example those left by a killed one.
+
+    Until they end, read_committed consumers can't read beyond them. A query aborts them itself
+    when it starts, and brokers abort each at its timeout. An aborted transaction's records and
+    offsets count as never written, so a running query writes them again.
+    """
+    with connected(query) as wire:
+        found = lingering(wire, query.prefix, query.group_id, query.deadline())
+        if not found:
+            click.echo(f"No open transactions of prefix {query.prefix} and group {query.group_id}.")
+            return
+        group = describe_group(wire, query.group_id, query.deadline())
+        terminal().print(transactions(found, time.time()), Text())
+        if group.members:
+            terminal().print(_warning(query.group_id, group.members))
+        if not yes:
+            if not _may_ask():
+                raise click.ClickException(
+                    "nothing was ended: there is no terminal to ask for confirmation. Give --yes "
+                    "to end them without"
+                )
+            if not _agreed(f"End {count(len(found), 'open transaction')}?"):
+                click.echo("Nothing was ended.")
+                raise SystemExit(1)
+            found = _unchanged(wire, query, found)
+            if not found:
+                click.echo("They have ended in the meantime.")
+                return
+        _end(wire, query, found)
+
+
+def _may_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return click.confirm(question)
+    except click.Abort:  # Ctrl-C: click would print "Aborted!", which is misleading here
+        click.echo()
+        return False
+
+
+def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
+    text = Text(
+        f"Group {group_id} has live members: a query may be running, and these may include its "
+        "current transactions. Ending them loses nothing, but the query has to write them again.\n"
+    )
+    # A query may have many members, all with the same client id.
+    for (client_id, where), number in sorted(
+        Counter((m.client_id, host(m)) for m in members).items()
+    ):
+        text.append(
+            f"  client id {printable(client_id)} on host {where}: {count(number, 'member')}\n"
+        )
+    return text
+
+
+def _unchanged(
+    wire: Wire, query: Query, shown: Sequence[OpenTransaction]
+) -> tuple[OpenTransaction, ...]:
+    """Returns those still open; the user has not agreed to end any that began since."""
+    now = lingering(wire, query.prefix, query.group_id, query.deadline())
+    return tuple(one for one in now if any(one.same_as(other) for other in shown))
+
+
+def _end(wire: Wire, query: Query, found: Sequence[OpenTransaction]) -> None:
+    failed = [one for one in found if not _ended(wire, query, one)]
+    if failed:
+        raise click.ClickException(
+            f"not ended: {len(failed)} of {count(len(found), 'open transaction')}"
+        )
+    click.echo(f"Ended {count(len(found), 'open transaction')}.")
+
+
+def _ended(wire: Wire, query: Query, one: OpenTransaction) -> bool:
+    try:
+        # The brokers allow the transaction's own timeout, so it can be sent again.
+        fence_producer(wire, one.transactional_id, one.timeout_ms, query.deadline())
+    except SparkEosError as error:
+        click.echo(f"{printable(one.transactional_id)}: {error}", err=True)
+        return False
+    click.echo(f"{printable(one.transactional_id)}: ended")
+    return True

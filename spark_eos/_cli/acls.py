@@ -1,0 +1,158 @@
+"""``spark-eos acls``."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+import click
+
+from spark_eos._cli.query import prefix_option
+from spark_eos._client.checks import check_text
+from spark_eos._kafka.transactional_ids import id_prefix
+from spark_eos.acls import Acl, Grantee, Purpose, acls_for, source_acls, without_implied
+from spark_eos.errors import SparkEosError
+from spark_eos.jobs.client_options import bootstrap_servers_option
+
+
+@click.command()
+@bootstrap_servers_option
+@click.option(
+    "--principal",
+    required=True,
+    metavar="TYPE:NAME",
+    help="The client's principal on the brokers, such as User:alice.",
+)
+@click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    required=True,
+    metavar="TOPIC",
+    help="Topic that the query reads; repeatable.",
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    required=True,
+    metavar="TOPIC",
+    help="Topic that the query writes to; repeatable.",
+)
+@click.option(
+    "--progress-topic",
+    metavar="TOPIC",
+    help="The query's progress_topic, if it mirrors a cluster or stages its batches.",
+)
+@click.option(
+    "--source-bootstrap-servers",
+    metavar="HOST:PORT,...",
+    help="The cluster that a mirrored query reads. Needs --progress-topic.",
+)
+@click.option(
+    "--source-principal",
+    metavar="TYPE:NAME",
+    help="The client's principal there.  [default: --principal]",
+)
+@click.option(
+    "--dead-letter-topic",
+    metavar="TOPIC",
+    help="The query's dead-letter topic, if it has one.",
+)
+@prefix_option
+@click.option(
+    "--for",
+    "purposes",
+    multiple=True,
+    type=click.Choice([purpose.value for purpose in Purpose]),
+    default=[Purpose.QUERY.value],
+    show_default=True,
+    help="What the principal may do: run the query, or a command for it; repeatable.",
+)
+@click.option(
+    "--command-config",
+    metavar="FILE",
+    help="Properties file with which the administrator's kafka-acls.sh connects.",
+)
+@click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+def acls(
+    *,
+    bootstrap_servers: str,
+    principal: str,
+    group_id: str,
+    sources: tuple[str, ...],
+    targets: tuple[str, ...],
+    progress_topic: str | None,
+    source_bootstrap_servers: str | None,
+    source_principal: str | None,
+    dead_letter_topic: str | None,
+    prefix: str,
+    purposes: tuple[str, ...],
+    command_config: str | None,
+    json_: bool,
+) -> None:
+    """Print the commands that grant a query exactly the ACLs it needs.
+
+    Does not connect to the cluster. With these ACLs a query runs, restarts and ends transactions
+    left open by a killed run; if one is missing, it stops with an error that names the ACL.
+    """
+    try:
+        check_text("--group-id", group_id)
+        check_text("transactions.id_prefix", prefix)
+        for topic in (*sources, *targets):
+            check_text("a topic", topic)
+        if progress_topic is not None:
+            check_text("--progress-topic", progress_topic)
+        if dead_letter_topic is not None:
+            check_text("--dead-letter-topic", dead_letter_topic)
+    except SparkEosError as error:
+        raise click.ClickException(str(error)) from error
+    source_principal = source_principal or principal
+    _check_principal("--principal", principal)
+    _check_principal("--source-principal", source_principal)
+    mirrored = source_bootstrap_servers is not None
+    if mirrored and progress_topic is None:
+        raise click.UsageError(
+            "A query that reads another cluster keeps its progress in a progress topic: give "
+            "--progress-topic too."
+        )
+    ids = id_prefix(prefix, group_id)
+    wanted = [Purpose(purpose) for purpose in purposes]
+    given = (group_id, ids, sources, targets, progress_topic, dead_letter_topic)
+    grantee = Grantee(principal, bootstrap_servers, command_config)
+    found = without_implied(
+        acl for purpose in wanted for acl in acls_for(purpose, *given, mirrored=mirrored)
+    )
+    granted = [(grantee, found)]
+    if source_bootstrap_servers is not None:
+        there = Grantee(source_principal, source_bootstrap_servers, command_config)
+        read = (acl for purpose in wanted for acl in source_acls(purpose, sources))
+        granted.append((there, without_implied(read)))
+    if json_:
+        click.echo(json.dumps([_document(*one) for one in _each(granted)], indent=2))
+        return
+    for to, acl in _each(granted):
+        if acl.only_until is not None:
+            click.echo(f"# Needed only until {acl.only_until}:")
+        click.echo(to.command(acl))
+
+
+def _check_principal(option: str, principal: str) -> None:
+    if ":" not in principal:
+        raise click.BadParameter(
+            f"{principal!r} has no type; write it as User:{principal}", param_hint=option
+        )
+
+
+def _each(granted: Sequence[tuple[Grantee, Sequence[Acl]]]) -> Iterator[tuple[Grantee, Acl]]:
+    return ((grantee, acl) for grantee, acls in granted for acl in acls)
+
+
+def _document(grantee: Grantee, acl: Acl) -> dict[str, str]:
+    return {
+        "bootstrap_servers": grantee.bootstrap_servers,
+        "principal": str(grantee.principal),
+        "operation": acl.operation.value,
+        "resource_type": acl.resource.value,
+        "pattern_type": acl.pattern_type,
+        "name": acl.name,
+    }

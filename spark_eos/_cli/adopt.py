@@ -1,0 +1,58 @@
+"""``spark-eos adopt``."""
+
+import click
+
+from spark_eos._admin import migration
+from spark_eos._admin.status_tables import count
+from spark_eos._cli.query import Query, connected, query_options
+from spark_eos._driver.checkpoint_files import ArrowFiles
+from spark_eos._driver.offset_log import FinishedBatches, OffsetLog
+from spark_eos._kafka.offset_metadata import KnownPartitions
+
+
+@click.command()
+@query_options
+@click.option(
+    "--checkpoint",
+    required=True,
+    metavar="PATH",
+    help="Checkpoint of the query with Spark's own sink, or a copy of it.",
+)
+@click.option(
+    "--repeat-unfinished",
+    is_flag=True,
+    help="If a batch was begun and not finished, write all of it again.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be done, without doing it.")
+def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bool) -> None:
+    """Migrate a query from Spark's own Kafka sink to spark-eos.
+
+    Reads from the checkpoint how far the query has finished, and sets the group's offsets there.
+    The query must be stopped, and the group must be new. The checkpoint is only read.
+    """
+    finished = OffsetLog(ArrowFiles(checkpoint)).finished()
+    migration.check_finished(finished, repeat_unfinished=repeat_unfinished)
+    with connected(query) as wire:
+        topics = migration.check_topics(wire, finished.ends, query.deadline())
+        unset = migration.check_unused(
+            wire, query.group_id, query.prefix, finished.ends, query.deadline()
+        )
+        for (topic, partition), offset in sorted(finished.ends.items()):
+            click.echo(f"{topic}-{partition}: {offset}")
+        if unset and not dry_run:
+            ids = {name: topic.topic_id for name, topic in topics.items()}
+            # So that partitions which are added before the first start count as new ones.
+            texts = KnownPartitions().including(finished.ends, ids).texts(finished.ends)
+            migration.set_offsets(
+                wire, query.group_id, finished.ends, topics, query.deadline(), texts
+            )
+    click.echo(_outcome(query.group_id, finished, unset=unset, dry_run=dry_run))
+
+
+def _outcome(group_id: str, finished: FinishedBatches, *, unset: bool, dry_run: bool) -> str:
+    where = "the start" if finished.last is None else f"the end of batch {finished.last}"
+    partitions = count(len(finished.ends), "partition")
+    if not unset:
+        return f"Group {group_id} has these offsets already: {where}, {partitions}."
+    verb = "would continue" if dry_run else "continues"
+    return f"Group {group_id} {verb} from {where}, in {partitions}."

@@ -1,0 +1,91 @@
+"""``spark-eos demo``."""
+
+import signal
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from spark_eos._demo.display import Display
+from spark_eos._demo.orders import produce_orders
+from spark_eos._demo.scenario import PARTITIONS, RELAY, SOURCE, DemoError, Environment, counts, run
+from spark_eos._jars.ivy import DownloadError
+from spark_eos._jars.jar_sets import JarError, spark_kafka_jars
+from spark_eos._jars.java import JavaError
+from spark_eos.errors import SparkEosError
+from spark_eos.testing import BrokerStartError, EmbeddedKafka
+
+
+@click.command()
+@click.option(
+    "--orders",
+    type=click.IntRange(min=1_000),
+    default=200_000,
+    show_default=True,
+    help="Number of orders.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random orders.")
+@click.option(
+    "--keep-logs",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory in which to keep the logs of Spark and Kafka.",
+)
+def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
+    """Show exactly-once on a real broker, compared with Spark's own sink.
+
+    First a query copies orders from topic to topic on the demo's own Kafka. Twice its processes
+    (driver, JVM and workers) are killed with SIGKILL in the middle of a batch and started again,
+    the last time without the checkpoint. Then each order in the target is counted. Second, a query
+    counts the orders by customer and window, is killed twice and started again; its rows are
+    compared with those of a batch query. Exit status 1 if spark-eos has not written each order and
+    each count exactly once.
+    """
+    # Also SIGINT: a shell starts background commands with it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    console = Console(highlight=False)
+    try:
+        with tempfile.TemporaryDirectory(prefix="spark-eos-demo-") as directory:
+            exactly_once = _run(orders, seed, Path(directory), keep_logs, console)
+    except KeyboardInterrupt:
+        click.echo("Stopped.", err=True)
+        raise SystemExit(130) from None
+    except (
+        BrokerStartError,
+        DemoError,
+        DownloadError,
+        JarError,
+        JavaError,
+        SparkEosError,
+    ) as error:
+        raise click.ClickException(str(error)) from error
+    if not exactly_once:
+        console.print("[bold red]FAILED[/]: spark-eos has not written each row exactly once.")
+        raise SystemExit(1)
+    console.print(
+        "[bold green]OK[/]: spark-eos has written each order, and each count, exactly once."
+    )
+
+
+def _run(orders: int, seed: int, directory: Path, keep_logs: Path | None, console: Console) -> bool:
+    """Runs both scenarios; returns whether spark-eos has written exactly once in both."""
+    display = Display(console)
+    logs = keep_logs or directory / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        with display.step("Downloading the jars and starting Kafka"):
+            spark_kafka_jars()
+            kafka = stack.enter_context(EmbeddedKafka())
+        kafka.create_topic(SOURCE, PARTITIONS)
+        with display.step(f"{orders:,} orders to {PARTITIONS} partitions", orders) as step:
+            produce_orders(kafka.bootstrap_servers, SOURCE, orders, seed, step.reached)
+        environment = Environment(kafka, orders, directory, logs, display)
+        try:
+            relayed = run(RELAY, environment)
+            counted = run(counts(environment), environment)
+        finally:
+            (logs / "kafka.log").write_text(kafka.log(), encoding="utf-8")
+    return relayed and counted

@@ -1,0 +1,50 @@
+"""``spark-eos jars``."""
+
+from pathlib import Path
+
+import click
+
+from spark_eos._jars.ivy import DownloadError
+from spark_eos._jars.jar_sets import JarError, installed_pyspark, jar_set, spark_kafka_jars
+from spark_eos._jars.java import JavaError
+
+
+@click.command()
+@click.option(
+    "--pyspark",
+    metavar="VERSION",
+    help="Version of pyspark, such as 4.2.0; by default the installed one.",
+)
+@click.option("--set", "name", metavar="NAME", help="Another set of jars, such as kafka-4.4.0.")
+def jars(pyspark: str | None, name: str | None) -> None:
+    """Print the jars of Spark's Kafka source, joined by commas.
+
+    Missing jars are downloaded, verified and kept in the cache directory (set SPARK_EOS_CACHE to
+    choose another one). Only the jars are printed on stdout. If they are of another Spark version
+    than pyspark, a note on stderr says so.
+
+    \b
+    Example: spark-submit --jars "$(spark-eos jars)" job.py
+    """  # noqa: D301 - click needs the character itself
+    if name is not None and pyspark is not None:
+        raise click.UsageError("--pyspark and --set both choose a set of jars: give only one.")
+    try:
+        if name is None:
+            wanted = pyspark or installed_pyspark()
+            files = spark_kafka_jars(wanted)
+            _note_other_version(files[0], wanted)
+        else:
+            files = jar_set(name)
+    except (JarError, DownloadError, JavaError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(",".join(map(str, files)))
+
+
+def _note_other_version(kafka_source: Path, pyspark: str) -> None:
+    version = kafka_source.stem.rpartition("-")[2]
+    if version != pyspark:
+        click.echo(
+            f"For pyspark {pyspark} this is the Kafka source of Spark {version}: the newest of "
+            "that minor version that spark-eos is tested with.",
+            err=True,
+        )

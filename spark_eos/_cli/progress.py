@@ -1,0 +1,89 @@
+"""``spark-eos progress``."""
+
+import contextlib
+import re
+from collections.abc import Mapping
+
+import click
+
+from spark_eos._admin.group_progress import Place, mirrored_progress
+from spark_eos._admin.mirrored_progress import set_progress
+from spark_eos._admin.status_tables import progress_table
+from spark_eos._cli.query import Query, connected, query_options, terminal
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Wire
+from spark_eos.jobs.client_options import source_client_options
+
+_WANTED = re.compile(r"([A-Za-z0-9._-]+):(\d+)=(\d+)")
+
+
+def _wanted(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[Place, int]:
+    found: dict[Place, int] = {}
+    for text in values:
+        parts = _WANTED.fullmatch(text)
+        if parts is None:
+            raise click.BadParameter(f"{text!r} is not of the form topic:partition=offset")
+        place = (parts[1], int(parts[2]))
+        if place in found:
+            raise click.BadParameter(f"{parts[1]}:{parts[2]} is given twice")
+        found[place] = int(parts[3])
+    return found
+
+
+@click.command()
+@query_options
+@source_client_options
+@click.option(
+    "--set",
+    "wanted",
+    multiple=True,
+    callback=_wanted,
+    metavar="TOPIC:PARTITION=OFFSET",
+    help="Set the next offset to read of a source partition; repeatable.",
+)
+@click.option(
+    "--progress-topic",
+    metavar="TOPIC",
+    help="The progress topic, for --set if no offset of the group tells of it any more.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what --set would do, without doing it.")
+def progress(
+    *,
+    query: Query,
+    source_kafka: Mapping[str, str] | None,
+    wanted: dict[Place, int],
+    progress_topic: str | None,
+    dry_run: bool,
+) -> None:
+    """Show how far a mirrored query has come in each source partition, or set it.
+
+    A mirrored query (source_kafka) keeps its progress in the offsets of a progress topic, which
+    kafka-consumer-groups.sh can't set. With --set the query must be stopped, and continues from
+    there if it starts with an empty checkpoint: records before the offset are not written any
+    more, records from it on are written (again). --bootstrap-servers is the target's cluster;
+    --source-bootstrap-servers is needed only for partitions that have no progress.
+    """
+    with contextlib.ExitStack() as stack:
+        wire = stack.enter_context(connected(query))
+        if not wanted:
+            found = mirrored_progress(wire, query.group_id, query.deadline())
+            terminal().print(progress_table(found))
+            return
+        source = None
+        if source_kafka is not None:
+            source = stack.enter_context(contextlib.closing(Wire(ClientSettings(source_kafka))))
+        before = set_progress(
+            wire,
+            query.group_id,
+            wanted,
+            query.deadline(),
+            source_wire=source,
+            progress_topic=progress_topic,
+            dry_run=dry_run,
+        )
+    for (topic, partition), offset in sorted(wanted.items()):
+        was = before[topic, partition]
+        verb = "would be" if dry_run else "is"
+        click.echo(f"{topic}-{partition}: was {'unset' if was is None else was}, {verb} {offset}")

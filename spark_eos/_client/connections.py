@@ -1,0 +1,140 @@
+"""kafka-python's connections, made to say why a listener refuses them and not to retry forever."""
+
+import ssl
+import time
+from typing import Any, Final
+
+from kafka import errors as kafka_errors
+
+from spark_eos._client.kafka_logs import our_connections
+from spark_eos._client.kafka_python import (
+    NodeConnections,
+    causes,
+    closed_by_peer,
+)
+from spark_eos._client.oauth import TokenError
+from spark_eos._client.printable import printable
+from spark_eos._client.security import Security
+from spark_eos._client.settings import ClientSettings
+from spark_eos.errors import AuthenticationError
+
+# Seconds. A listener of another protocol closes each connection silently. So does a load balancer
+# while its brokers restart, but not for long.
+_SILENCE: Final = 5.0
+_TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
+# OpenSSL's codes of a failed verification.
+_EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
+
+
+class ConnectionManager(NodeConnections):
+    """The connections to one cluster.
+
+    kafka-python keeps retrying a listener that refuses the client. This class raises
+    `AuthenticationError` instead: at once if TLS or SASL fails, and, until the cluster is reached,
+    after a few seconds if the listener only closes connections.
+    """
+
+    def __init__(
+        self, selector: Any, settings: ClientSettings, configuration: dict[str, Any]
+    ) -> None:
+        self._security = settings.security
+        self._refusal: AuthenticationError | None = None
+        self._closing_since: float | None = None
+        self.last_failure: str | None = None
+        with our_connections():
+            super().__init__(selector, configuration)
+
+    def check(self) -> None:
+        """Raises `AuthenticationError` if a connection was refused permanently."""
+        refused = self.refused()
+        if refused is not None:
+            raise refused
+
+    def refused(self) -> AuthenticationError | None:
+        """Why a connection was refused permanently; None if none was.
+
+        Reported once, so that a later attempt may succeed.
+        """
+        found, self._refusal = self._refusal, None
+        return found
+
+    def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
+        """Keeps why a connection failed, for the errors of those who need it."""
+        listener = f"{printable(address)} ({self._security})"
+        reason = refusal(error, self._security)
+        if reason is not None:
+            self._refusal = AuthenticationError(f"{listener}: {reason}")
+            self._refusal.__cause__ = error
+            return
+        if reached or not closed_by_peer(error):
+            self.last_failure = f"{listener}: {error}"
+            self._closing_since = None
+            return
+        self.last_failure = (
+            f"{listener}: the listener closes each connection without an answer; check that it "
+            f"speaks security.protocol={self._security.protocol}, and see the broker's log"
+        )
+        now = time.monotonic()
+        if self._closing_since is None:
+            self._closing_since = now
+        elif now - self._closing_since > _SILENCE:
+            self._refusal = AuthenticationError(self.last_failure)
+
+
+def refusal(error: BaseException, security: Security) -> str | None:
+    """Explains why a connection is refused permanently, and names the setting to change."""
+    for one in causes(error):
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return f"{one.verify_message or one.reason}: {_certificate_advice(one)}"
+        if isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLEOFError):
+            return _alert(one, security)
+        if isinstance(one, TokenError) and one.permanent:
+            return str(one)
+        if isinstance(one, kafka_errors.InvalidReceiveError) and security.tls is None:
+            return f"the listener speaks TLS, not {security.protocol}: {_TLS_WANTED}"
+        reason = _sasl_answer(one, security)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _sasl_answer(error: BaseException, security: Security) -> str | None:
+    if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
+        return f"the listener does not support this mechanism: change sasl.mechanism. {error}"
+    if isinstance(error, kafka_errors.IllegalSaslStateError):
+        return f"the listener does not speak SASL: change security.protocol. {error}"
+    if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
+        advice = "check security.protocol" if security.sasl is None else security.sasl.advice
+        return f"the broker refuses the credentials: {advice}. {error}"
+    return None
+
+
+def _certificate_advice(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code in {_HOST, _ADDRESS}:
+        return (
+            "bootstrap.servers and the broker's advertised.listeners must use a name that its "
+            "certificate contains (or set ssl.endpoint.identification.algorithm=none)"
+        )
+    if error.verify_code in {_EXPIRED, _NOT_YET}:
+        return "the broker needs a certificate that is valid now"
+    return "set ssl.ca.location to the authority that signed the broker's certificate"
+
+
+def _alert(error: ssl.SSLError, security: Security) -> str:
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    shown = security.tls is not None and security.tls.certificate is not None
+    if "alert" in reason and "cert" in reason:
+        what = (
+            "the broker does not accept the client's certificate, which may have expired or come "
+            "from an authority that it does not trust: change ssl.certificate.location"
+            if shown
+            else "the broker asks for a client certificate: set ssl.certificate.location and "
+            "ssl.key.location"
+        )
+        return f"{what} ({reason})"
+    if "alert unknown ca" in reason:
+        return (
+            "the broker does not trust the authority of the client's certificate: change "
+            f"ssl.certificate.location ({reason})"
+        )
+    return f"TLS failed: {reason}; does the listener speak TLS? Check security.protocol"

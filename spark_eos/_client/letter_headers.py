@@ -1,0 +1,126 @@
+"""The headers that explain a dead letter: their names, how they are written and how they are read.
+
+A source record may bring headers of the same kinds along: it may be another query's dead letter, or
+be made up. So a letter's own explanation comes last, in one piece, and only that is believed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_eos._client.persisted import FORMAT
+
+Header = tuple[str, bytes | None]
+
+_FORMAT: Final = str(FORMAT).encode()
+
+_NAMES: Final = (
+    "topic",
+    "partition",
+    "offset",
+    "cluster",
+    "group",
+    "message",
+    "reason",
+    "exception",
+    "stacktrace",
+    "timestamp",
+    "omitted",
+    "record",
+    "format",
+)
+
+
+def _names(prefix: str, **others: str) -> dict[str, str]:
+    return {name: prefix + others.get(name, name) for name in _NAMES}
+
+
+STYLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "dlq": _names("__dlq.errors."),
+    "streams": _names("__streams.errors."),
+    "connect": _names(
+        "__connect.errors.",
+        group="connector.name",
+        message="exception.message",
+        exception="exception.class.name",
+        stacktrace="exception.stacktrace",
+    ),
+}
+"""Names of headers by style: those of share groups (Kafka 4.4, KIP-1191), of Kafka Streams
+(KIP-1034) and of Kafka Connect (KIP-298)."""
+
+_BY_REASON: Final = {
+    names["reason"]: {header: name for name, header in names.items()} for names in STYLES.values()
+}
+
+
+@dataclass(frozen=True)
+class LetterHeaders:
+    """A letter's headers, taken apart.
+
+    Attributes:
+        own: The record's own headers, in their order.
+        told: What the others tell, by name: ``topic``, ``reason`` and so on, as in `STYLES`.
+    """
+
+    own: list[Header]
+    told: dict[str, bytes]
+
+
+def write_letter_headers(
+    style: str, own: Iterable[Header], told: Mapping[str, bytes]
+) -> list[Header]:
+    """A letter's headers: the record's own, then those that explain it.
+
+    Headers of the record that have a name of the style are left out.
+
+    Example:
+        >>> own = [("trace", b"t"), ("__dlq.errors.topic", b"made up")]
+        >>> write_letter_headers("dlq", own, {"reason": b"error"})
+        [('trace', b't'), ('__dlq.errors.reason', b'error'), ('__dlq.errors.format', b'2')]
+    """
+    names = STYLES[style]
+    known = set(names.values())
+    kept = [header for header in own if header[0] not in known]
+    told = {**told, "format": _FORMAT}
+    return kept + [(names[name], text) for name, text in told.items()]
+
+
+def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
+    """Takes a letter's headers apart: the inverse of `write_letter_headers`.
+
+    The last ``reason`` tells the style. The headers of that style around it, without a gap and each
+    name once, explain the letter; all others are the record's own. Headers without a ``reason`` are
+    not those of a letter, and tell nothing. Those
+    of a letter in another format tell only that.
+
+    Example:
+        >>> own = [("__connect.errors.reason", b"made up"), ("trace", b"t")]
+        >>> read_letter_headers(write_letter_headers("dlq", own, {"reason": b"error"})).told
+        {'reason': b'error'}
+        >>> read_letter_headers([("__dlq.errors.reason", b"error")]).told
+        {'reason': b'written in another format, by another version of spark-eos'}
+    """
+    found = list(headers)
+    last = max((at for at, (name, _) in enumerate(found) if name in _BY_REASON), default=None)
+    if last is None:
+        return LetterHeaders(found, {})
+    names = _BY_REASON[found[last][0]]
+    seen: set[str] = set()
+
+    def explains(at: int) -> bool:
+        name = found[at][0]
+        if name not in names or name in seen:
+            return False
+        seen.add(name)
+        return True
+
+    begin = end = last
+    while end < len(found) and explains(end):
+        end += 1
+    while begin > 0 and explains(begin - 1):
+        begin -= 1
+    told = {names[name]: content or b"" for name, content in found[begin:end]}
+    if told.pop("format", None) != _FORMAT:
+        told = {"reason": b"written in another format, by another version of spark-eos"}
+    return LetterHeaders(found[:begin] + found[end:], told)

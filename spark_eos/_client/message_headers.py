@@ -1,0 +1,33 @@
+"""The headers of a record as librdkafka has read it."""
+
+from operator import methodcaller
+from typing import Any, Final
+
+from confluent_kafka import Message
+
+from spark_eos._client.letter_headers import Header
+
+UNREADABLE: Final = "headers, since a name is not UTF-8"
+"""What of a record is not known, for a text."""
+
+_UNREADABLE: Final[list[Header]] = []
+# confluent-kafka returns a list with gaps and leaves the error set. Python checks for that in calls
+# by way of C, but not in a line that has run several times: there it would come up elsewhere.
+_headers: Final = methodcaller(Message.headers.__name__)
+
+
+def headers_of(message: Any) -> tuple[Header, ...] | None:
+    """A record's headers; None if they can't be read, since a name is not UTF-8.
+
+    Kafka takes any bytes for a name; confluent-kafka has names as text only.
+    """
+    try:
+        found: Any = _headers(message)
+    except SystemError as error:
+        if not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        # confluent-kafka keeps a list with gaps, and would return it the next time: to look at
+        # one ends the process.
+        message.set_headers(_UNREADABLE)
+        return None
+    return None if found is _UNREADABLE else tuple(found or ())

@@ -1,0 +1,235 @@
+"""Tokens for SASL OAUTHBEARER, from functions with the signature of librdkafka's ``oauth_cb``."""
+
+import http.client
+import importlib
+import json
+import math
+import os
+import re
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_eos._client.kafka_python import AbstractTokenProvider
+from spark_eos._client.printable import printable
+from spark_eos._client.token_request import answer_to
+from spark_eos.errors import ConfigurationError, PrintableError
+
+TokenFunction = Callable[[str], Any]
+"""Takes librdkafka's ``sasl.oauthbearer.config`` and returns the token and its expiry in seconds
+since 1970, optionally followed by the principal and a dict of SASL extensions."""
+
+# Fraction of a token's lifetime after which it is renewed, as in Kafka's Java client.
+_RENEW_AFTER: Final = 0.8
+_TIMEOUT: Final = 10.0
+# Longest lifetime in seconds to believe: asking the endpoint once a day costs nothing.
+_MAX_LIFETIME: Final = 86_400.0
+_REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
+
+
+class TokenError(PrintableError):
+    """No token could be obtained."""
+
+    def __init__(self, reason: str, *, permanent: bool) -> None:
+        super().__init__(reason)
+        self.permanent = permanent
+
+
+@dataclass(frozen=True)
+class ClientCredentials:
+    """The client-credentials grant (RFC 6749, section 4.4).
+
+    Attributes:
+        endpoint: URL of the token endpoint.
+        client_id: The client id.
+        client_secret: The client secret.
+        scope: The requested scope; None for the endpoint's default.
+        authorities: PEM of the authorities to trust; None for the system's.
+
+    Example:
+        >>> ClientCredentials("https://login.example.com/token", "orders", "secret").scope is None
+        True
+    """
+
+    endpoint: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None = None
+    authorities: str | None = field(default=None, repr=False)
+
+    def __call__(self, _config: str = "") -> tuple[str, float]:
+        """Asks the endpoint for a token."""
+        form = {"grant_type": "client_credentials"}
+        if self.scope is not None:
+            form["scope"] = self.scope
+        credentials = b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        request = urllib.request.Request(  # noqa: S310 - ClientSettings takes http and https only
+            self.endpoint,
+            urllib.parse.urlencode(form).encode(),
+            {"Authorization": f"Basic {credentials}", "Accept": "application/json"},
+        )
+        context = ssl.create_default_context(cadata=self.authorities)
+        try:
+            return _token(answer_to(request, context, _TIMEOUT))
+        except urllib.error.HTTPError as error:
+            raise TokenError(
+                f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} answered {error.code} "
+                f"{printable(str(error.reason))}{_hint(error.code)}",
+                # 408 (timeout) and 429 (too many requests) may pass.
+                permanent=300 <= error.code < 500 and error.code not in (408, 429),
+            ) from None
+        except OSError as error:
+            unknown = isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError)
+            hint = ": set https.ca.location to the authority to trust" if unknown else ""
+            raise TokenError(
+                f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} can't be reached: "
+                f"{printable(str(error))}{hint}",
+                permanent=unknown,
+            ) from None
+        except (http.client.HTTPException, ValueError, KeyError, TypeError):
+            raise TokenError(
+                f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} did not answer with a "
+                "JSON document that has access_token, a string, and expires_in, a number of "
+                "seconds above 0",
+                permanent=True,
+            ) from None
+
+
+def _hint(code: int) -> str:
+    if code >= 500:
+        return ""
+    if code >= 400:
+        return ": check sasl.oauthbearer.client.id, .client.secret and .scope"
+    return ": the client secret is not sent to another URL; set the URL that it redirects to"
+
+
+def _token(body: bytes) -> tuple[str, float]:
+    """Reads the token and its expiry; raises ValueError, KeyError or TypeError."""
+    document = json.loads(body)
+    token, life = document["access_token"], document["expires_in"]
+    if not isinstance(token, str) or not token or isinstance(life, bool):
+        raise TypeError
+    # Some endpoints send a string.
+    seconds = float(life)
+    if not 0 < seconds < math.inf:
+        raise ValueError
+    return token, time.time() + min(seconds, _MAX_LIFETIME)
+
+
+@dataclass(frozen=True)
+class MskIam:
+    """Tokens for Amazon MSK, signed with this machine's AWS credentials.
+
+    Attributes:
+        region: AWS region; None for the region in the environment.
+        profile: Named profile of the credentials, if any.
+        role: ARN of a role to assume, if any.
+        session: Session name for the role, if any.
+
+    Example:
+        >>> MskIam("eu-west-1", profile="kafka")
+        MskIam(region='eu-west-1', profile='kafka', role=None, session=None)
+    """
+
+    region: str | None
+    profile: str | None = None
+    role: str | None = None
+    session: str | None = None
+
+    def __call__(self, _config: str = "") -> tuple[str, float]:
+        """Signs a token."""
+        provider = msk_signer()
+        region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if not region:
+            raise ConfigurationError(
+                "sasl.mechanism=AWS_MSK_IAM: the names of the brokers do not contain the AWS "
+                "region; set the environment variable AWS_REGION, on the executors too"
+            )
+        if self.role is not None:
+            names = {} if self.session is None else {"sts_session_name": self.session}
+            token, expiry = provider.generate_auth_token_from_role_arn(region, self.role, **names)
+        elif self.profile is not None:
+            token, expiry = provider.generate_auth_token_from_profile(region, self.profile)
+        else:
+            token, expiry = provider.generate_auth_token(region)
+        return str(token), expiry / 1000
+
+
+def msk_signer() -> Any:
+    """Imports Amazon's signer."""
+    try:
+        return importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
+    except ImportError as error:
+        raise ConfigurationError(
+            "sasl.mechanism=AWS_MSK_IAM needs the package aws-msk-iam-sasl-signer-python, on the "
+            "executors too: pip install 'spark-eos[msk-iam]'"
+        ) from error
+
+
+def msk_region(bootstrap_servers: str) -> str | None:
+    """The AWS region in the names of MSK's brokers; None if there is none.
+
+    Example:
+        >>> msk_region("b-1.orders.x1.c2.kafka.eu-west-1.amazonaws.com:9098")
+        'eu-west-1'
+    """
+    found = _REGION.search(bootstrap_servers)
+    return found[1] if found else None
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+    """Tokens for kafka-python, each reused until it is due for renewal; thread-safe."""
+
+    def __init__(self, function: TokenFunction, config: str, extensions: Mapping[str, str]) -> None:
+        super().__init__()
+        self._function = function
+        self._config = config
+        self._extensions = dict(extensions)
+        self._lock = threading.Lock()
+        self._token = ""
+        self._renewal = 0.0
+
+    def token(self) -> str:
+        """Returns a token that has not expired."""
+        with self._lock:
+            now = time.time()
+            if now >= self._renewal:
+                token, expiry, *more = self._made()
+                if len(more) > 1:
+                    self._extensions.update(more[1])
+                self._token = token
+                self._renewal = now + _RENEW_AFTER * (expiry - now)
+            return self._token
+
+    def extensions(self) -> dict[str, str]:
+        """Returns the SASL extensions."""
+        return dict(self._extensions)
+
+    def _made(self) -> Any:
+        try:
+            made = self._function(self._config)
+        except TokenError:
+            raise
+        except ConfigurationError as error:
+            raise TokenError(str(error), permanent=True) from error
+        except Exception as error:
+            raise TokenError(f"oauth_cb failed: {error!r}", permanent=False) from error
+        if (
+            not isinstance(made, tuple)
+            or len(made) not in {2, 4}
+            or not isinstance(made[0], str)
+            or not isinstance(made[1], int | float)
+            or not math.isfinite(made[1])
+        ):
+            raise TokenError(
+                "oauth_cb must return a tuple of the token and its expiry in seconds since 1970",
+                permanent=True,
+            )
+        return made

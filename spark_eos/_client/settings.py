@@ -1,0 +1,214 @@
+"""Client settings: written once, with librdkafka's names, for librdkafka, kafka-python and Spark.
+
+The names are those of librdkafka's CONFIGURATION.md. Every client setting of spark-eos passes
+through here. `spark_eos._client.security` reads those about security.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from spark_eos._client.security import is_security_setting, security
+from spark_eos.acls import Grantee
+from spark_eos.errors import ConfigurationError
+
+_OWNED: Final = {
+    "transactional.id": "set transactions.id_prefix instead",
+    "transaction.timeout.ms": "set transactions.timeout_ms instead",
+    "group.id": "set group_id instead",
+    "enable.idempotence": "a transactional producer is always idempotent",
+    "acks": "a transactional producer needs acks=all",
+    "request.required.acks": "a transactional producer needs acks=all",
+    "delivery.report.only.error": "spark-eos counts delivery errors itself",
+    "message.timeout.ms": "records expire with their transaction; set transactions.timeout_ms",
+    "delivery.timeout.ms": "records expire with their transaction; set transactions.timeout_ms",
+    "error_cb": "callbacks can't be sent to Spark's workers",
+    "stats_cb": "callbacks can't be sent to Spark's workers",
+    "on_delivery": "callbacks can't be sent to Spark's workers",
+}
+_SPARKS_PREFIX: Final = "kafka."
+_CONSUMER_ONLY: Final = ("isolation.level",)
+
+# After each poll Spark asks for the partition's first and last offset, on the same connection on
+# which the next fetch waits at the end of the topic. With Kafka's defaults this takes a second in
+# each task that reads up to the end, and otherwise two requests per 500 records.
+QUICK_SOURCE: Final = ("kafka.fetch.max.wait.ms", "kafka.max.poll.records")
+# Spark keeps the records of each partition's last poll for minutes: about 230 bytes more than its
+# key and value for each record. With as many partitions as this limit divided by Kafka's default,
+# a poll has Kafka's default of records.
+_KEPT_RECORDS: Final = 250_000
+_FEWEST_POLLED, _MOST_POLLED = 500, 5_000
+
+_PRODUCER_DEFAULTS: Final = {
+    "linger.ms": 20,
+    "batch.size": 1_000_000,
+    "partitioner": "murmur2_random",
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 65_536,
+}
+
+
+def default_client_id() -> str:
+    """A client id that identifies the process: ``spark-eos-<host>-<pid>``."""
+    return f"spark-eos-{socket.gethostname()}-{os.getpid()}"
+
+
+class ClientSettings:
+    """Kafka client settings as the user wrote them; ``repr`` hides secrets.
+
+    Reads certificate and key files when it is made, on the driver, and nowhere else.
+
+    Args:
+        settings: Strings, numbers or booleans by librdkafka's names, with or without Spark's
+            ``kafka.`` before them; ``oauth_cb`` is a function. ``bootstrap.servers`` is required.
+
+    Attributes:
+        security: The security settings.
+
+    Raises:
+        ConfigurationError: A setting is missing, is reserved for spark-eos, or can't be used.
+
+    Example:
+        >>> settings = ClientSettings({"bootstrap.servers": "localhost:9092"})
+        >>> settings
+        ClientSettings({'bootstrap.servers': 'localhost:9092'}, security='PLAINTEXT')
+        >>> settings.for_spark_source()["kafka.isolation.level"]
+        'read_committed'
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        named = _without_prefix(settings)
+        for name, value in named.items():
+            if name in _OWNED:
+                raise ConfigurationError(f"kafka[{name!r}] can't be set: {_OWNED[name]}")
+            wanted = name == "oauth_cb" and callable(value)
+            if not wanted and (name == "oauth_cb" or not isinstance(value, str | int | float)):
+                kind = "a function" if name == "oauth_cb" else "a string, a number or a boolean"
+                raise ConfigurationError(
+                    f"kafka[{name!r}] must be {kind}, not {type(value).__name__}"
+                )
+        if not str(named.get("bootstrap.servers", "")).strip():
+            raise ConfigurationError("kafka needs 'bootstrap.servers', such as 'localhost:9092'")
+        self.security = security(named)
+        self._settings = {
+            name: value for name, value in named.items() if not is_security_setting(name)
+        }
+        self.security.for_wire()  # OpenSSL reads certificates and keys
+
+    def __repr__(self) -> str:
+        return f"ClientSettings({self._settings}, security={str(self.security)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ClientSettings)
+            and self._settings == other._settings
+            and self.security == other.security
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted((name, str(value)) for name, value in self._settings.items())))
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The ``bootstrap.servers``, joined by commas."""
+        return str(self._settings["bootstrap.servers"])
+
+    @property
+    def grantee(self) -> Grantee:
+        """The principal that needs ACLs, as far as the settings tell, and its cluster."""
+        return Grantee(self.security.principal, self.bootstrap_servers)
+
+    def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
+        """Settings for one transactional producer of librdkafka."""
+        return {
+            **_PRODUCER_DEFAULTS,
+            "client.id": default_client_id(),
+            **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
+            **self.security.for_librdkafka(),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": transaction_timeout_ms,
+            "delivery.report.only.error": True,
+        }
+
+    def checked_by_librdkafka(self) -> "ClientSettings":
+        """Lets librdkafka check the settings that the workers will use, and returns ``self``.
+
+        Raises:
+            ConfigurationError: librdkafka refuses a setting; the text has its name and
+                librdkafka's reason.
+        """
+        _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
+        return self
+
+    def for_consumer(self) -> dict[str, Any]:
+        """Settings for a consumer or admin client of librdkafka.
+
+        librdkafka logs a warning for each setting that only producers have, and prints lost
+        connections. Its log is off here, since errors reach the user as exceptions.
+        """
+        return {
+            "log_level": 0,
+            "client.id": default_client_id(),
+            **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
+            **self.security.for_librdkafka(),
+        }
+
+    def for_wire(self) -> dict[str, Any]:
+        """Settings for kafka-python, which `spark_eos._kafka.brokers` uses."""
+        return {
+            "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
+            "client_id": str(self._settings.get("client.id", default_client_id())),
+            "client_software_name": "spark-eos",
+            "receive_message_max_bytes": 100_000_000,
+            "max_in_flight_requests_per_connection": 64,
+            "reconnect_backoff_max_ms": 1_000,
+            "slow_task_threshold_secs": 0,
+            **self.security.for_wire(),
+        }
+
+    def for_spark_source(self, partitions: int = 1) -> dict[str, str]:
+        """Options for Spark's Kafka source; it reads only committed records by default.
+
+        Args:
+            partitions: How many partitions it will read; of more, it takes fewer records at once.
+
+        Example:
+            >>> settings = ClientSettings({"bootstrap.servers": "localhost:9092"})
+            >>> settings.for_spark_source(300)["kafka.max.poll.records"]
+            '833'
+        """
+        polled = min(_MOST_POLLED, max(_FEWEST_POLLED, _KEPT_RECORDS // max(1, partitions)))
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "kafka.isolation.level": str(self._settings.get("isolation.level", "read_committed")),
+            **dict(zip(QUICK_SOURCE, ("1", str(polled)), strict=True)),
+            **{_SPARKS_PREFIX + k: text for k, text in self.security.for_java().items()},
+        }
+        if "client.id" in self._settings:
+            options["kafka.client.id"] = str(self._settings["client.id"])
+        return options
+
+
+def _without_prefix(settings: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name.removeprefix(_SPARKS_PREFIX): value for name, value in settings.items()}
+    if len(named) < len(settings):
+        twice = sorted(name for name in named if _SPARKS_PREFIX + name in settings)
+        names = ", ".join(name for name in twice if name in settings)
+        raise ConfigurationError(f"kafka has {names} twice: with the prefix 'kafka.' and without")
+    return named
+
+
+def _try_producer(settings: dict[str, Any], what: str) -> None:
+    try:
+        Producer({**settings, "log_level": 0}).close()
+    except KafkaException as error:
+        if len(settings) > 1:
+            # librdkafka names a setting by its oldest name, so find the one it means.
+            for name, value in settings.items():
+                # A security setting may fail only because the others are missing.
+                if not is_security_setting(name):
+                    _try_producer({name: value}, f"kafka[{name!r}]")
+        raise ConfigurationError(f"{what}: {error.args[0].str()}") from error

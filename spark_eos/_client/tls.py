@@ -1,0 +1,153 @@
+"""TLS settings: read once, as PEM, for librdkafka, Python and Java."""
+
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_eos._client.pem import PEM_SETTINGS, check_key, pem
+from spark_eos.errors import ConfigurationError
+
+NAMES: Final = frozenset(
+    {f"{stem}.{how}" for stem in PEM_SETTINGS for how in ("location", "pem")}
+    | {
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+        "enable.ssl.certificate.verification",
+    }
+)
+# Spark redacts options whose name or value has such a word (spark.redaction.regex), but does not
+# recognize private keys. Text before a PEM is ignored (RFC 7468, section 2).
+_REDACTED_BY_SPARK: Final = "secret\n"
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Which authorities a client trusts, and its own certificate. All texts are PEM.
+
+    Attributes:
+        authorities: Certificates of the trusted authorities; None for the system's.
+        certificate: The client's certificate chain, its own certificate first; None for none.
+        key: The client's private key, in PKCS#8.
+        key_password: Password of the key; None if the key is not encrypted.
+        check_hostname: Whether a broker's certificate must match the broker's host name.
+
+    Example:
+        >>> Tls(check_hostname=False).for_librdkafka()
+        {'ssl.endpoint.identification.algorithm': 'none'}
+    """
+
+    authorities: str | None = field(default=None, repr=False)
+    certificate: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Settings for librdkafka."""
+        texts = {
+            "ssl.ca.pem": self.authorities,
+            "ssl.certificate.pem": self.certificate,
+            "ssl.key.pem": self.key,
+            "ssl.key.password": self.key_password,
+        }
+        return {
+            **{name: text for name, text in texts.items() if text is not None},
+            "ssl.endpoint.identification.algorithm": "https" if self.check_hostname else "none",
+        }
+
+    def context(self) -> ssl.SSLContext:
+        """An SSL context for Python's sockets."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.check_hostname
+        if self.authorities is None:
+            context.load_default_certs()
+        else:
+            try:
+                context.load_verify_locations(cadata=self.authorities)
+            except (ssl.SSLError, ValueError) as error:
+                raise _unreadable("ssl.ca.location or ssl.ca.pem", error) from None
+        if self.certificate is not None and self.key is not None:
+            self._load_own(context, self.certificate, self.key)
+        return context
+
+    def _load_own(self, context: ssl.SSLContext, certificate: str, key: str) -> None:
+        # Python loads these only from a file. This one is private to the user and soon deleted.
+        with tempfile.NamedTemporaryFile("w", prefix="spark-eos-", suffix=".pem") as file:
+            file.write(f"{certificate}\n{key}")
+            file.flush()
+            try:
+                # Without this function, OpenSSL would ask for a password on the terminal.
+                context.load_cert_chain(file.name, password=lambda: self.key_password or "")
+            except (ssl.SSLError, ValueError) as error:
+                if "ENCRYPTED" in key:
+                    raise ConfigurationError(
+                        "kafka: the key can't be decrypted with ssl.key.password"
+                    ) from None
+                raise _unreadable("ssl.certificate.location, ssl.key.location", error) from None
+
+    def for_java(self) -> dict[str, str]:
+        """Settings for Kafka's Java clients (KIP-651)."""
+        options = {"ssl.endpoint.identification.algorithm": "https" if self.check_hostname else ""}
+        if self.authorities is not None:
+            options |= java_trust(self.authorities)
+        if self.certificate is not None and self.key is not None:
+            options["ssl.keystore.type"] = "PEM"
+            options["ssl.keystore.certificate.chain"] = self.certificate
+            options["ssl.keystore.key"] = _REDACTED_BY_SPARK + self.key
+        if self.key_password is not None:
+            options["ssl.key.password"] = self.key_password
+        return options
+
+
+def java_trust(authorities: str) -> dict[str, str]:
+    """Settings that make Kafka's Java clients trust authorities, given as PEM."""
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
+
+
+def _unreadable(what: str, error: Exception) -> ConfigurationError:
+    reason = getattr(error, "reason", None) or "OpenSSL can't read it"
+    return ConfigurationError(f"kafka: {what} can't be used: {reason}")
+
+
+def tls(settings: Mapping[str, Any]) -> Tls:
+    """Reads TLS from the client settings, and its files from the driver's disk.
+
+    Example:
+        >>> tls({"ssl.endpoint.identification.algorithm": "none"}).check_hostname
+        False
+    """
+    verification = "enable.ssl.certificate.verification"
+    verify = str(settings.get(verification, "true")).lower()
+    if verify not in {"true", "false"}:
+        raise ConfigurationError(f"kafka[{verification!r}] must be true or false")
+    if verify == "false":
+        raise ConfigurationError(
+            f"kafka[{verification!r}] = false can't be used: Spark's Kafka source always verifies; "
+            "set ssl.ca.location to the authority that signed the brokers' certificates"
+        )
+    algorithm = str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower()
+    if algorithm not in {"https", "none"}:
+        # Empty, Java checks no host names; librdkafka refuses it.
+        raise ConfigurationError(
+            "kafka['ssl.endpoint.identification.algorithm'] must be 'https', which checks the "
+            f"brokers' host names, or 'none', which does not, not {algorithm!r}"
+        )
+    certificate, key = pem(settings, "ssl.certificate"), pem(settings, "ssl.key")
+    if (certificate is None) != (key is None):
+        raise ConfigurationError(
+            "kafka: a client certificate needs both ssl.certificate.location and "
+            "ssl.key.location, or both ssl.certificate.pem and ssl.key.pem"
+        )
+    if key is not None:
+        check_key(key, encrypted="ssl.key.password" in settings)
+    password = settings.get("ssl.key.password")
+    return Tls(
+        authorities=pem(settings, "ssl.ca"),
+        certificate=certificate,
+        key=key,
+        key_password=None if password is None else str(password),
+        check_hostname=algorithm == "https",
+    )

@@ -1,0 +1,105 @@
+"""The assigned-partition rule (KAFKA-20191) over a member's assignment epochs (KIP-1251); pure.
+
+The rule: a member may commit a partition only while
+``assignment epoch <= client epoch <= broker epoch``, where the assignment epoch is the member
+epoch at which this member got the partition. Kafka 4.4 checks it only if the client's epoch is
+older than the member's, so the driver checks it for every partition it plans.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from spark_eos._kafka.transactions import MemberIdentity
+
+IdPartition = tuple[uuid.UUID, int]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One static group member as its owner knows it; replaced at every heartbeat.
+
+    Attributes:
+        instance_id: Its group.instance.id.
+        member_id: The id it joined with; a takeover makes a new one.
+        epoch: The member epoch of the last heartbeat's answer.
+        assignment_epochs: The assigned partitions, each with the member epoch at which it came.
+        acknowledged: The owned partitions as last sent to the broker.
+    """
+
+    instance_id: str
+    member_id: str
+    epoch: int
+    assignment_epochs: Mapping[IdPartition, int] = field(default_factory=dict)
+    acknowledged: frozenset[IdPartition] = frozenset()
+
+    @property
+    def owned(self) -> frozenset[IdPartition]:
+        """The partitions assigned now."""
+        return frozenset(self.assignment_epochs)
+
+
+def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] | None) -> Member:
+    """The member after a heartbeat's answer.
+
+    Example:
+        >>> topic = uuid.uuid4()
+        >>> member = after_heartbeat(Member("spark-eos-0", "id", 1), 1, [(topic, 0)])
+        >>> member = after_heartbeat(member, 2, [(topic, 0), (topic, 1)])
+        >>> [epoch for _, epoch in sorted(member.assignment_epochs.items())]
+        [1, 2]
+    """
+    if assigned is None:
+        return replace(member, epoch=epoch)
+    before = member.assignment_epochs
+    return replace(
+        member,
+        epoch=epoch,
+        assignment_epochs={partition: before.get(partition, epoch) for partition in assigned},
+    )
+
+
+def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> bool:
+    """Whether the member may commit the partition with ``client_epoch``.
+
+    False if the partition is not assigned to the member, or if it was revoked and given back
+    after ``client_epoch``.
+
+    Example:
+        >>> place = (uuid.uuid4(), 0)
+        >>> member = Member("spark-eos-0", "id", 5, {place: 3})
+        >>> [may_commit(member, place, epoch) for epoch in (2, 3, 5, 6)]
+        [False, True, True, False]
+    """
+    assignment_epoch = member.assignment_epochs.get(partition)
+    return assignment_epoch is not None and assignment_epoch <= client_epoch <= member.epoch
+
+
+def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
+    """The member that may commit each partition with its current epoch."""
+    return {
+        partition: member
+        for member in members
+        for partition in member.assignment_epochs
+        if may_commit(member, partition, member.epoch)
+    }
+
+
+def by_member(
+    values: Mapping[tuple[str, int], Value], members: Mapping[tuple[str, int], MemberIdentity]
+) -> dict[MemberIdentity, dict[tuple[str, int], Value]]:
+    """Groups values by the member that may commit their partitions.
+
+    Example:
+        >>> first, second = MemberIdentity("a", 1, "0"), MemberIdentity("b", 1, "1")
+        >>> grouped = by_member({("in", 0): 7, ("in", 1): 8}, {("in", 0): first, ("in", 1): second})
+        >>> grouped[second]
+        {('in', 1): 8}
+    """
+    grouped: dict[MemberIdentity, dict[tuple[str, int], Value]] = {}
+    for place, value in values.items():
+        if place in members:
+            grouped.setdefault(members[place], {})[place] = value
+    return grouped

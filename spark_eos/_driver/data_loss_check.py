@@ -1,0 +1,112 @@
+"""Finds source records of a batch that were deleted before the query read them."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator
+
+from spark_eos._batch.data_loss import LostRecords, lost_records, unreadable
+from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._batch.source_places import SourcePlaces
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.group_deadline import group_deadline
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos.errors import CheckpointError, RecordsLostError, SparkEosError
+
+logger = logging.getLogger(__name__)
+
+
+class DataLossCheck:
+    """Compares a batch's range with the first offsets that its source topics still have."""
+
+    def __init__(
+        self, wire: Wire, settings: WriterSettings, group_timeout_ms: int, *, staged: bool = False
+    ) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._staged = staged
+        self._group_timeout_ms = group_timeout_ms
+        self._leaders: dict[tuple[str, int], int] = {}
+
+    def lost(
+        self,
+        batch: BatchRange,
+        committed: Positions,
+        pairs: SourcePlaces,
+        outcome: str = "can't be written any more",
+    ) -> tuple[LostRecords, ...]:
+        """The batch's records that are deleted and not written."""
+        topics = {
+            place[0]
+            for place, end in batch.ends.items()
+            if end > committed[place] or batch.starts.get(place, 0) < end
+        }
+        if not {place for place in batch.ends if place[0] in topics} <= self._leaders.keys():
+            # Partitions were added.
+            self._leaders.clear()
+        deadline = group_deadline(self._group_timeout_ms)
+        firsts = start_offsets(self._wire, topics, deadline, self._leaders)
+        if self._settings.fail_on_data_loss:
+            self._refuse_unreadable(batch, unreadable(batch, committed, firsts))
+        lost = lost_records(batch, committed, firsts)
+        if lost and self._settings.fail_on_data_loss:
+            raise RecordsLostError(
+                f"batch {batch.batch_id} of group {self._settings.group_id!r}: records were "
+                f"deleted (retention, or delete_records) before they were read, and {outcome}: "
+                f"{', '.join(map(str, lost))}. To continue without them, start with "
+                f"fail_on_data_loss=False, which reports every such gap{self._or_set(lost, pairs)}"
+            )
+        return lost
+
+    def _or_set(self, lost: Collection[LostRecords], pairs: SourcePlaces) -> str:
+        if self._staged:
+            return ""
+        wanted = {pairs.progress((one.topic, one.partition)): one.after for one in lost}
+        return (
+            "; or set the group's offsets while the query is stopped "
+            f"({pairs.how_to_set(self._settings.group_id, wanted)}), and start with an empty "
+            "checkpoint_location"
+        )
+
+    @contextlib.contextmanager
+    def explaining(self, look: Callable[[], object]) -> Iterator[None]:
+        """Explains a job that failed because source records were deleted while it ran."""
+        try:
+            yield
+        except SparkEosError:
+            raise
+        except Exception as error:
+            # Spark reports deleted records in thousands of words, and advises to ignore them.
+            if self._settings.fail_on_data_loss and "failOnDataLoss" in str(error):
+                logger.debug("a job has failed", exc_info=error)
+                look()
+            raise
+
+    def _refuse_unreadable(self, batch: BatchRange, found: Positions) -> None:
+        if found:
+            names = ", ".join(f"{topic}-{index} at {at}" for (topic, index), at in found.items())
+            raise CheckpointError(
+                f"by the checkpoint, batch {batch.batch_id} reads on at records that are deleted "
+                f"by now: {names}. They are written, and nothing is lost, but Spark can't go on "
+                "from there. Start with an empty checkpoint_location and the same group_id: the "
+                "group's offsets tell where to go on"
+            )
+
+    def warn(
+        self, batch_id: int, lost: Collection[LostRecords], outcome: str = "are not written"
+    ) -> None:
+        """Logs each loss at once: if the batch is repeated, its report won't have it."""
+        for one in lost:
+            when = (
+                "before they were read, and"
+                if one.certain
+                else "while the batch was read; those that had not been read yet"
+            )
+            logger.warning(
+                "group %s, batch %d: %s were deleted %s %s",
+                self._settings.group_id,
+                batch_id,
+                one,
+                when,
+                outcome,
+            )

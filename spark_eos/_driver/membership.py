@@ -1,0 +1,302 @@
+"""The driver's side of the consumer group: static members, takeover, heartbeats (KIP-848).
+
+To take a member over, it leaves (-2) with its old member id, and joins with a new member id and
+the same instance id. That causes no rebalance, and whatever the old id still sends is refused.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from spark_eos._client.error_codes import Code
+from spark_eos._driver.assigned_partitions import Member, after_heartbeat, owners
+from spark_eos._driver.group_deadline import group_deadline
+from spark_eos._driver.heartbeat_thread import HeartbeatThread
+from spark_eos._driver.member_requests import MemberRequests
+from spark_eos._kafka import groups, heartbeats
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.group_members import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
+from spark_eos._kafka.transactions import MemberIdentity
+from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEosError
+
+logger = logging.getLogger(__name__)
+
+# Seconds that one round of heartbeats, or leaving the group, may take.
+_BEAT_TIMEOUT: Final = 5.0
+_SESSION_LOST: Final = {
+    Code.UNKNOWN_MEMBER_ID,
+    Code.FENCED_MEMBER_EPOCH,
+    Code.GROUP_ID_NOT_FOUND,
+}
+
+
+class GroupMembership:
+    """The group's static members, all of which belong to this driver."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        group_id: str,
+        *,
+        max_members: int,
+        group_timeout_ms: int,
+        watch: Callable[[], bool],
+        at_end: Callable[[], None],
+        each_beat: Callable[[], None] = lambda: None,
+        renews_only: bool = False,
+    ) -> None:
+        self._wire = wire
+        self._group_id = group_id
+        self._requests = MemberRequests(wire, group_id)
+        self._max_members = max_members
+        self._group_timeout_ms = group_timeout_ms
+        self._renews_only = renews_only
+        self._lock = threading.RLock()
+        self._members: dict[str, Member] = {}
+        # All member ids ever used: the answer to a join may be lost.
+        self._own_ids: set[str] = set()
+        self._topics: dict[str, TopicInfo] = {}
+        self._fenced: FencedByNewerRunError | None = None
+        self._foreign: ForeignMemberError | None = None
+        self._session_lost = False
+        self._changed = False
+        self._heartbeats = HeartbeatThread(
+            group_id,
+            beat=self._beat,
+            due=self._is_beat_due,
+            watch=watch,
+            at_end=at_end,
+            each_beat=each_beat,
+        )
+
+    @property
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """The source topics as they were when the members last joined."""
+        return self._topics
+
+    @property
+    def topic_ids(self) -> dict[str, uuid.UUID]:
+        """The source topics' ids."""
+        return {name: topic.topic_id for name, topic in self._topics.items()}
+
+    def any_member(self) -> tuple[str, int]:
+        """Member id and member epoch of some member, for calls that any member may make."""
+        with self._lock:
+            member = next(iter(self._members.values()))
+            return member.member_id, member.epoch
+
+    def start(self, topics: Mapping[str, TopicInfo], needed: Collection[tuple[str, int]]) -> None:
+        """Takes the group over from whoever ran it, and waits for the partitions needed."""
+        self._take_over(topics, needed, first=True)
+        self._heartbeats.start()
+
+    def take_over_own(
+        self, topics: Mapping[str, TopicInfo], needed: Collection[tuple[str, int]]
+    ) -> None:
+        """Fences every task that knows this driver's members, by taking them over."""
+        self.check()
+        self._take_over(topics, needed, first=False)
+
+    def check(self) -> None:
+        """Raises what ends this run, if anything does."""
+        ended_by = self._fenced or self._foreign or self._heartbeats.refused
+        if ended_by is not None:
+            raise ended_by
+        if self._heartbeats.stopped:
+            raise SparkEosError(f"the run's members have left group {self._group_id!r}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has no members any more, or may not use them."""
+        stopped = self._heartbeats.stopped
+        return stopped or self._fenced is not None or self._foreign is not None
+
+    @property
+    def session_lost(self) -> bool:
+        """Whether the broker has dropped a member, for example after missed heartbeats."""
+        return self._session_lost
+
+    @property
+    def changed(self) -> bool:
+        """Whether the group has changed since the takeover: a lost member, a new assignment."""
+        return self._session_lost or self._changed
+
+    def identities(self) -> dict[tuple[str, int], MemberIdentity]:
+        """The member that may commit each source partition now, by the assigned-partition rule."""
+        with self._lock:
+            names = {topic_id: name for name, topic_id in self.topic_ids.items()}
+            return {
+                (names[topic_id], index): MemberIdentity(
+                    member.member_id, member.epoch, member.instance_id
+                )
+                for (topic_id, index), member in owners(self._members.values()).items()
+                if topic_id in names
+            }
+
+    # Taking over ------------------------------------------------------------------------------
+
+    def _take_over(
+        self,
+        topics: Mapping[str, TopicInfo],
+        needed: Collection[tuple[str, int]],
+        *,
+        first: bool,
+    ) -> None:
+        with self._lock:
+            deadline = group_deadline(self._group_timeout_ms)
+            self._topics = dict(topics)
+            total = sum(topic.partitions for topic in topics.values())
+            wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total))]
+            if self._renews_only:
+                wanted = [RENEWAL_INSTANCE]
+
+            def attempt() -> None:
+                self._release_members(wanted, deadline, first=first)
+                self._session_lost = False
+                # The released members join again below; no other belongs to the group any more.
+                self._members.clear()
+                for instance_id in wanted:
+                    self._join(instance_id, deadline)
+                self._await_assignment(needed, deadline)
+                if self._session_lost:
+                    raise RetriableError("a member was dropped while it joined")
+                self._changed = False
+
+            deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
+
+    def _release_members(self, wanted: list[str], deadline: Deadline, *, first: bool) -> None:
+        for found in own_group(self._wire, self._group_id, deadline).members:
+            instance_id = found.instance_id or ""
+            if found.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:
+                continue
+            if found.member_id not in self._own_ids:
+                if self._renews_only:
+                    raise SparkEosError(f"a run has joined in the meantime: {found}")
+                if not first and instance_id != RENEWAL_INSTANCE:
+                    raise self._fence(found)
+            epoch = (
+                heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH
+                if instance_id in wanted
+                else heartbeats.LEAVE_GROUP_MEMBER_EPOCH
+            )
+            self._members.pop(instance_id, None)
+            self._requests.leave(found.member_id, instance_id, epoch, self._topics, deadline)
+
+    def _join(self, instance_id: str, deadline: Deadline) -> None:
+        member_id = str(uuid.uuid4())
+        self._own_ids.add(member_id)
+        self._members[instance_id], interval = self._requests.join(
+            instance_id, member_id, self._topics, deadline
+        )
+        self._heartbeats.interval = interval or self._heartbeats.interval
+
+    def _await_assignment(self, needed: Collection[tuple[str, int]], deadline: Deadline) -> None:
+        def attempt() -> None:
+            missing = sorted(set(needed) - set(self.identities()))
+            # The broker may answer a join before it has assigned anything.
+            if missing or not self._acknowledged():
+                self._beat_all(deadline)
+                missing = sorted(set(needed) - set(self.identities()))
+            self.check()
+            if self._session_lost:
+                return
+            if missing:
+                topic, partition = missing[0]
+                raise RetriableError(
+                    f"{len(missing)} source partitions are not assigned yet, "
+                    f"the first is {topic}-{partition}"
+                )
+            # The first member to join gets everything, and would lose most of it in the first
+            # batch: wait for the others to get their share.
+            if not own_group(self._wire, self._group_id, deadline).stable:
+                self._beat_all(deadline)
+                raise RetriableError("the group is not stable yet")
+
+        deadline.attempts(f"joining group {self._group_id!r}", pause=0.01)(attempt)
+
+    # Heartbeats -------------------------------------------------------------------------------
+
+    def _is_beat_due(self, waited: float) -> bool:
+        if self._fenced is not None:
+            return False
+        return waited >= self._heartbeats.interval or not self._acknowledged()
+
+    def _acknowledged(self) -> bool:
+        """Whether the broker knows that each member owns exactly what it is assigned."""
+        # A copy, since the heartbeat thread asks without the lock: a takeover that changed the
+        # members meanwhile would end that thread.
+        return all(member.owned == member.acknowledged for member in list(self._members.values()))
+
+    def _beat(self) -> None:
+        with self._lock:
+            if self._heartbeats.stopped:
+                return
+            deadline = group_deadline(self._group_timeout_ms, at_most=_BEAT_TIMEOUT)
+            self._beat_all(deadline)
+            if not self._changed or self._foreign is not None:
+                return
+            try:
+                own_group(self._wire, self._group_id, deadline)
+            except ForeignMemberError as error:
+                # Heartbeats continue: the members keep what they have until the run ends.
+                self._foreign = error
+                logger.error("%s", error)  # noqa: TRY400 - the message says it all
+
+    def _beat_all(self, deadline: Deadline) -> None:
+        for member, answer in self._requests.beat(self._members.values(), self._topics, deadline):
+            self._apply(member, answer, deadline)
+
+    def _apply(
+        self, member: Member, answer: heartbeats.HeartbeatAnswer, deadline: Deadline
+    ) -> None:
+        if answer.code == Code.FENCED_INSTANCE_ID:
+            self._fence(self._requests.holder(member.instance_id, deadline))
+        elif answer.code in _SESSION_LOST:
+            self._session_lost = True
+            # Its partitions are another member's by now, or nobody's.
+            self._members[member.instance_id] = replace(
+                member, assignment_epochs={}, acknowledged=frozenset()
+            )
+        else:
+            self._requests.check(answer, self._topics)
+            self._heartbeats.interval = answer.interval or self._heartbeats.interval
+            self._changed = self._changed or answer.member_epoch != member.epoch
+            self._members[member.instance_id] = after_heartbeat(
+                replace(member, acknowledged=member.owned), answer.member_epoch, answer.assigned
+            )
+
+    def _fence(self, newer: groups.DescribedMember | None) -> FencedByNewerRunError:
+        who = f": {newer}" if newer is not None else ", which has since ended"
+        self._fenced = FencedByNewerRunError(
+            f"group {self._group_id!r} was taken over by a newer run{who}. Only one query may use "
+            "a group at a time; this one stops, and has left nothing half written"
+        )
+        logger.error("%s", self._fenced)
+        return self._fenced
+
+    # The end ----------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Stops the heartbeats; the members stay until they are taken over or time out."""
+        self._heartbeats.stop()
+        self._heartbeats.join(timeout=2.0)
+
+    def leave(self) -> None:
+        """Stops the heartbeats and makes every member leave the group (-1); may be repeated."""
+        with self._lock:
+            # Checked while holding the lock: a second caller, who may be about to exit, waits for
+            # the first to finish.
+            if self._heartbeats.stopped:
+                return
+            self._heartbeats.stop()
+            deadline = group_deadline(self._group_timeout_ms, at_most=_BEAT_TIMEOUT)
+            try:
+                self._requests.leave_for_good(self._members.values(), deadline)
+            except SparkEosError as error:
+                logger.info("group %s: members are left to time out: %s", self._group_id, error)
+            self._members.clear()

@@ -1,0 +1,143 @@
+"""Renews a group's offsets while no run holds its members, since each expires by its own age.
+
+A run begins with a query's first batch, and Spark runs no batch while there are no records: a query
+that is started every day, or was just restarted, may have no batch for weeks.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from spark_eos._client.error_codes import code_names
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.assigned_partitions import by_member
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka import cluster
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.groups import describe_group
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.offsets import all_group_offsets, commit_offsets, group_offsets
+from spark_eos.errors import AuthorizationError
+
+logger = logging.getLogger(__name__)
+
+SECONDS: Final = 3600.0
+"""Seconds after which offsets that have not moved are committed again. By default the brokers let
+them expire after seven days (``offsets.retention.minutes``), at the shortest after one minute."""
+
+
+def renew_unattended(wire: Wire, group_id: str, deadline: Deadline) -> None:
+    """Commits all offsets of a group again, as a member of it, if it has no members now.
+
+    If it has members, the run that holds them renews its offsets. Errors are only logged: the next
+    batch, or the next renewal, meets them again.
+    """
+    try:
+        if describe_group(wire, group_id, deadline).members:
+            return
+        found = all_group_offsets(wire, group_id, deadline)
+        if not KnownPartitions.of(found).partitions:
+            # No query of spark-eos has written with this group yet.
+            return
+        topics = _topics(wire, {topic for topic, _ in found}, deadline)
+        offsets = {
+            (topic, index): committed
+            for (topic, index), committed in found.items()
+            if topic in topics and index < topics[topic].partitions
+        }
+        if offsets:
+            _renew(wire, group_id, topics, offsets, deadline)
+    except Exception as error:  # noqa: BLE001 - whatever it is, nothing is lost yet
+        logger.info("group %s: offsets are not renewed: %s", group_id, error)
+
+
+def _topics(wire: Wire, names: Iterable[str], deadline: Deadline) -> dict[str, TopicInfo]:
+    """The topics that exist and may be described; one that is no longer read may be neither."""
+    found: dict[str, TopicInfo] = {}
+    for name in names:
+        with contextlib.suppress(AuthorizationError):
+            found |= cluster.topics(wire, [name], deadline)
+    return found
+
+
+def _renew(
+    wire: Wire,
+    group_id: str,
+    topics: Mapping[str, TopicInfo],
+    offsets: Mapping[tuple[str, int], CommittedOffset],
+    deadline: Deadline,
+) -> None:
+    # As a member, so that a request that arrives late is refused: it would undo what a run has
+    # committed in the meantime.
+    membership = GroupMembership(
+        wire,
+        group_id,
+        max_members=1,
+        group_timeout_ms=max(1_000, int(deadline.remaining() * 1000)),
+        watch=lambda: True,
+        at_end=lambda: None,
+        renews_only=True,
+    )
+    try:
+        membership.start(topics, offsets)
+        # An offset that an open transaction holds may move at any moment; then this raises.
+        stable = group_offsets(
+            wire,
+            group_id,
+            offsets,
+            membership.topic_ids,
+            deadline,
+            member=membership.any_member(),
+            wait=False,
+        )
+        for member, own in by_member(stable, membership.identities()).items():
+            codes = commit_offsets(
+                wire,
+                group_id,
+                (member.member_id, member.epoch, member.instance_id),
+                {place: committed.offset for place, committed in own.items()},
+                membership.topic_ids,
+                deadline,
+                # Unchanged: an operator's empty text, or a mark that records may not be written.
+                metadata={place: committed.metadata for place, committed in own.items()},
+            )
+            if any(codes.values()):
+                names = code_names(codes.values())
+                logger.info("group %s: offsets are not renewed: %s", group_id, names)
+    finally:
+        membership.leave()
+
+
+_renewed: dict[tuple[str, str], threading.Event] = {}
+_lock = threading.Lock()
+
+
+def renew_hourly(client: ClientSettings, group_id: str, seconds: float) -> None:
+    """Renews a group's offsets every hour while it has no members, as long as the process lives.
+
+    Does nothing if the process already does so. `end_renewal` ends it.
+    """
+    key = (client.bootstrap_servers, group_id)
+    with _lock:
+        if key in _renewed:
+            return
+        ended = _renewed[key] = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(SECONDS):
+            with contextlib.closing(Wire(client)) as wire:
+                renew_unattended(wire, group_id, Deadline(seconds, "connect_timeout_ms"))
+
+    threading.Thread(target=repeat, name=f"spark-eos-renewal-{group_id}", daemon=True).start()
+
+
+def end_renewal(client: ClientSettings, group_id: str) -> None:
+    """Ends what `renew_hourly` began, if anything."""
+    with _lock:
+        ended = _renewed.pop((client.bootstrap_servers, group_id), None)
+    if ended is not None:
+        ended.set()

@@ -1,0 +1,147 @@
+"""Checks made before anything is written; each error says what to change."""
+
+import logging
+from collections.abc import Callable, Collection
+
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.error_codes import DENIED, Code, code_names
+from spark_eos._kafka import cluster
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.heartbeats import check_membership
+from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos._kafka.transactional_ids import driver_id
+from spark_eos._kafka.transactions import BY_ID, BY_NAME, fence_producer
+from spark_eos.acls import ResourceType, describe_configs, query_acls
+from spark_eos.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    KafkaResponseError,
+    TopicNotFoundError,
+    UnsupportedBrokerError,
+)
+
+logger = logging.getLogger(__name__)
+
+_LEAST_TRANSACTION_VERSION = 2
+
+
+def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: str) -> int:
+    """The newest usable version of TxnOffsetCommit: 6 by topic id (KIP-1319), or 5 by name."""
+    greatest = features.versions.get(TxnOffsetCommitRequest.API_KEY, -1)
+    if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions or greatest < BY_NAME:
+        raise UnsupportedBrokerError(
+            f"the brokers at {bootstrap_servers} support TxnOffsetCommit up to version {greatest} "
+            f"and {'no ' if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions else ''}"
+            "ConsumerGroupHeartbeat; spark-eos needs TxnOffsetCommit 5 and the consumer group "
+            "protocol: Kafka 4.0 or newer"
+        )
+    level = features.features.get("transaction.version", 0)
+    if level < _LEAST_TRANSACTION_VERSION:
+        raise UnsupportedBrokerError(
+            f"the cluster at {bootstrap_servers} has transaction.version={level}, spark-eos needs "
+            f"{_LEAST_TRANSACTION_VERSION} (KIP-890). Upgrade the feature: kafka-features.sh "
+            f"--bootstrap-server {bootstrap_servers} upgrade --feature "
+            f"transaction.version={_LEAST_TRANSACTION_VERSION}"
+        )
+    return min(greatest, BY_ID)
+
+
+def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> int:
+    """Asks a broker for its newest version of TxnOffsetCommit."""
+    features = cluster.broker_features(wire, deadline)
+    return offset_commit_version(features, settings.client.bootstrap_servers)
+
+
+def check_target_topic(
+    wire: Wire,
+    topic: str | None,
+    settings: WriterSettings,
+    deadline: Deadline,
+    option: str = "topic",
+) -> None:
+    """Checks the default target topic, or the dead-letter topic."""
+    if topic is None:
+        return
+    if settings.source_topics.has(topic):
+        raise ConfigurationError(
+            f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it "
+            "would feed itself; write to another topic"
+        )
+    if topic not in cluster.topics(wire, [topic], deadline):
+        what = "target topic" if option == "topic" else "dead-letter topic"
+        raise TopicNotFoundError(f"{what} {topic!r} does not exist; create it first")
+
+
+def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
+    """Tries the transaction settings with a transactional id of the driver's own."""
+    transaction_timeout_ms = settings.transactions.timeout_ms
+    name = driver_id(settings.transactions.id_prefix, settings.group_id)
+    try:
+        fence_producer(wire, name, transaction_timeout_ms, deadline)
+    except KafkaResponseError as error:
+        if error.code != Code.INVALID_TRANSACTION_TIMEOUT:
+            raise
+        raise ConfigurationError(
+            f"transactions.timeout_ms={transaction_timeout_ms} is above the brokers' "
+            "transaction.max.timeout.ms; lower transactions.timeout_ms, or raise the brokers' limit"
+        ) from error
+
+
+def check_authorization(
+    wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+) -> None:
+    """Checks the ACLs that a query needs, as far as its topics are known.
+
+    Tries the transaction settings as well: that is how to find out whether transactional ids are
+    allowed.
+    """
+    needed = query_acls(settings.group_id, settings.id_prefix, sources, settings.target_topics)
+    on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
+    missing = cluster.missing_acls(wire, on_topics, deadline)
+    codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
+    for code in (
+        _denied(lambda: check_membership(wire, settings.group_id, deadline)),
+        _denied(lambda: check_transactions(wire, settings, deadline)),
+    ):
+        if code is not None:
+            missing += [acl for acl in needed if acl.resource is DENIED[code]]
+            codes.append(code)
+    if missing:
+        raise AuthorizationError(
+            f"{code_names(codes)}: {wire.grantee.lacks(missing)}", codes[0], missing
+        )
+
+
+def warn_of_unknown_limits(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
+    """Logs one warning if the query may not see which records its target topics take."""
+    wanted = [describe_configs(topic) for topic in settings.target_topics]
+    if wanted and (missing := cluster.missing_acls(wire, wanted, deadline)):
+        logger.warning(
+            "group %s: %s. Until then, what these topics do not take is noticed only when a broker "
+            "refuses it: that ends the query, even with a dead-letter topic. If one has a "
+            "max.message.bytes below 1 MB, set kafka['batch.size'] to it",
+            settings.group_id,
+            wire.grantee.lacks(missing),
+        )
+
+
+def _denied(check: Callable[[], None]) -> int | None:
+    try:
+        check()
+    except AuthorizationError as error:
+        return error.code
+    return None
+
+
+def check_cluster(
+    wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+) -> int:
+    """Makes all the checks above."""
+    version = check_brokers(wire, settings, deadline)
+    check_authorization(wire, settings, sources, deadline)
+    check_target_topic(wire, settings.topic, settings, deadline)
+    if settings.dead_letters is not None:
+        letters = settings.dead_letters.topic
+        check_target_topic(wire, letters, settings, deadline, "dead_letters.topic")
+    return version

@@ -1,0 +1,101 @@
+"""The progress topic: its partitions' group offsets are a query's progress.
+
+The topic holds no records. Of a staged query, partition 0 is the ledger of its batches, and each
+other partition the progress of one bucket of rows. Of a mirrored query, each partition stands for a
+source partition. Offsets belong to a group, so that one topic serves all queries of a cluster.
+"""
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+
+from spark_eos._kafka import cluster
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.topic_creation import add_partitions, await_topic, create_topic
+from spark_eos.acls import Operation
+from spark_eos.errors import AuthorizationError, ConfigurationError, KafkaResponseError
+from spark_eos.options import LEAST_PARTITIONS, ProgressTopic
+
+
+def free_partitions(topic: str, used: Iterable[tuple[str, int]], number: int) -> list[int]:
+    """The lowest progress partitions that a group does not use.
+
+    The same for everybody who asks, so that two runs that pair the same source partitions, without
+    knowing of each other, either pair them alike or meet in one progress partition.
+
+    Example:
+        >>> free_partitions("progress", [("progress", 1), ("orders", 0)], 3)
+        [0, 2, 3]
+    """
+    taken = {index for name, index in used if name == topic}
+    free = (index for index in range(len(taken) + number) if index not in taken)
+    return list(islice(free, number))
+
+
+def ensure_progress_topic(
+    wire: Wire, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
+) -> TopicInfo:
+    """Looks the progress topic up, and creates it if it does not exist.
+
+    A topic that exists is used with the partitions it has, unless it needs more. Several drivers
+    may do this at the same time.
+    """
+    found = cluster.topics(wire, [topic.name], deadline, Operation.READ).get(topic.name)
+    wanted = replace(topic, partitions=max(topic.partitions, partitions))
+    if found is None:
+        _create(wire, wanted, deadline)
+        # Whether it may be read is not known before it exists.
+        found = await_topic(wire, topic.name, deadline, Operation.READ)
+    if found.partitions < partitions:
+        wanted = replace(topic, partitions=partitions)
+        _grow(wire, wanted, deadline)
+        found = await_topic(wire, topic.name, deadline, Operation.READ, partitions=partitions)
+    if found.partitions < LEAST_PARTITIONS:
+        raise ConfigurationError(
+            f"progress_topic={topic.name!r} has {found.partitions} partition, and needs at least "
+            f"{LEAST_PARTITIONS}: one for the ledger of staged batches, the others for their "
+            f"rows. Add some: {_command(wire, '--alter', topic)}"
+        )
+    return found
+
+
+def _grow(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> None:
+    try:
+        add_partitions(wire, topic.name, topic.partitions, deadline)
+    except AuthorizationError as error:
+        text = f"{error}. Or add the partitions: {_command(wire, '--alter', topic)}"
+        raise AuthorizationError(text, error.code, error.missing) from error
+
+
+def _create(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> None:
+    try:
+        create_topic(wire, topic.name, topic.partitions, topic.replicas, deadline)
+    except AuthorizationError as error:
+        text = f"{error}. Or create the topic: {_command(wire, '--create', topic)}"
+        raise AuthorizationError(text, error.code, error.missing) from error
+    except KafkaResponseError as error:
+        raise KafkaResponseError(
+            f"progress_topic: {error}. Change progress_topic.partitions={topic.partitions} or "
+            f"progress_topic.replicas={topic.replicas}, or create the topic another way: "
+            f"{_command(wire, '--create', topic)}",
+            error.code,
+        ) from error
+
+
+def _command(wire: Wire, action: str, topic: ProgressTopic) -> str:
+    """A command for an administrator, quoted for a shell."""
+    config = wire.grantee.command_config
+    replicas = topic.replicas if action == "--create" else None
+    return shlex.join(
+        [
+            "kafka-topics.sh",
+            "--bootstrap-server",
+            wire.bootstrap_servers,
+            *([] if config is None else ["--command-config", config]),
+            *(action, "--topic", topic.name, "--partitions", str(topic.partitions)),
+            *([] if replicas is None else ["--replication-factor", str(replicas)]),
+        ]
+    )

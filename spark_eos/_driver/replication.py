@@ -1,0 +1,47 @@
+"""Warns of topics that may lose or hide records which brokers have acknowledged."""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.durability import SAFE, Durability, durability
+
+logger = logging.getLogger(__name__)
+
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
+
+
+def warn_of_replication(wire: Wire, targets: Collection[str], deadline: Deadline) -> None:
+    """Logs one warning of topics with a single replica, and one of configs that lose records."""
+    found = durability(wire, {*_INTERNAL, *targets}, deadline)
+    if single := [topic for topic, kept in found.items() if kept.replicas == 1]:
+        logger.warning(
+            "a single replica in topics: %s. If the broker that holds it crashes right after a "
+            "commit, Kafka may leave the committed records invisible to consumers, or lose them "
+            "(KAFKA-20734). Give these topics three replicas with kafka-reassign-partitions.sh; "
+            "if there are fewer than three brokers, add some first",
+            ", ".join(single),
+        )
+    if unsafe := {topic: kept for topic, kept in found.items() if kept.unsafe_configs}:
+        logger.warning(
+            "Kafka may lose acknowledged records of topics: %s. Exactly-once writes need two "
+            "replicas in sync, and a leader that has all records: %s",
+            ", ".join(
+                f"{topic} ({_assignments(kept.unsafe_configs)})" for topic, kept in unsafe.items()
+            ),
+            "; ".join(_command(wire, topic, kept) for topic, kept in unsafe.items()),
+        )
+
+
+def _assignments(configs: Mapping[str, str], separator: str = ", ") -> str:
+    return separator.join(f"{name}={value}" for name, value in sorted(configs.items()))
+
+
+def _command(wire: Wire, topic: str, kept: Durability) -> str:
+    safe = _assignments({name: SAFE[name] for name in kept.unsafe_configs}, ",")
+    return (
+        f"kafka-configs.sh --bootstrap-server {wire.bootstrap_servers} --alter "
+        f"--entity-type topics --entity-name {topic} --add-config {safe}"
+    )

@@ -1,0 +1,198 @@
+"""Typed requests about the whole cluster: versions, features and topics."""
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_eos._client.error_codes import Code, code_names, refusal
+from spark_eos._client.kafka_python import ApiVersionsRequest, MetadataRequest
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos.acls import Acl, Operation, ResourceType
+from spark_eos.errors import KafkaResponseError
+
+NO_ID: Final = uuid.UUID(int=0)
+"""Placeholder for a topic id that is not known (KIP-516)."""
+
+_LEADER_NOT_AVAILABLE = 5
+_INVALID_TOPIC = 17
+# Bits of authorized operations, numbered as in Kafka's AclOperation.
+_OPERATIONS: Final = {
+    3: Operation.READ,
+    4: Operation.WRITE,
+    5: Operation.CREATE,
+    7: Operation.ALTER,
+    8: Operation.DESCRIBE,
+    10: Operation.DESCRIBE_CONFIGS,
+}
+
+
+@dataclass(frozen=True)
+class BrokerFeatures:
+    """A broker's API versions (KIP-35) and its cluster's finalized features (KIP-584).
+
+    Attributes:
+        versions: Highest version by API key.
+        features: Finalized level by feature name.
+    """
+
+    versions: dict[int, int]
+    features: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """The current state of a topic.
+
+    Attributes:
+        name: Name of the topic.
+        topic_id: Id of the topic; a topic that is deleted and recreated gets a new id.
+        partitions: Number of partitions.
+    """
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+
+    def __str__(self) -> str:
+        return f"topic id {self.topic_id} with {self.partitions} partitions"
+
+
+def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) -> BrokerFeatures:
+    """Asks a broker for its API versions and the cluster's finalized features."""
+    request = ApiVersionsRequest(
+        client_software_name="spark-eos", client_software_version="1", min_version=3
+    )
+
+    def interpret(response: Any) -> BrokerFeatures:
+        if response.error_code:
+            raise KafkaResponseError(
+                f"ApiVersions: {code_names([response.error_code])}", response.error_code
+            )
+        return BrokerFeatures(
+            versions={api.api_key: api.max_version for api in response.api_keys},
+            features={f.name: f.max_version_level for f in response.finalized_features or ()},
+        )
+
+    return wire.ask(request, deadline, interpret=interpret, node=node)
+
+
+def cluster_id(wire: Wire, deadline: Deadline) -> str:
+    """Asks for the cluster's id."""
+    return wire.ask(metadata_request([]), deadline, interpret=lambda r: str(r.cluster_id or ""))
+
+
+def topics(
+    wire: Wire,
+    names: Collection[str] | None,
+    deadline: Deadline,
+    operation: Operation = Operation.DESCRIBE,
+    *,
+    leaders: bool = False,
+) -> dict[str, TopicInfo]:
+    """Looks up topics without creating them; topics that do not exist are left out."""
+    request = metadata_request(names, operations=operation is not Operation.DESCRIBE)
+    # A topic with an invalid name can't exist.
+    missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
+
+    def interpret(response: Any) -> dict[str, TopicInfo]:
+        found = {}
+        for topic in response.topics:
+            if topic.error_code in missing:
+                continue
+            if topic.error_code == _LEADER_NOT_AVAILABLE:
+                raise RetriableError(f"topic {topic.name!r}: {code_names([topic.error_code])}")
+            code = topic.error_code
+            if not code and operation not in _operations(topic, operation):
+                code = Code.TOPIC_AUTHORIZATION_FAILED
+            if code:
+                acl = Acl(ResourceType.TOPIC, topic.name, operation)
+                raise refusal(f"topic {topic.name!r}", code, [acl], wire.grantee)
+            if names is None and topic.is_internal:
+                continue
+            without = sum(partition.leader_id < 0 for partition in topic.partitions)
+            if leaders and without:
+                raise RetriableError(
+                    f"topic {topic.name!r}: partitions without a leader: {without}"
+                )
+            found[topic.name] = TopicInfo(topic.name, topic.topic_id, len(topic.partitions))
+        return found
+
+    return wire.ask(request, deadline, interpret=interpret)
+
+
+def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
+    """Finds which ACLs on topics this client lacks.
+
+    Nothing is reported about topics that do not exist.
+    """
+    request = metadata_request({acl.name for acl in wanted}, operations=True)
+
+    def interpret(response: Any) -> list[Acl]:
+        found = {topic.name: topic for topic in response.topics}
+        return [
+            acl
+            for acl in wanted
+            if found[acl.name].error_code == Code.TOPIC_AUTHORIZATION_FAILED
+            or acl.operation not in _operations(found[acl.name], acl.operation)
+        ]
+
+    return wire.ask(request, deadline, interpret=interpret)
+
+
+def _operations(topic: Any, *default: Operation) -> set[Operation]:
+    """The operations that the broker allows on a topic (KIP-430), or the default."""
+    if topic.error_code or topic.authorized_operations is None:
+        return set(default)
+    return {_OPERATIONS[n] for n in topic.authorized_operations if n in _OPERATIONS}
+
+
+def metadata_request(names: Collection[str] | None, *, operations: bool = False) -> Any:
+    """A MetadataRequest that creates no topic."""
+    return MetadataRequest(
+        topics=None
+        if names is None
+        else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=operations,
+    )
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Groups partition numbers by topic name, both in order.
+
+    Example:
+        >>> by_topic([("b", 0), ("a", 1), ("a", 0)])
+        {'a': [0, 1], 'b': [0]}
+    """
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
+
+
+def topics_with_offsets(
+    topic_class: Any,
+    partition_class: Any,
+    offsets: Mapping[tuple[str, int], int],
+    ids: Mapping[str, uuid.UUID],
+    metadata: Mapping[tuple[str, int], str],
+) -> list[Any]:
+    """Builds the topics of an offset commit request from that request's own classes."""
+    return [
+        topic_class(
+            name=topic,
+            topic_id=ids[topic],
+            partitions=[
+                partition_class(
+                    partition_index=index,
+                    committed_offset=offsets[topic, index],
+                    committed_leader_epoch=-1,
+                    committed_metadata=metadata.get((topic, index), ""),
+                )
+                for index in indexes
+            ],
+        )
+        for topic, indexes in by_topic(offsets).items()
+    ]

@@ -1,0 +1,127 @@
+"""Typed requests that describe consumer groups and their members (KIP-848)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from spark_eos._client.error_codes import Code, refusal
+from spark_eos._client.kafka_python import DescribeGroupsRequest
+from spark_eos._client.printable import printable
+from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest
+from spark_eos.acls import ResourceType, describe
+
+
+@dataclass(frozen=True)
+class DescribedMember:
+    """A live member of a group.
+
+    Attributes:
+        member_id: The member id.
+        instance_id: The ``group.instance.id``; None for a dynamic member.
+        client_id: The ``client.id``.
+        client_host: The member's host, as the broker sees it.
+        epoch: The member epoch; None for a member of the classic protocol.
+        assigned: The assigned (topic, partition) pairs; None for one of the classic protocol.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    epoch: int | None
+    assigned: tuple[tuple[str, int], ...] | None
+
+    def __str__(self) -> str:
+        return (
+            f"client id {self.client_id!r} on host {printable(self.client_host)} "
+            f"(member id {self.member_id!r})"
+        )
+
+
+@dataclass(frozen=True)
+class DescribedGroup:
+    """The coordinator's description of a group.
+
+    Attributes:
+        stable: Whether every member has the partitions of the latest target assignment.
+        members: The live members, of either protocol.
+        state: The broker's name for the group's state; None if the group does not exist.
+        epoch: The group epoch; None for a group of the classic protocol.
+        assignment_epoch: The group epoch of the target assignment; None for a classic group.
+    """
+
+    stable: bool
+    members: tuple[DescribedMember, ...]
+    state: str | None
+    epoch: int | None
+    assignment_epoch: int | None
+
+
+def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGroup:
+    """Describes a group of either protocol; a group that does not exist has no members."""
+    request = ConsumerGroupDescribeRequest(
+        group_ids=[group_id], include_authorized_operations=False
+    )
+    group = _described(wire, group_id, request, deadline)
+    if group is not None:
+        return DescribedGroup(
+            stable=group.group_state == "Stable" and group.assignment_epoch == group.group_epoch,
+            members=tuple(
+                DescribedMember(
+                    m.member_id,
+                    m.instance_id,
+                    m.client_id,
+                    m.client_host,
+                    m.member_epoch,
+                    tuple(
+                        (t.topic_name, p)
+                        for t in m.assignment.topic_partitions
+                        for p in t.partitions
+                    ),
+                )
+                for m in group.members
+            ),
+            state=group.group_state,
+            epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+        )
+    classic = _described(
+        wire,
+        group_id,
+        DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False),
+        deadline,
+    )
+    return DescribedGroup(
+        stable=False,
+        members=tuple(
+            DescribedMember(
+                m.member_id, m.group_instance_id, m.client_id, m.client_host, None, None
+            )
+            for m in (classic.members if classic is not None else ())
+        ),
+        # Brokers before Kafka 4.1 report a group that does not exist as Dead.
+        state=None if classic is None or classic.group_state == "Dead" else classic.group_state,
+        epoch=None,
+        assignment_epoch=None,
+    )
+
+
+def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> Any:
+    group = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=lambda r: [g.error_code for g in r.groups],
+    ).groups[0]
+    if group.error_code == Code.GROUP_ID_NOT_FOUND:
+        return None
+    if group.error_code:
+        what = f"describing group {group_id!r}"
+        if group.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
+            # The broker does not say which topic.
+            what += f" ({wire.grantee.who} lacks Describe on a topic of its members)"
+        needed = [describe(ResourceType.GROUP, group_id)]
+        raise refusal(what, group.error_code, needed, wire.grantee)
+    return group

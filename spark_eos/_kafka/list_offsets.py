@@ -1,0 +1,151 @@
+"""Typed requests for the first and last offsets of partitions; they change nothing.
+
+kafka-python's and librdkafka's admin clients offer this too, but on connections of their own,
+without an answer for a partition without a leader, and without the ACL that is missing.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_eos._client.error_codes import Code, code_names, refusal
+from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
+from spark_eos._kafka.cluster import by_topic, metadata_request
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos.acls import ResourceType, describe
+
+# LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+# OFFSET_NOT_AVAILABLE: the leader has moved or was just elected.
+_MOVING: Final = frozenset({5, 6, 74, 75, 78})
+_GONE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
+
+Offsets = dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class EndOffsets:
+    """The end of a partition.
+
+    Attributes:
+        last_stable: First offset that a read_committed consumer can't reach yet.
+        high_watermark: Next offset to be written, open transactions included.
+    """
+
+    last_stable: int
+    high_watermark: int
+
+
+def end_offsets(
+    wire: Wire, topics: Collection[str], deadline: Deadline
+) -> dict[tuple[str, int], EndOffsets | None]:
+    """Reads the ends of all partitions of some topics, without creating a topic."""
+
+    def attempt() -> dict[tuple[str, int], EndOffsets | None]:
+        led = partition_leaders(wire, topics, deadline)
+        # The high watermarks come second, so they are never older than the stable offsets.
+        stable = _listed(wire, led, IsolationLevel.READ_COMMITTED, deadline)
+        high = _listed(wire, led, IsolationLevel.READ_UNCOMMITTED, deadline)
+        return {
+            partition: EndOffsets(stable[partition], high[partition])
+            if partition in stable and partition in high
+            else None
+            for partition in sorted(led)
+        }
+
+    return deadline.attempts("reading end offsets", pause=0.05)(attempt) if topics else {}
+
+
+def start_offsets(
+    wire: Wire,
+    topics: Collection[str],
+    deadline: Deadline,
+    leaders: Offsets | None = None,
+) -> Offsets:
+    """Reads the first offsets of all partitions of some topics, without creating a topic."""
+    known = {} if leaders is None else leaders
+
+    def attempt() -> Offsets:
+        if not set(topics) <= {topic for topic, _ in known}:
+            known.update(partition_leaders(wire, topics, deadline))
+        wanted = {place: node for place, node in known.items() if place[0] in topics}
+        try:
+            return _listed(
+                wire, wanted, IsolationLevel.READ_UNCOMMITTED, deadline, OffsetSpec.EARLIEST
+            )
+        except RetriableError:
+            known.clear()
+            raise
+
+    return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
+
+
+def partition_leaders(
+    wire: Wire, topics: Collection[str], deadline: Deadline
+) -> dict[tuple[str, int], int]:
+    """Asks once for the leader of each partition of some topics; -1 for one without a leader."""
+    found = {}
+    for topic in wire.send(metadata_request(topics), deadline).topics:
+        if topic.error_code in _GONE:
+            continue
+        if topic.error_code in _MOVING:
+            raise RetriableError(f"topic {topic.name!r}: {code_names([topic.error_code])}")
+        if topic.error_code:
+            needed = [describe(ResourceType.TOPIC, topic.name)]
+            raise refusal(f"topic {topic.name!r}", topic.error_code, needed, wire.grantee)
+        for p in topic.partitions:
+            found[topic.name, p.partition_index] = p.leader_id
+    return found
+
+
+def _listed(
+    wire: Wire,
+    leaders: Mapping[tuple[str, int], int],
+    isolation: IsolationLevel,
+    deadline: Deadline,
+    offset: OffsetSpec = OffsetSpec.LATEST,
+) -> Offsets:
+    found: Offsets = {}
+    for node in sorted({leader for leader in leaders.values() if leader >= 0}):
+        led = by_topic(partition for partition, leader in leaders.items() if leader == node)
+        found |= _listed_by(wire, node, led, isolation, deadline, offset)
+    return found
+
+
+def _listed_by(
+    wire: Wire,
+    node: int,
+    partitions: Mapping[str, list[int]],
+    isolation: IsolationLevel,
+    deadline: Deadline,
+    offset: OffsetSpec,
+) -> Offsets:
+    topic_class = ListOffsetsRequest.ListOffsetsTopic
+    partition_class = topic_class.ListOffsetsPartition
+    request = ListOffsetsRequest(
+        isolation_level=int(isolation),
+        topics=[
+            topic_class(
+                name=topic,
+                partitions=[
+                    partition_class(partition_index=index, timestamp=int(offset))
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in partitions.items()
+        ],
+        timeout_ms=int(deadline.remaining() * 1000),
+        # Earlier versions have no isolation levels.
+        min_version=2,
+    )
+    found = {}
+    for topic in wire.send(request, deadline, node=node).topics:
+        for p in topic.partitions:
+            place = f"{topic.name}-{p.partition_index}"
+            if p.error_code in _MOVING or p.error_code in _GONE:
+                raise RetriableError(f"{place}: {code_names([p.error_code])}")
+            if p.error_code:
+                needed = [describe(ResourceType.TOPIC, topic.name)]
+                raise refusal(f"offsets of {place}", p.error_code, needed, wire.grantee)
+            found[topic.name, p.partition_index] = p.offset
+    return found

@@ -1,0 +1,222 @@
+"""Typed requests that fetch and commit a group's offsets outside transactions."""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from spark_eos._client.error_codes import Code, refusal
+from spark_eos._client.kafka_python import OffsetCommitRequest, OffsetFetchRequest
+from spark_eos._kafka.cluster import NO_ID, by_topic, topics_with_offsets
+from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.offset_metadata import CommittedOffset, is_position
+from spark_eos.acls import ResourceType, describe
+from spark_eos.errors import KafkaResponseError
+
+_BY_NAME: Final = 9
+# The broker writes a request's offsets as one record batch, limited to message.max.bytes of
+# __consumer_offsets (1 MiB by default). One offset takes about _RECORD_BYTES plus its texts.
+_REQUEST_BYTES: Final = 256 << 10
+_RECORD_BYTES: Final = 100
+
+TopicIds = Mapping[str, uuid.UUID | None]
+
+
+def _versions(ids: TopicIds) -> dict[str, int]:
+    """Versions of OffsetFetch and OffsetCommit: 10 by topic id, 9 by name if an id is unknown."""
+    if NO_ID in ids.values():
+        return {"min_version": _BY_NAME, "max_version": _BY_NAME}
+    return {"min_version": _BY_NAME}
+
+
+def _codes(response: Any) -> list[int]:
+    group = response.groups[0]
+    return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
+
+
+def group_offsets(
+    wire: Wire,
+    group_id: str,
+    partitions: Iterable[tuple[str, int]],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    member: tuple[str, int] | None = None,
+    stable: bool = True,
+    wait: bool = True,
+) -> dict[tuple[str, int], CommittedOffset]:
+    """Fetches the group's committed offsets once no transaction on them is pending (KIP-447)."""
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    member_id, epoch = member or (None, -1)
+    grouped = by_topic(partitions)
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
+    request = OffsetFetchRequest(
+        groups=[
+            group_class(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=epoch,
+                topics=[
+                    group_class.OffsetFetchRequestTopics(
+                        name=topic, topic_id=ids[topic], partition_indexes=indexes
+                    )
+                    for topic, indexes in grouped.items()
+                ],
+            )
+        ],
+        require_stable=stable,
+        **_versions(ids),
+    )
+
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=_codes,
+        retry=[Code.UNSTABLE_OFFSET_COMMIT] if wait else (),
+    )
+    bad = [code for code in _codes(response) if code]
+    if bad:
+        raise _refused(wire, group_id, grouped, bad[0])
+    found = _found(response, {topic_id: name for name, topic_id in ids.items()})
+    return _without_positions(found)
+
+
+def _without_positions(
+    found: dict[tuple[str, int], CommittedOffset],
+) -> dict[tuple[str, int], CommittedOffset]:
+    """Leaves out what a staged query has published: nothing is decided by it."""
+    return {place: one for place, one in found.items() if not is_position(one.metadata)}
+
+
+def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[tuple[str, int], CommittedOffset]:
+    return {
+        (topic.name or names[topic.topic_id], p.partition_index): CommittedOffset(
+            p.committed_offset, p.metadata or ""
+        )
+        for topic in response.groups[0].topics
+        for p in topic.partitions
+        if p.committed_offset >= 0
+    }
+
+
+def committed_offsets(
+    wire: Wire,
+    group_id: str,
+    partitions: Iterable[tuple[str, int]],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    member: tuple[str, int] | None = None,
+    stable: bool = True,
+) -> dict[tuple[str, int], int]:
+    """Like `group_offsets`, without the metadata."""
+    found = group_offsets(
+        wire, group_id, partitions, topic_ids, deadline, member=member, stable=stable
+    )
+    return {partition: committed.offset for partition, committed in found.items()}
+
+
+def all_group_offsets(
+    wire: Wire, group_id: str, deadline: Deadline, *, positions: bool = False
+) -> dict[tuple[str, int], CommittedOffset]:
+    """Fetches all committed offsets of a group, by (topic, partition).
+
+    Ignores the offsets of open transactions. A group that does not exist has no offsets.
+    """
+    request = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequest.OffsetFetchRequestGroup(
+                group_id=group_id, member_id=None, member_epoch=-1, topics=None
+            )
+        ],
+        require_stable=False,
+        min_version=8,
+        # The last version that answers with topic names. Names need no lookup and are known even
+        # after the topic was deleted.
+        max_version=9,
+    )
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP, group_id, request, deadline, codes=_codes
+    )
+    bad = [code for code in _codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
+    if bad:
+        raise _refused(wire, group_id, (), bad[0])
+    found = _found(response, {})
+    return found if positions else _without_positions(found)
+
+
+def all_committed_offsets(
+    wire: Wire, group_id: str, deadline: Deadline
+) -> dict[tuple[str, int], int]:
+    """Like `all_group_offsets`, without the metadata."""
+    found = all_group_offsets(wire, group_id, deadline)
+    return {partition: committed.offset for partition, committed in found.items()}
+
+
+def _refused(wire: Wire, group_id: str, topics: Iterable[str], code: int) -> KafkaResponseError:
+    needed = [describe(ResourceType.TOPIC, topic) for topic in topics]
+    needed.append(describe(ResourceType.GROUP, group_id))
+    return refusal(f"offsets of group {group_id!r}", code, needed, wire.grantee)
+
+
+def in_requests(
+    offsets: Mapping[tuple[str, int], int], metadata: Mapping[tuple[str, int], str]
+) -> Iterator[dict[tuple[str, int], int]]:
+    """Divides offsets among requests that the broker can each write as one record batch."""
+    part: dict[tuple[str, int], int] = {}
+    size = 0
+    for place, offset in offsets.items():
+        bytes_of_one = _RECORD_BYTES + len(place[0]) + len(metadata.get(place, ""))
+        if part and size + bytes_of_one > _REQUEST_BYTES:
+            yield part
+            part, size = {}, 0
+        part[place] = offset
+        size += bytes_of_one
+    if part:
+        yield part
+
+
+def commit_offsets(
+    wire: Wire,
+    group_id: str,
+    member: tuple[str, int, str | None],
+    offsets: Mapping[tuple[str, int], int],
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    metadata: Mapping[tuple[str, int], str] | None = None,
+    on_lost: Callable[[], None] | None = None,
+) -> dict[tuple[str, int], int]:
+    """Commits offsets outside a transaction, as one group member."""
+    topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition_class = topic_class.OffsetCommitRequestPartition
+    member_id, epoch, instance_id = member
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
+    names = {topic_id: name for name, topic_id in ids.items()}
+    texts = metadata or {}
+    codes: dict[tuple[str, int], int] = {}
+    for part in in_requests(offsets, texts):
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=epoch,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=topics_with_offsets(topic_class, partition_class, part, ids, texts),
+            **_versions(ids),
+        )
+        response = wire.ask_coordinator(
+            CoordinatorType.GROUP,
+            group_id,
+            request,
+            deadline,
+            codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
+            on_lost=on_lost,
+        )
+        codes |= {
+            (topic.name or names[topic.topic_id], p.partition_index): p.error_code
+            for topic in response.topics
+            for p in topic.partitions
+        }
+    return codes

@@ -1,0 +1,172 @@
+"""Open transactions: listed by every broker, described by their coordinators."""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_eos._client.error_codes import Code, code_names, refusal
+from spark_eos._client.kafka_python import DescribeTransactionsRequest, ListTransactionsRequest
+from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.transactional_ids import driver_id, id_pattern, id_prefix_of
+from spark_eos.acls import Operation, transactional_ids
+from spark_eos.errors import KafkaResponseError
+
+logger = logging.getLogger(__name__)
+
+# A broker that does not answer for this many seconds counts as down.
+_PATIENCE: Final = 3.0
+_OVER: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that is neither committed nor aborted.
+
+    Attributes:
+        transactional_id: Transactional id of the producer.
+        state: The broker's name for the state, such as ``Ongoing``.
+        started_ms: Start by the broker's clock, in milliseconds since 1970; None if the broker
+            does not say.
+        timeout_ms: Age in milliseconds at which the broker aborts the transaction by itself.
+        producer_id: The producer id.
+        producer_epoch: The producer epoch.
+        partitions: (topic, partition) pairs in the transaction, ``__consumer_offsets`` included.
+
+    Example:
+        >>> transaction = OpenTransaction("eos/g/host/0", "Ongoing", 0, 60_000, 7, 0, ())
+        >>> transaction.age(now=1.5)
+        1.5
+    """
+
+    transactional_id: str
+    state: str
+    started_ms: int | None
+    timeout_ms: int
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[tuple[str, int], ...]
+
+    def age(self, now: float | None = None) -> float | None:
+        """Seconds since the start, by this machine's clock; None if the start is not known."""
+        if self.started_ms is None:
+            return None
+        # This machine's clock and the broker's may differ.
+        return max(0.0, (time.time() if now is None else now) - self.started_ms / 1000)
+
+    def same_as(self, other: "OpenTransaction") -> bool:
+        """Whether both are the same transaction, even if its state or partitions have changed."""
+
+        def identity(one: OpenTransaction) -> tuple[str, int, int, int | None]:
+            return one.transactional_id, one.producer_id, one.producer_epoch, one.started_ms
+
+        return identity(self) == identity(other)
+
+
+def open_transactions(
+    wire: Wire,
+    pattern: str,
+    deadline: Deadline,
+    on_silent: Callable[[str], None] = logger.warning,
+    *,
+    producer_ids: Collection[int] = (),
+) -> list[str]:
+    """Lists the transactional ids with an ongoing transaction, from all brokers that answer.
+
+    Brokers that do not answer for some seconds are skipped: metadata can name a broker long after
+    it died, when others already coordinate its transactions.
+    """
+    request = ListTransactionsRequest(
+        state_filters=["Ongoing"],
+        producer_id_filters=list(producer_ids),
+        duration_filter=-1,
+        transactional_id_pattern=pattern,
+    )
+    patience = Deadline(min(_PATIENCE, deadline.remaining()), deadline.setting)
+
+    def attempt() -> list[str]:
+        found: set[str] = set()
+        silent = []
+        # Read again on each attempt: a broker that has died does not stay in the list.
+        nodes = wire.brokers(deadline)
+        within = deadline if patience.expired else patience
+        for node, response in zip(nodes, wire.send_to_each(request, nodes, within), strict=True):
+            if response is None:
+                silent.append(wire.address(node, deadline))
+                continue
+            if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
+                raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")
+            if response.error_code:
+                raise refusal("listing open transactions", response.error_code, (), wire.grantee)
+            found.update(state.transactional_id for state in response.transaction_states)
+        if silent:
+            what = f"ListTransactions: broker {', '.join(silent)} does not answer"
+            if len(silent) == len(nodes) or not patience.expired:
+                raise RetriableError(what)
+            on_silent(what)
+        # Brokers before Kafka 4.1 ignore the pattern, so filter here too.
+        return sorted(name for name in found if re.fullmatch(pattern, name))
+
+    return deadline.attempts("listing open transactions", pause=0.05)(attempt)
+
+
+def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) -> Any:
+    """Asks the coordinator for a transactional id's ``TransactionState``, as in the protocol."""
+    response = wire.ask_coordinator(
+        CoordinatorType.TRANSACTION,
+        transactional_id,
+        DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+        deadline,
+        codes=lambda r: [state.error_code for state in r.transaction_states],
+    )
+    state = response.transaction_states[0]
+    if state.error_code:
+        raise refusal(
+            f"describing transactional id {transactional_id!r}",
+            state.error_code,
+            [transactional_ids(id_prefix_of(transactional_id), Operation.DESCRIBE)],
+            wire.grantee,
+        )
+    return state
+
+
+def lingering(
+    wire: Wire, prefix: str, group_id: str, deadline: Deadline
+) -> tuple[OpenTransaction, ...]:
+    """Finds all open transactions of a query's workers, the oldest first. Changes nothing."""
+    # Brokers silently leave out of the list what this client may not describe. This call raises.
+    wire.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
+    names = open_transactions(wire, id_pattern(prefix, group_id), deadline)
+    found = (described(wire, name, deadline) for name in names)
+    return tuple(
+        sorted(
+            (transaction for transaction in found if transaction is not None),
+            key=lambda t: (t.started_ms is None, t.started_ms, t.transactional_id),
+        )
+    )
+
+
+def described(wire: Wire, transactional_id: str, deadline: Deadline) -> OpenTransaction | None:
+    """Describes a transactional id's open transaction; None if it has ended since."""
+    try:
+        state = describe_transaction(wire, transactional_id, deadline)
+    except KafkaResponseError as error:
+        if error.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+            return None
+        raise
+    if state.transaction_state in _OVER:
+        # It ended since it was listed.
+        return None
+    start = state.transaction_start_time_ms
+    return OpenTransaction(
+        transactional_id=transactional_id,
+        state=state.transaction_state,
+        started_ms=start if start >= 0 else None,
+        timeout_ms=state.transaction_timeout_ms,
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        partitions=tuple(sorted((t.topic, p) for t in state.topics for p in t.partitions)),
+    )

@@ -1,0 +1,185 @@
+"""A cache of topics by name: the metadata cache of KIP-1319.
+
+The driver has one for source topics, each worker has one for target topics.
+"""
+
+import contextlib
+import math
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from cachetools import TTLCache
+
+from spark_eos._client.kafka_python import ensure_valid_topic_name
+from spark_eos._kafka import cluster
+from spark_eos._kafka.cluster import NO_ID, TopicInfo
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos.acls import Operation
+from spark_eos.errors import DeadlineExceededError, OffsetsLostError, TopicNotFoundError
+
+# Brokers let no client write to these.
+_INTERNAL: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+
+
+class MissingTopicsError(TopicNotFoundError):
+    """Topics do not exist and were not created in the time allowed."""
+
+    def __init__(self, names: Iterable[str], reason: str) -> None:
+        self.names = sorted(names)
+        self.reason = reason
+        super().__init__(f"topic {quoted(self.names)} does not exist: {reason}")
+
+
+class TopicCache:
+    """A cache of topics; not thread-safe."""
+
+    def __init__(self, wire: Wire, *, max_block_ms: float, max_idle_ms: float) -> None:
+        self._wire = wire
+        self._max_block = max_block_ms / 1000
+        self._topics: TTLCache[str, TopicInfo] = TTLCache(math.inf, max_idle_ms / 1000)
+
+    def get(
+        self, names: Collection[str], operation: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicInfo]:
+        """Returns topics from the cache, and asks the cluster for those it does not have.
+
+        One request asks for all of them, and is repeated until they exist.
+        """
+        found = {}
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is not None:
+                # Setting the entry again restarts its time in the cache.
+                found[name] = self._topics[name] = topic
+        missing = set(names) - found.keys()
+        return {**found, **self._wait_for(missing, operation)} if missing else found
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a topic is in the cache."""
+        return name in self._topics
+
+    def refresh(
+        self, names: Collection[str], operation: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicInfo]:
+        """Like `get`, but asks the cluster for all topics."""
+        for name in names:
+            self._topics.pop(name, None)
+        return self.get(names, operation)
+
+    def look(
+        self, names: Collection[str], operation: Operation = Operation.DESCRIBE
+    ) -> dict[str, TopicInfo]:
+        """Asks the cluster for topics without waiting for missing ones, which are left out."""
+        deadline = Deadline(self._max_block, "max_block_ms")
+        found = cluster.topics(self._wire, names, deadline, operation)
+        self._topics.update(found)
+        return found
+
+    def wait_for_partitions(
+        self, wanted: Mapping[str, int], operation: Operation = Operation.DESCRIBE
+    ) -> bool:
+        """Waits until topics have at least so many partitions, at most max_block_ms."""
+        deadline = Deadline(self._max_block, "max_block_ms")
+
+        def attempt() -> None:
+            found = self.look(wanted, operation)
+            if any(name in found and found[name].partitions < wanted[name] for name in wanted):
+                raise RetriableError("there are fewer partitions")
+
+        with contextlib.suppress(DeadlineExceededError):
+            deadline.attempts("looking partitions up")(attempt)
+            return True
+        return False
+
+    def clear(self) -> None:
+        """Empties the cache."""
+        self._topics.clear()
+
+    def _wait_for(self, names: Collection[str], operation: Operation) -> dict[str, TopicInfo]:
+        impossible = {name: why for name in names if (why := why_impossible(name, operation))}
+        if impossible:
+            raise MissingTopicsError(impossible, ", ".join(sorted({*impossible.values()})))
+        deadline = Deadline(self._max_block, "max_block_ms")
+        found: dict[str, TopicInfo] = {}
+        missing = set(names)
+        answered = False
+
+        def attempt() -> None:
+            nonlocal answered
+            answered = False
+            found.update(cluster.topics(self._wire, missing, deadline, operation))
+            missing.difference_update(found)
+            answered = True
+            if missing:
+                raise RetriableError(f"topic {quoted(missing)} does not exist")
+
+        try:
+            deadline.attempts("looking topics up")(attempt)
+        except DeadlineExceededError as error:
+            if not answered:
+                raise
+            waited = f"waited {deadline.seconds:g} s for it ({deadline.setting})"
+            raise MissingTopicsError(missing, waited) from error
+        finally:
+            self._topics.update(found)
+        return found
+
+
+def source_topics(
+    cache: TopicCache, names: Collection[str], known: Mapping[str, uuid.UUID | None], group_id: str
+) -> dict[str, TopicInfo]:
+    """Looks source topics up and checks that the group's offsets belong to them."""
+    try:
+        found = cache.refresh(names, Operation.READ)
+    except MissingTopicsError as error:
+        raise TopicNotFoundError(
+            f"source topic {quoted(error.names)} does not exist any more: {error.reason}. "
+            f"{_what_to_do(group_id)}"
+        ) from error
+    for name, topic in found.items():
+        before = known.get(name) or NO_ID
+        if before not in (NO_ID, topic.topic_id):
+            raise recreated(name, before, topic.topic_id, group_id)
+    return found
+
+
+def recreated(name: str, before: uuid.UUID, now: uuid.UUID, group_id: str) -> OffsetsLostError:
+    """The error for a source topic of which the group has offsets, and which is another one now."""
+    return OffsetsLostError(
+        f"source topic {name!r} was deleted and recreated: its topic id was {before} and is "
+        f"{now}. {_what_to_do(group_id)}"
+    )
+
+
+def _what_to_do(group_id: str) -> str:
+    return (
+        f"Offsets of group {group_id!r} and of the checkpoint belong to the deleted topic, so none "
+        "is committed. Start with another group_id and another checkpoint_location"
+    )
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Quotes names for an error text, in order."""
+    return ", ".join(repr(name) for name in sorted(names))
+
+
+def why_impossible(name: str, operation: Operation = Operation.DESCRIBE) -> str | None:
+    """Why there is no such topic for an operation, whatever a cluster says; None if there may be.
+
+    Example:
+        >>> why_impossible("no name")
+        'no topic can have such a name'
+        >>> why_impossible("__consumer_offsets", Operation.WRITE)
+        'it is an internal topic of Kafka'
+    """
+    if operation is Operation.WRITE and name in _INTERNAL:
+        return "it is an internal topic of Kafka"
+    try:
+        ensure_valid_topic_name(name)
+    except ValueError:
+        return "no topic can have such a name"
+    return None

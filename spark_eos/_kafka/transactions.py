@@ -1,0 +1,226 @@
+"""Fencing of transactional producers, and offset commits inside a transaction (KIP-1319)."""
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_eos._client.error_codes import RETRIED, Code, Verdict, code_name, refusal, verdict
+from spark_eos._client.kafka_python import InitProducerIdRequest
+from spark_eos._kafka.cluster import NO_ID, topics_with_offsets
+from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.open_transactions import describe_transaction
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.transactional_ids import id_prefix_of
+from spark_eos.acls import Operation, transactional_ids
+from spark_eos.errors import SparkEosError
+
+# Versions of TxnOffsetCommit, which name topics in different ways (KIP-1319).
+BY_NAME: Final = 5
+BY_ID: Final = 6
+# Kafka calls 134 GROUP_DELETION_FAILED, which is no answer to this request. The proposal of
+# KAFKA-20191 gives it to partitions that are not assigned to the member.
+_UNASSIGNED_PARTITION: Final = 134
+# Partitions that an error names; a request may have thousands.
+_LISTED: Final = 20
+_UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+@dataclass(frozen=True)
+class ProducerIdAndEpoch:
+    """How brokers identify a transactional producer.
+
+    Attributes:
+        transactional_id: The transactional id.
+        producer_id: The producer id that the coordinator has assigned.
+        epoch: The producer epoch; each fencing raises it.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class MemberIdentity:
+    """The group member that commits offsets, at one of its epochs.
+
+    Attributes:
+        member_id: The member id.
+        epoch: The member epoch.
+        instance_id: The ``group.instance.id`` of the static member.
+    """
+
+    member_id: str
+    epoch: int
+    instance_id: str
+
+
+def fence_producer(
+    wire: Wire, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
+) -> None:
+    """Fences the current producer of an id by InitProducerId and ends its open transaction.
+
+    Returns when the open transaction is aborted; if its commit had begun, when it is committed.
+    """
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=transaction_timeout_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    response = wire.ask_coordinator(
+        CoordinatorType.TRANSACTION,
+        transactional_id,
+        request,
+        deadline,
+        codes=lambda r: [r.error_code],
+        retry=[Code.CONCURRENT_TRANSACTIONS],
+    )
+    if response.error_code:
+        raise refusal(
+            f"InitProducerId for transactional id {transactional_id!r}",
+            response.error_code,
+            [transactional_ids(id_prefix_of(transactional_id), Operation.WRITE)],
+            wire.grantee,
+        )
+
+
+def producer_id_and_epoch(
+    wire: Wire, transactional_id: str, deadline: Deadline
+) -> ProducerIdAndEpoch:
+    """Asks the coordinator for the producer id and epoch of a transactional id.
+
+    Right after a producer's ``init_transactions``, these are the producer's own.
+    """
+    state = describe_transaction(wire, transactional_id, deadline)
+    return ProducerIdAndEpoch(transactional_id, state.producer_id, state.producer_epoch)
+
+
+@dataclass(frozen=True)
+class OffsetCommitAnswer:
+    """A group coordinator's answer to TxnOffsetCommit.
+
+    Attributes:
+        version: Version of the answered request: 6 with topic ids, 5 with topic names.
+        codes: Kafka's error code by (topic, partition), for each requested partition.
+
+    Example:
+        >>> answer = OffsetCommitAnswer(6, {("orders", 0): 0, ("orders", 1): 113})
+        >>> answer.verdict
+        <Verdict.REJECTED: 3>
+        >>> print(answer)
+        orders-1: 113 STALE_MEMBER_EPOCH
+    """
+
+    version: int
+    codes: Mapping[tuple[str, int], int]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on all partitions together; the transaction may commit only if ACCEPTED."""
+        return verdict(
+            Code.STALE_MEMBER_EPOCH if code == _UNASSIGNED_PARTITION else code
+            for code in self.codes.values()
+        )
+
+    def __str__(self) -> str:
+        refused = [
+            f"{topic}-{partition}: {_name(code)}"
+            for (topic, partition), code in sorted(self.codes.items())
+            if code
+        ]
+        more = [f"and {len(refused) - _LISTED} more"] if len(refused) > _LISTED else []
+        return ", ".join([*refused[:_LISTED], *more])
+
+
+def _name(code: int) -> str:
+    return f"{code} UNASSIGNED_PARTITION" if code == _UNASSIGNED_PARTITION else code_name(code)
+
+
+def txn_offset_commit(
+    wire: Wire,
+    group_id: str,
+    producer: ProducerIdAndEpoch,
+    member: MemberIdentity,
+    offsets: Mapping[tuple[str, int], int],
+    topic_ids: Mapping[str, uuid.UUID | None],
+    deadline: Deadline,
+    on_lost: Callable[[], None],
+    on_unknown_topic: Callable[[Collection[str]], None] | None = None,
+    metadata: Mapping[tuple[str, int], str] | None = None,
+) -> OffsetCommitAnswer:
+    """Commits source offsets inside the producer's open transaction, as one group member.
+
+    Uses version 6 with topic ids. Falls back to version 5 with topic names if the coordinator does
+    not support 6, or if the id of any topic is unknown.
+
+    Repeats the request within the transaction until the answer is definite; repeating is harmless.
+    After a lost answer (``on_lost``), do not start another transaction with the same producer
+    epoch: a delayed request would join that transaction.
+    """
+    topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition_class = topic_class.TxnOffsetCommitRequestPartition
+    ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
+    names = {topic_id: topic for topic, topic_id in ids.items()}
+    request = TxnOffsetCommitRequest(
+        transactional_id=producer.transactional_id,
+        group_id=group_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        generation_id_or_member_epoch=member.epoch,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        topics=topics_with_offsets(topic_class, partition_class, offsets, ids, metadata or {}),
+        min_version=BY_NAME,
+        # One request can't mix topic names and topic ids.
+        max_version=BY_NAME if NO_ID in ids.values() else BY_ID,
+    )
+
+    def read(response: Any) -> OffsetCommitAnswer:
+        found = [
+            (
+                topic.name
+                if response.version < BY_ID
+                else names.get(topic.topic_id, str(topic.topic_id)),
+                p.partition_index,
+                p.error_code,
+            )
+            for topic in response.topics
+            for p in topic.partitions
+        ]
+        answered = sorted((topic, index) for topic, index, _code in found)
+        if answered != sorted(offsets):
+            # Whatever its codes say, this does not accept the request.
+            raise SparkEosError(
+                f"TxnOffsetCommit v{response.version} for group {group_id!r}: asked about "
+                f"{_listed(offsets)}, the coordinator answers about {_listed(answered)}"
+            )
+        codes = {(topic, index): code for topic, index, code in found}
+        return OffsetCommitAnswer(response.version, codes)
+
+    def retriable(response: Any) -> Iterable[int]:
+        answer = read(response)
+        if answer.verdict not in (Verdict.RETRY, Verdict.REDISCOVER):
+            return ()
+        unknown = {topic for (topic, _), code in answer.codes.items() if code in _UNKNOWN_TOPIC}
+        if unknown and on_unknown_topic is not None:
+            on_unknown_topic(unknown)
+        return answer.codes.values()
+
+    response = wire.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=retriable,
+        retry=RETRIED,
+        in_words=lambda response: str(read(response)),
+        on_lost=on_lost,
+    )
+    return read(response)
+
+
+def _listed(partitions: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions)) or "nothing"

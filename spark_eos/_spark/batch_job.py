@@ -1,0 +1,184 @@
+"""Writes a batch's rows with Spark jobs, whose tasks write and report."""
+
+import functools
+from typing import Final
+
+from pyspark.errors import PythonException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_eos._batch import plan
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
+from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._spark.columns import check_columns
+from spark_eos._spark.dead_letter_columns import (
+    carries_record,
+    check_error_column,
+    direct_columns,
+)
+from spark_eos._spark.failed_job import as_configuration_error, as_write_error
+from spark_eos._spark.flat_source import (
+    only_topic_of,
+    topic_and_partition,
+    with_struct,
+    written_columns,
+)
+from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.staged_copies import StagedCopies
+from spark_eos._worker.arrow_columns import BUCKET, writable_batches
+from spark_eos._worker.dead_letters import ERROR
+from spark_eos._worker.task import Arrange, write_task
+
+_FEW_ROWS: Final = 1_000
+# The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity).
+_CACHED_CONSUMERS: Final = 64
+
+
+class BatchJobs:
+    """The Spark jobs of one run. What all batches have in common is determined once."""
+
+    def __init__(
+        self, default_topic: str | None, runtime: QueryRuntime, *, dead_letters: bool = False
+    ) -> None:
+        self._runtime = runtime
+        self._default_topic = default_topic
+        self._dead_letters = dead_letters
+        self._arrange: Arrange = writable_batches
+        self._schema = T.StructType()
+        self._columns: list[str] | list[Column] = []
+        self._is_as_wanted = False
+        self._most_partitions: int | None = None
+        self._report = T.StructType([T.StructField(REPORT, T.StringType())])
+        self._round = 0
+        self._repeated = False
+
+    def _adopt(self, schema: T.StructType) -> None:
+        check_columns(with_struct(schema), self._default_topic)
+        self._schema, self._columns = schema, written_columns(schema)
+        self._is_as_wanted = self._columns == schema.names
+        self._arrange = functools.partial(writable_batches, topic=only_topic_of(schema))
+        check_error_column(schema, dead_letters=self._dead_letters)
+        if self._dead_letters and (ERROR in schema.names or carries_record(schema)):
+            self._columns = direct_columns(schema)
+            self._is_as_wanted = False
+
+    def run(
+        self,
+        frame: DataFrame,
+        settings: WriterSettings,
+        batch: BatchRange,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
+    ) -> JobOutcome:
+        """Writes a batch's rows, or only those of some source partitions."""
+        rows = self._selected(frame)
+        if only is None:
+            committed = {partition: part.committed for partition, part in batch_plan.items()}
+            tasks = plan.task_count(batch, committed, self._runtime.cores(), self._most_partitions)
+            if tasks < len(batch.ends):
+                rows = rows.coalesce(tasks)
+        written = self._written(rows, settings, batch_plan, only)
+        self._runtime.check_batch(frame, written, batch)
+        try:
+            return self._outcome(written, settings, batch, only)
+        except PythonException as error:
+            group = settings.group_id
+            raise as_write_error(error, group, batch.batch_id, batch_plan, only) from error
+
+    def run_copy(
+        self,
+        copies: StagedCopies,
+        settings: WriterSettings,
+        batch: BatchRange,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
+    ) -> JobOutcome:
+        """Writes the rows of a batch's staged copy, or only those of some buckets."""
+        rows = copies.rows
+        if only is None:
+            # A few rows are written sooner by one task, in one transaction.
+            number = copies.number_of_rows
+            rows = rows.coalesce(
+                1
+                if number <= _FEW_ROWS
+                else plan.tasks_for(number, len(batch.ends) - 1, self._runtime.cores())
+            )
+        else:
+            rows = rows.where(F.col(BUCKET).isin([index - 1 for _topic, index in only]))
+            rows = self._uncopied(rows)
+        task = write_task(
+            settings, batch_plan, discard_producer=only is not None, arrange=copies.arrange
+        )
+        return self._outcome(rows.mapInArrow(task, self._report), settings, batch, only)
+
+    def _selected(self, frame: DataFrame) -> DataFrame:
+        schema = frame.schema
+        if schema != self._schema:
+            # A user's own function that calls the sink may select other columns.
+            self._adopt(schema)
+            self._most_partitions = _most_partitions(frame.sparkSession.version)
+        # Skipped if possible: a projection costs milliseconds of planning and a copy of every row.
+        return frame if self._is_as_wanted else frame.select(*self._columns)
+
+    def _written(
+        self,
+        rows: DataFrame,
+        settings: WriterSettings,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
+    ) -> DataFrame:
+        if only is not None:
+            # One task each: what was too much for one task may be too much again.
+            rows = self._uncopied(rows.where(self._is_one_of(only)))
+        task = write_task(
+            settings, batch_plan, discard_producer=only is not None, arrange=self._arrange
+        )
+        return rows.mapInArrow(task, self._report)
+
+    def _is_one_of(self, partitions: Partitions) -> Column:
+        chosen = [f"{topic}/{index}" for topic, index in partitions]
+        topic, partition = topic_and_partition(self._schema)
+        return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
+
+    def _uncopied(self, rows: DataFrame) -> DataFrame:
+        """Rows in one task, if Spark has repeated tasks of a further round.
+
+        Those that have none of its rows end at once, so with ``spark.speculation`` Spark takes the
+        others for slow and copies them; a copy writes nothing, and ends first, so Spark kills the
+        task that writes, in every such round. It copies no task that is the only one, unless
+        ``spark.speculation.task.duration.threshold`` is set.
+        """
+        return rows.coalesce(1) if self._round > 1 and self._repeated else rows
+
+    def _outcome(
+        self,
+        written: DataFrame,
+        settings: WriterSettings,
+        batch: BatchRange,
+        only: Partitions | None,
+    ) -> JobOutcome:
+        # Only the first round writes all rows.
+        self._round = 1 if only is None else self._round + 1
+        name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"
+        try:
+            reports = self._runtime.collect(written, f"spark-eos: {name}")
+        except PythonException as error:
+            # Before the first row is written.
+            if wrong := as_configuration_error(error):
+                raise wrong from error
+            raise
+        outcome = job_outcome(report for (report,) in reports)
+        self._repeated = outcome.deferred
+        return outcome
+
+
+def _most_partitions(spark_version: str) -> int | None:
+    """The most source partitions that a task may read.
+
+    Before Spark 4.2 a task holds the consumers of all its partitions, and what these have fetched,
+    until it ends.
+    """
+    major, minor = spark_version.split(".")[:2]
+    return _CACHED_CONSUMERS if (int(major), int(minor)) < (4, 2) else None

@@ -1,0 +1,264 @@
+"""Classic Spark: the sink runs in the driver's process and calls Spark's JVM through py4j."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
+
+from spark_eos._batch.plan import BatchRange
+from spark_eos._driver.note_files import Files
+from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positions
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._run.run import Run
+from spark_eos._spark.asynchronous import is_asynchronous
+from spark_eos._spark.footers import footer_rows
+from spark_eos._spark.job_description import described
+from spark_eos._spark.narrow_lineage import check_lineage
+from spark_eos._spark.narrow_plan import check_batch_plan
+from spark_eos._spark.query_lifetime import activity, leave_at_exit
+from spark_eos._spark.stopping import as_query_stopped_error
+from spark_eos._spark.stream_sources import check_sources, check_staged_sources, sources_of_plan
+from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_RUN_ID: Final = "spark.jobGroup.id"
+# Seconds to wait for an observation; Spark drops events that its listeners are too slow for.
+_OBSERVED: Final = 60.0
+
+
+class HadoopFiles:
+    """A checkpoint's files on any file system that Spark knows, read as Spark itself reads them."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
+        jvm: Any = spark.sparkContext._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._io = jvm.org.apache.commons.io.IOUtils
+        self._base = self._path(location)
+        session: Any = spark._jsparkSession
+        self._fs = self._base.getFileSystem(session.sessionState().newHadoopConf())
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if the file does not exist."""
+        full = self._path(self._base, path)
+        if not self._fs.exists(full):
+            return None
+        stream = self._fs.open(full)
+        try:
+            return str(self._io.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """Creates a directory with one file of one line."""
+        self._create(self._path(self._base, f"{path}/part-0.txt"), f"{text}\n")
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Creates a file with the text of another one, at once or not at all."""
+        text, aside = self.read(source), self._path(self._base, f"{target}.copied")
+        if text is None:
+            raise CheckpointError(f"checkpoint_location {self.location!r}: {source} is gone")
+        self._create(aside, text)
+        if not self._fs.rename(aside, self._path(self._base, target)):
+            raise CheckpointError(
+                f"checkpoint_location {self.location!r}: {target} can't be created there; "
+                "look whether the file exists, and who may write in its directory"
+            )
+
+    def _create(self, path: Any, text: str) -> None:
+        stream = self._fs.create(path)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+
+    def delete(self, path: str) -> None:
+        """Deletes a directory with everything in it, if it exists."""
+        self._fs.delete(self._path(self._base, path), True)  # noqa: FBT003 - recursively
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory that are not hidden; empty if the directory does not exist."""
+        full = self._path(self._base, path)
+        if not self._fs.exists(full):
+            return []
+        found = [status.getPath().getName() for status in self._fs.listStatus(full)]
+        return sorted(name for name in found if not name.startswith((".", "_")))
+
+
+class ExecutionLog(OffsetLog):
+    """Batch ranges from the query's execution, which also determines the batch's rows.
+
+    The checkpoint's offset log may be another driver's, on a file system that lets two drivers
+    create the same file.
+    """
+
+    def __init__(self, files: Files, execution: Callable[[], Any]) -> None:
+        super().__init__(files)
+        self._execution = execution
+
+    def batch_range(self, batch_id: int) -> BatchRange:
+        """The offset range of the current batch."""
+        execution = self._current(batch_id)
+        where = f"batch {batch_id}"
+        ends = parse_positions(_texts(execution.endOffsets()), where)
+        # Spark reports no start of the first batch that it knows of; the checkpoint has it.
+        starts = parse_positions(_texts(execution.startOffsets()), where) or self.initial()
+        return BatchRange(batch_id, starts, ends)
+
+    def fingerprint(self, batch_id: int) -> str:
+        """A fingerprint of the current batch as Spark runs it; see `OffsetLog.fingerprint`."""
+        return fingerprint_of(self.began_ms(batch_id), _texts(self._current(batch_id).endOffsets()))
+
+    def _current(self, batch_id: int) -> Any:
+        execution = self._execution()
+        if execution.batchId() != batch_id:
+            raise CheckpointError(
+                f"the sink was called for batch {batch_id} while the query runs batch "
+                f"{execution.batchId()}: call it in the foreachBatch function, with that batch"
+            )
+        return execution
+
+
+def _texts(progress: Any) -> list[str]:
+    """The offsets of all sources of a ``StreamProgress``, as JSON."""
+    offsets = progress.valuesIterator()
+    found = []
+    while offsets.hasNext():
+        found.append(str(offsets.next().json()))
+    return found
+
+
+class ClassicRuntime:
+    """Classic Spark as a `spark_eos._spark.runtime.QueryRuntime`."""
+
+    # Spark cancels tasks and kills their workers spark.python.task.killTimeout (2 s) later.
+    tasks_outlive_stop = 5.0
+    stop_waits = True
+
+    def __init__(
+        self, frame: DataFrame, location: str, spark: SparkSession, *, staged: bool = False
+    ) -> None:
+        self._session = frame.sparkSession
+        self._query_id = self._property(_QUERY_ID)
+        self.run_id = self._property(_RUN_ID)
+        self._query = query = self._streaming_query()
+        self.asynchronous = is_asynchronous(query)
+        self.files: Files = HadoopFiles(self._session, location)
+        self.offset_log: OffsetLog = ExecutionLog(self.files, query.getLatestExecutionContext)
+        found = self.offset_log.query_id()
+        if found != self._query_id:
+            raise CheckpointError(
+                f"checkpoint_location {location!r} belongs to query {found}, but this is query "
+                f"{self._query_id}: the sink and the query need the same checkpoint; start the "
+                "query from sink.write(...), which sets it"
+            )
+        # Not the batch's session: that is a clone of the user's and does not know the query.
+        self.active = activity(spark, self._query_id, self.run_id)
+        sources = sources_of_plan(query.analyzedPlan())
+        (check_staged_sources if staged else check_sources)(sources)
+        self._sources = len(sources)
+
+    def _streaming_query(self) -> Any:
+        """The query's ``StreamExecution`` in the JVM, for which Spark has no public API."""
+        found = None
+        if self._query_id:
+            session: Any = self._session._jsparkSession
+            jvm: Any = self._session.sparkContext._jvm
+            active = session.sharedState().activeStreamingQueries()
+            found = active.get(jvm.java.util.UUID.fromString(self._query_id))
+        if found is None:
+            raise UnsupportedPipelineError(
+                "the sink was called outside of a query: start one with sink.write(...).start()"
+            )
+        return found
+
+    def _property(self, name: str) -> str:
+        return self._session.sparkContext.getLocalProperty(name) or ""
+
+    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties tell
+        """Whether a batch belongs to this run."""
+        return self._property(_RUN_ID) == self.run_id
+
+    def end_with(self, run: Run) -> None:
+        """Makes the members leave when the interpreter exits."""
+        leave_at_exit(run)
+
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        """Does nothing: Spark's ``stop()`` interrupts jobs and waits for everything else."""
+        return contextlib.nullcontext()
+
+    def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
+        """Refuses a job whose rows may have left their source partitions.
+
+        Only RDDs show what a batch is made of, and only the plan what is done in one partition. The
+        RDDs created by this check are those that run, since Spark keeps them with the job's plan.
+        """
+        rows: Any = self._query.lastExecution().toRdd()
+        found = rows.getNumPartitions()
+        moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
+        # Without rows, coalesce makes one partition.
+        if found > max(1, moved):
+            raise UnsupportedPipelineError(
+                f"the batch has {found} Spark partitions for {moved} source partitions with "
+                "records, so rows of a source partition are split over tasks: leave out "
+                "repartition, minPartitions and the like"
+            )
+        execution: Any = job._jdf.queryExecution()
+        # Before the RDDs, which the plan adapts itself to.
+        plan = str(execution.executedPlan().toString())
+        check_lineage(execution.toRdd().toDebugString(), rows.id(), self._sources)
+        check_batch_plan(plan)
+
+    def cores(self) -> int:
+        """Spark's default parallelism, asked each time since executors come and go."""
+        return self._session.sparkContext.defaultParallelism
+
+    def collect(self, frame: DataFrame, description: str) -> list[Row]:
+        """Runs a job; Spark's ``stop()`` interrupts it."""
+        with described(self._session.sparkContext, description):
+            return frame.collect()
+
+    def run_job(
+        self,
+        session: SparkSession,  # noqa: ARG002 - they share one SparkContext
+        action: Callable[[], object],
+        description: str,
+    ) -> None:
+        """Runs a job; Spark's ``stop()`` interrupts it."""
+        with described(self._session.sparkContext, description):
+            action()
+
+    def observed(self, observation: Observation) -> dict[str, Any]:
+        """An observation's metrics, for which Spark's own ``get`` waits without a limit."""
+        future: Any = observation._jo
+        deadline = Deadline(_OBSERVED, "spark.scheduler.listenerbus.eventqueue.capacity")
+
+        def attempt() -> dict[str, Any]:
+            if not future.future().isCompleted():
+                raise RetriableError("Spark's listeners have not seen the job's end yet")
+            return observation.get
+
+        return deadline.attempts("counting staged rows", pause=0.002)(attempt)
+
+    def rows_of_footers(self, path: str) -> int | None:
+        """How many rows a directory's Parquet files have, if these are few: jobs take longer."""
+        return footer_rows(self._session, path)
+
+    def another_session(self, session: SparkSession) -> SparkSession:
+        """A session with settings of its own, which are at first those of a given one."""
+        # newSession would have none of them, neither credentials of the file system.
+        jvm_session: Any = session._jsparkSession
+        return SparkSession(session.sparkContext, jvm_session.cloneSession())
+
+    def end_session(self, session: SparkSession) -> None:
+        """Does nothing: stopping a classic session stops Spark."""
+
+    def stopped(self, error: BaseException) -> QueryStoppedError | None:
+        """The error to raise for an interrupted job; None if the query was not stopped."""
+        try:
+            query = self._session.streams.get(self._query_id)
+            active = query is not None and query.isActive
+        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
+            active = False
+        return None if active else as_query_stopped_error(error)

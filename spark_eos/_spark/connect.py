@@ -1,0 +1,204 @@
+"""Spark Connect: the sink runs in a separate process beside the server, one per query run.
+
+The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``) and calls the
+sink in its main thread. `spark_eos._spark.connect_process` has how it ends.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
+
+from spark_eos._batch.plan import BatchRange
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._run.run import Run
+from spark_eos._spark.connect_files import own_checkpoint
+from spark_eos._spark.connect_process import ProcessEnd
+from spark_eos._spark.narrow_plan import (
+    check_remote_batch,
+    explained,
+    reads_by_name,
+    remote_relations,
+    remote_shape,
+)
+from spark_eos._spark.query_lifetime import activity, leave_at_exit
+from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
+
+_SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
+
+
+def is_connect(frame: DataFrame) -> bool:
+    """Whether a DataFrame is one of Spark Connect; does not import Connect's client."""
+    return type(frame).__module__.startswith("pyspark.sql.connect.")
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived during a job. Not an Exception, since Connect's client retries on those."""
+
+
+class ConnectRuntime:
+    """Spark Connect as a `spark_eos._spark.runtime.Runtime`."""
+
+    # Spark cancels tasks some time later, and kills their workers spark.python.task.killTimeout
+    # (2 s) after that.
+    tasks_outlive_stop = 5.0
+    stop_waits = False
+    # `spark_eos._spark.asynchronous` refuses it: without the JVM, only the log has a batch's range.
+    asynchronous = False
+
+    def __init__(self, location: str, spark: SparkSession) -> None:
+        # The last job's session: only it can cancel the job's operation.
+        self._session = spark
+        self.batch_relation: str | None = None
+        self._narrow = b""
+        self.files, query = own_checkpoint(spark, location)
+        self.offset_log = OffsetLog(self.files)
+        self.run_id = str(query.runId)
+        self._asked_spark = activity(spark, str(query.id), self.run_id)
+        self._tag = f"spark-eos-{self.run_id}"
+        self._cores = 0
+        self._run: Run | None = None
+        self._told_by_signal = False
+        self._stop_asked = False
+        self._in_batch = False
+        self._in_job = False
+
+    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the process is the run
+        """Whether a batch belongs to this run; always, since a process serves one run."""
+        return True
+
+    def active(self) -> bool:
+        """Whether the run is active; does not ask Spark if SIGTERM reports the end."""
+        return self._told_by_signal or self._asked_spark()
+
+    def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
+        """Refuses a micro-batch with a plan, from the batch on, that is not narrow.
+
+        Connect does not show what came before the batch. The server is asked only if the plan
+        differs from the last one found narrow.
+        """
+        if self.batch_relation is None or remote_relations(frame) != [self.batch_relation]:
+            raise UnsupportedPipelineError(
+                "the batch is not written: its rows are not the micro-batch's own, each once (as "
+                "after a union of two selections, checkpoint or localCheckpoint), so two tasks "
+                "may hold rows of one source partition. Make several rows of one record in one "
+                "select: explode(array(struct(...), struct(...))); set a function of your own with "
+                "sink.write(...).foreachBatch(function)"
+            )
+        shape = remote_shape(frame)
+        if shape != self._narrow or reads_by_name(frame):
+            check_remote_batch(frame)
+            self._narrow = shape
+
+    def cores(self) -> int:
+        """Spark's default parallelism when the run's first job began."""
+        if not self._cores:
+            found = _SPLITS.search(explained(self._session.range(1))["Physical"])
+            self._cores = int(found[1]) if found else 1
+        return self._cores
+
+    # The end of a batch -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Delays a stop until the next job or the end of the batch."""
+        self._in_batch = True
+        try:
+            yield
+            if self._stop_asked:
+                raise QueryStoppedError("the query was stopped while its batch was written")
+        finally:
+            self._in_batch = False
+
+    def collect(self, frame: DataFrame, description: str) -> list[Row]:
+        """Runs a job, which SIGTERM interrupts. Spark Connect has no job descriptions."""
+        rows: list[Row] = []
+        self.run_job(frame.sparkSession, lambda: rows.extend(frame.collect()), description)
+        return rows
+
+    def run_job(
+        self,
+        session: SparkSession,
+        action: Callable[[], object],
+        description: str,  # noqa: ARG002 - Connect has none
+    ) -> None:
+        """Runs a job that returns no rows, which SIGTERM interrupts."""
+        self._session = session
+        session.addTag(self._tag)
+        self._in_job = True
+        try:
+            if self._stop_asked:
+                raise _Terminated
+            action()
+        finally:
+            self._in_job = False
+            session.removeTag(self._tag)
+
+    def observed(self, observation: Observation) -> dict[str, Any]:
+        """An observation's metrics, which came with the job's answer."""
+        return observation.get
+
+    def rows_of_footers(self, path: str) -> int | None:  # noqa: ARG002 - Spark reads the files
+        """None: a job counts the rows, since no file system may be known here."""
+        return None
+
+    def another_session(self, session: SparkSession) -> SparkSession:
+        """A session with settings of its own, which are at first those of a given one."""
+        # newSession would have none of them, neither the session's artifacts.
+        if callable(clone := getattr(session, "cloneSession", None)):
+            found: SparkSession = clone()
+            return found
+        raise UnsupportedPipelineError(
+            "on Spark Connect, delivery='staged' needs PySpark 4.1 or newer, which can clone a "
+            "session; use classic Spark, or a pipeline that can be written directly"
+        )
+
+    def end_session(self, session: SparkSession) -> None:
+        """Releases the session on the server."""
+        # stop() would also change this process's environment.
+        client: Any = session.client
+        try:
+            client.release_session()
+        finally:
+            client.close()
+
+    def stopped(self, error: BaseException) -> QueryStoppedError | None:
+        """The error to raise for an interrupted job; None if the query was not stopped."""
+        if isinstance(error, QueryStoppedError):
+            return error
+        if not self._stop_asked:
+            return None
+        with contextlib.suppress(Exception):
+            # The job is an operation of the session, not of the query, and may still be running:
+            # nothing guarantees that it ends when Spark's client gives up.
+            self._session.interruptTag(self._tag)
+        because = "" if isinstance(error, _Terminated) else f": {error!s:.1000}"
+        return QueryStoppedError(f"the query was stopped in the middle of a batch{because}")
+
+    # The end of the run -----------------------------------------------------------------------
+
+    def end_with(self, run: Run) -> None:
+        """Makes the run end on SIGTERM, with the interpreter, or with the server."""
+        self._run = run
+        leave_at_exit(run)
+        ended = functools.partial(run.leave, self.tasks_outlive_stop)
+        self._told_by_signal = ProcessEnd(self._stop, ended).told_by_signal
+
+    def _stop(self) -> bool:
+        """Ends the run on SIGTERM; returns whether the process may end now."""
+        if self._stop_asked:
+            return False
+        self._stop_asked = True
+        if self._in_job:
+            raise _Terminated
+        if self._in_batch:
+            return False
+        if self._run is not None:
+            if self._run.leaving:
+                # This thread is already leaving and would wait for itself.
+                return False
+            self._run.leave()
+        return True

@@ -1,0 +1,97 @@
+"""A checkpoint's files without a JVM: by path on this host, else through Spark Connect."""
+
+import json
+import re
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos._driver.checkpoint_files import ArrowFiles, local_directory
+from spark_eos._driver.note_files import Files
+from spark_eos.errors import CheckpointError
+
+# Hadoop's wildcards in the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+
+
+def literal_path(path: str) -> str:
+    r"""A path for Spark to read that stands for itself, whatever characters it has.
+
+    Example:
+        >>> print(literal_path("/checkpoints/a[1]"))
+        /checkpoints/a\[1\]
+    """
+    return _GLOB.sub(r"\\\g<0>", path)
+
+
+class SparkFiles:
+    """Files on any file system that Spark knows; each read is a Spark job."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self.location = location
+        self._plain = location.rstrip("/")
+        self._base = literal_path(self._plain)
+
+    def read(self, path: str) -> str | None:
+        """A file's text, or None if the file does not exist."""
+        found = self._rows(path, "content")
+        return bytes(found[0].content).decode() if found else None
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, of files and of directories that hold files."""
+        within = f"/{path}/"
+        found = self._rows(f"{path}/*", "path")
+        return sorted({row.path.rpartition(within)[2].partition("/")[0] for row in found})
+
+    def write(self, path: str, text: str) -> None:
+        """Creates a directory with one file of one line."""
+        self._write([(text,)], path)
+
+    def _write(self, lines: list[tuple[str]], path: str) -> None:
+        rows = self._spark.createDataFrame(lines, "line string").coalesce(1)
+        writer = rows.write.mode("overwrite").option("compression", "none")
+        writer.text(f"{self._plain}/{path}")
+
+    def delete(self, path: str) -> None:
+        """Replaces a directory, if it exists, with one that has no content.
+
+        Spark's API deletes nothing but what it overwrites.
+        """
+        if self._rows(f"{path}/*", "path"):
+            # Without a line the file is empty, and Spark lists no empty file.
+            self._write([], path)
+
+    def _rows(self, pattern: str, column: str) -> list[Row]:
+        try:
+            # Spark leaves out hidden files, and reads no content that isn't selected.
+            frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
+            return frame.select(column).collect()
+        except AnalysisException as error:
+            if error.getCondition() == "PATH_NOT_FOUND":
+                return []
+            raise
+
+
+def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
+    """The files of an active query's checkpoint, and the query."""
+    # If the location may be on this host, its files are read without a Spark job.
+    places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
+    others = []
+    for files in [*places, SparkFiles(spark, location)]:
+        text = files.read("metadata")
+        if text is None:
+            continue
+        query_id = str(json.loads(text)["id"])
+        # The same path on this host may hold another query's checkpoint.
+        query = spark.streams.get(query_id)
+        if query is not None:
+            return files, query
+        others.append(query_id)
+    found = f"belongs to query {others[-1]}, which is not active" if others else "is no checkpoint"
+    raise CheckpointError(
+        f"checkpoint_location {location!r} {found}: the sink and the query need the same "
+        "checkpoint; start the query from sink.write(...), which sets it"
+    )

@@ -1,0 +1,100 @@
+"""The columns of dead letters: a row's error, and the source record it was made of."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_eos._spark.columns import RECORD_FIELDS, SOURCE, payload
+from spark_eos._worker.dead_letters import ERROR, RECORD
+from spark_eos.errors import UnsupportedPipelineError
+
+_TEXTS = ("message", "exception", "stacktrace")
+
+
+def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
+    """Refuses an ``error`` column that dead letters can't be made of."""
+    if not dead_letters:
+        if ERROR in schema.names and _is_guarded(schema[ERROR].dataType):
+            raise UnsupportedPipelineError(
+                "`error` is that of a guarded function, and there is no dead-letter topic: rows on "
+                "which the function raised would be written as nulls. Set dead_letters, or "
+                "decide yourself what becomes of them and drop the column"
+            )
+        return
+    if schema.names.count(ERROR) > 1:
+        raise UnsupportedPipelineError(f"there is more than one `{ERROR}` column")
+    if ERROR not in schema.names or isinstance(schema[ERROR].dataType, T.StringType):
+        return
+    kind = schema[ERROR].dataType
+    fields = kind.fields if isinstance(kind, T.StructType) else []
+    texts = {f.name for f in fields if isinstance(f.dataType, T.StringType)}
+    if "message" not in texts or not texts <= set(_TEXTS) or len(texts) < len(fields):
+        raise UnsupportedPipelineError(
+            f"`{ERROR}` is {kind.simpleString()}: with dead_letters it must be a string, or "
+            "struct<message:string,exception:string,stacktrace:string> as guarded functions make "
+            "it. Null means that the row is fine"
+        )
+
+
+def _is_guarded(kind: T.DataType) -> bool:
+    return isinstance(kind, T.StructType) and kind.names == list(_TEXTS)
+
+
+def with_record(frame: DataFrame, *, include_headers: bool) -> DataFrame:
+    """Columns of Spark's Kafka source, and ``source`` with the record for dead letters."""
+    found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *RECORD_FIELDS))
+    return found if include_headers else found.drop("headers")
+
+
+def carries_record(schema: T.StructType) -> bool:
+    """Whether ``source`` carries the source record."""
+    kind = schema[SOURCE].dataType if SOURCE in schema.names else None
+    return isinstance(kind, T.StructType) and set(RECORD_FIELDS) <= set(kind.names)
+
+
+def place_only(schema: T.StructType) -> Column:
+    """The ``source`` column without the record."""
+    source = F.col(SOURCE)
+    if not carries_record(schema):
+        return source
+    place = [source[name].alias(name) for name in ("topic", "partition", "offset")]
+    return F.struct(*place).alias(SOURCE)
+
+
+def letter_columns(schema: T.StructType) -> list[Column]:
+    """The columns that tasks need beside those of the payload.
+
+    The record goes only with rows that have an error: so it costs nothing in all others.
+    """
+    if ERROR not in schema.names:
+        return []
+    error = F.col(ERROR)
+    if not carries_record(schema):
+        return [error]
+    source = F.col(SOURCE)
+    # Binary, whatever types the query has given them: JSON holds it as base64.
+    fields = [source[name].cast("binary").alias(name) for name in ("key", "value")]
+    fields.append(source["headers"].alias("headers"))
+    # Not a timestamp, which JSON would give the session's time zone.
+    fields.append(F.unix_millis(source["timestamp"]).alias("timestamp"))
+    # One text: in the rows without an error, each of a struct's fields is a null of its own, which
+    # takes Arrow's vectors longer than all else, and an array of nulls microseconds.
+    record = F.to_json(F.struct(*fields))
+    # A row of an outer join may have an error and no source.
+    return [error, F.when(error.isNotNull() & source.isNotNull(), record).alias(RECORD)]
+
+
+def direct_columns(schema: T.StructType) -> list[Column]:
+    """All columns that tasks need to write rows directly, with dead letters."""
+    chosen = [F.col(name) for name in payload(schema)]
+    return [place_only(schema), *chosen, *letter_columns(schema)]
+
+
+def staged_columns(schema: T.StructType) -> list[Column]:
+    """The columns to stage, with dead letters: rows that still carry their record keep it."""
+    return [*(F.col(name) for name in payload(schema)), *letter_columns(schema)]
+
+
+def staged_names(schema: T.StructType) -> list[str]:
+    """Names of the columns of a staged copy, with dead letters."""
+    return [*payload(schema), *(name for name in (ERROR, RECORD) if name in schema.names)]

@@ -1,0 +1,80 @@
+"""Words for a Spark job that failed in a Python function of the query."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pyspark.errors import PythonException
+
+from spark_eos._batch.plan import BatchPlan, Partitions
+from spark_eos.errors import ConfigurationError, WriteError
+
+_NAMED: Final = 8
+_OURS: Final = "spark_eos|confluent_kafka|kafka|pyarrow|pandas|cachetools|tenacity|filelock"
+_MISSING: Final = re.compile(
+    rf"(?:No module named '?(?P<module>(?:{_OURS})\b)"
+    r"|\[PACKAGE_NOT_INSTALLED\] (?P<package>\w+))"
+)
+_OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?\.)(?:\s|$)")
+
+
+def missing_module(name: str) -> ConfigurationError:
+    """The error for a module that the executors' Python does not have."""
+    return ConfigurationError(
+        f"the Python of Spark's executors has no module {name!r}: install spark-eos for it on "
+        "each host, or ship an environment (spark.archives), and set PYSPARK_PYTHON, or "
+        "spark.pyspark.python, to that Python"
+    )
+
+
+def as_configuration_error(error: Exception) -> ConfigurationError | None:
+    """The error for a job that failed for what its executors' Python is; None for another one.
+
+    Example:
+        >>> from pyspark.errors import PythonException
+        >>> missing = PythonException("ModuleNotFoundError: No module named 'spark_eos'")
+        >>> print(str(as_configuration_error(missing)).partition(":")[0])
+        the Python of Spark's executors has no module 'spark_eos'
+    """
+    if found := _OTHER_PYTHON.search(str(error)):
+        return ConfigurationError(
+            f"Spark's executors run another Python: {found['what']} Set PYSPARK_PYTHON, or "
+            "spark.pyspark.python, to one of this version that has spark-eos"
+        )
+    if found := _MISSING.search(str(error)):
+        return missing_module(found["module"] or found["package"])
+    return None
+
+
+def as_write_error(
+    error: PythonException,
+    group_id: str,
+    batch_id: int,
+    planned: BatchPlan,
+    only: Partitions | None,
+) -> WriteError:
+    """The error for a job that an exception of a Python function has ended.
+
+    Spark runs such functions in processes of their own, in front of the task's writer, and passes
+    on neither the row nor the task. So the error names the source offsets that the job had to
+    write; with ``maxOffsetsPerTrigger`` they are few.
+    """
+    ranges = list(_ranges(planned, only))
+    named = ", ".join(ranges[:_NAMED])
+    if len(ranges) > _NAMED:
+        named += f" and {len(ranges) - _NAMED} more source partitions"
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return WriteError(
+        f"batch {batch_id} of group {group_id!r}: a Python function of the query failed with "
+        f"{lines[-1].strip()!r}. Spark does not tell on which row; the batch reads {named}. Every "
+        "start reads these again: mend the function, or let it set such rows aside "
+        "(dead_letters, and guarded of spark_eos)"
+    )
+
+
+def _ranges(planned: BatchPlan, only: Partitions | None) -> Iterator[str]:
+    for (topic, partition), part in sorted(planned.items()):
+        first, last = max(part.start, part.committed), part.end - 1
+        if first <= last and (only is None or (topic, partition) in only):
+            offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
+            yield f"{topic}-{partition} {offsets}"

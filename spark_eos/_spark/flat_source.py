@@ -1,0 +1,84 @@
+"""The ``source`` struct spread over columns of its own, which Spark hands to Python sooner.
+
+Spark's Arrow writer takes longer for a struct than for its fields, and a topic that is the same in
+each row costs as much again: one that is known beforehand is compared, not handed over.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_eos._spark.columns import SOURCE, written
+from spark_eos._worker.arrow_columns import FLAT_SOURCE
+
+_TOPIC, _PARTITION, _OFFSET = (FLAT_SOURCE[name] for name in ("topic", "partition", "offset"))
+_PLACE: Final = T.StructType(
+    [
+        T.StructField("topic", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+    ]
+)
+# In the metadata of the partition's column; with the only topic that the stream reads, if any.
+_FLAT: Final = "spark-eos-flat"
+_ONLY_TOPIC: Final = "spark-eos-topic"
+
+
+def can_be_flat(schema: T.StructType) -> bool:
+    """Whether a stream's ``source`` can be spread.
+
+    Not if it carries more than a place, or if columns can't be told apart by name.
+    """
+    kind = schema[SOURCE].dataType
+    names = [*(name.lower() for name in schema.names), *FLAT_SOURCE.values()]
+    is_place = isinstance(kind, T.StructType) and set(kind.names) == set(_PLACE.names)
+    return is_place and len(set(names)) == len(names)
+
+
+def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
+    """A stream with flat columns in place of ``source``."""
+    source = F.col(SOURCE)
+    columns = {_PARTITION: source["partition"], _OFFSET: source["offset"]}
+    metadata: dict[str, object] = {_FLAT: True}
+    if only_topic is None:
+        columns[_TOPIC] = source["topic"]
+    else:
+        columns[_PARTITION] = F.when(source["topic"] == F.lit(only_topic), source["partition"])
+        metadata[_ONLY_TOPIC] = only_topic
+    return frame.withColumns(columns).drop(SOURCE).withMetadata(_PARTITION, metadata)
+
+
+def is_flat(schema: T.StructType) -> bool:
+    """Whether rows are those of a stream that `flattened` has made."""
+    return _PARTITION in schema.names and _FLAT in schema[_PARTITION].metadata
+
+
+def only_topic_of(schema: T.StructType) -> str | None:
+    """The topic of all rows of a flat stream, if they do not carry it."""
+    return schema[_PARTITION].metadata.get(_ONLY_TOPIC) if is_flat(schema) else None
+
+
+def with_struct(schema: T.StructType) -> T.StructType:
+    """A schema as it was before `flattened`, for checks."""
+    if not is_flat(schema):
+        return schema
+    others = [field for field in schema if field.name not in FLAT_SOURCE.values()]
+    return T.StructType([T.StructField(SOURCE, _PLACE), *others])
+
+
+def written_columns(schema: T.StructType) -> list[str]:
+    """Names of the columns that tasks need, in the order of the schema."""
+    wanted = {*written(schema), *(FLAT_SOURCE.values() if is_flat(schema) else ())}
+    return [name for name in schema.names if name in wanted]
+
+
+def topic_and_partition(schema: T.StructType) -> tuple[Column, Column]:
+    """Each row's source topic and partition, whether ``source`` is flat or not."""
+    if not is_flat(schema):
+        # Not "source.topic", which names another column if the frame has the alias "source".
+        source = F.col(SOURCE)
+        return source["topic"], source["partition"]
+    topic = only_topic_of(schema)
+    return F.col(_TOPIC) if topic is None else F.lit(topic), F.col(_PARTITION)

@@ -1,0 +1,166 @@
+"""A Spark session that can read Kafka, and the checks that one can."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkFiles
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from spark_eos._jars.jar_sets import spark_kafka_jars
+from spark_eos._jars.java import find_java
+from spark_eos._spark.executor_packages import check_executors
+from spark_eos.errors import ConfigurationError
+from spark_eos.testing.spark_image import driver_options
+
+logger = logging.getLogger(__name__)
+
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+_PYTHON: Final = "PYSPARK_PYTHON"
+_REMOTE: Final = "SPARK_REMOTE"
+# What a task of the sink imports.
+_MODULES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka", "kafka", "spark_eos")
+# Versions first: other ones can't read what is sent to them.
+_PROBE: Final = f"""
+import json, sys
+missing = ""
+try:
+    import {", ".join(_MODULES)}
+except ImportError as error:
+    missing = error.name or str(error)
+print(json.dumps({{"version": sys.version_info[:2], "missing": missing}}))
+"""
+_PATIENCE: Final = 60
+
+
+def session_builder(
+    *, jars: Iterable[str | Path] = (), class_archive: bool = False
+) -> SparkSession.Builder:
+    """Returns a builder of a session that can read Kafka, for a script that plain Python runs.
+
+    It sets ``spark.jars`` to the jars of Spark's Kafka source, which are downloaded at the first
+    time, and lets workers run this Python, unless ``PYSPARK_PYTHON`` names another one. Where
+    something else has started Spark or will, ``spark-submit`` or Spark Connect (``SPARK_REMOTE``),
+    it sets nothing.
+
+    Example:
+        ::
+
+            spark = session_builder().appName("orders").master("local[2]").getOrCreate()
+
+    Args:
+        jars: Further jars, since ``config("spark.jars", ...)`` would replace all of them.
+        class_archive: Whether the driver's JVM takes Spark's classes from the archive that
+            ``spark-eos class-archive`` has made (class data sharing), by
+            ``spark.driver.defaultJavaOptions``: it starts some seconds sooner. Without an archive
+            it starts as ever, with a warning.
+
+    Returns:
+        A new builder.
+
+    Raises:
+        spark_eos._jars.java.JavaError: There is no Java 17 or newer.
+        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark, or others
+            may write to the cache of jars.
+        spark_eos._jars.ivy.DownloadError: The jars could not be downloaded.
+        spark_eos.testing.spark_image.ClassArchiveError: Others may write to the archive.
+    """
+    builder: SparkSession.Builder = SparkSession.builder
+    if _SUBMITTED in os.environ or _REMOTE in os.environ:
+        return builder
+    # Spark itself would say that its "Java gateway process exited".
+    find_java()
+    # Otherwise workers would run whatever python3 is first on PATH. PySpark itself reads only the
+    # variable (SparkContext.pythonExec); spark.pyspark.python is for spark-submit.
+    os.environ.setdefault(_PYTHON, sys.executable)
+    builder = builder.config("spark.jars", ",".join(map(str, [*spark_kafka_jars(), *jars])))
+    if class_archive:
+        options = driver_options(make=False)
+        if options is None:
+            logger.warning("there is no archive of Spark's classes: run `spark-eos class-archive`")
+        else:
+            builder = builder.config("spark.driver.defaultJavaOptions", options)
+    return builder
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuses a session that can't run a query of ours, before anything is asked of a cluster.
+
+    Args:
+        spark: The session, classic or Spark Connect.
+
+    Raises:
+        ConfigurationError: Spark has no Kafka source; or the Python that tasks run lacks a package,
+            or is of another version.
+        DeadlineExceededError: No executor has run a task in 15 minutes.
+    """
+    _check_kafka_source(spark)
+    if not type(spark).__module__.startswith("pyspark.sql.connect."):
+        _check_python(spark)
+
+
+def _check_kafka_source(spark: SparkSession) -> None:
+    reader = spark.readStream.format("kafka").option("subscribe", "-")
+    try:
+        # Asks no broker: the columns are always the same. On Spark Connect only they are analyzed.
+        _ = reader.option("kafka.bootstrap.servers", "-").load().schema
+    except AnalysisException as error:
+        if "Failed to find data source: kafka" not in str(error):
+            raise
+        raise ConfigurationError(
+            "Spark has no Kafka source, its jars are not on the class path: make the session with "
+            "spark_eos.session_builder() in place of SparkSession.builder, or start Spark (or the "
+            'server of Spark Connect) with --jars "$(spark-eos jars)"'
+        ) from error
+
+
+def _check_python(spark: SparkSession) -> None:
+    """Looks at the workers' Python, if it is not this one."""
+    context: Any = spark.sparkContext
+    if context.master != "local" and not context.master.startswith("local["):
+        check_executors(context, _MODULES)
+        return
+    command = shutil.which(context.pythonExec)
+    if command is not None and Path(command).absolute() == Path(sys.executable).absolute():
+        return
+    problem = f"there is no program {context.pythonExec!r}"
+    if command is not None:
+        problem = _problem_of(command, context)
+    if problem:
+        raise ConfigurationError(
+            f"Spark's workers would run {command or context.pythonExec}, but {problem}. Set "
+            f"{_PYTHON}={sys.executable} before the session starts, or make it with "
+            "spark_eos.session_builder()"
+        )
+
+
+def _problem_of(command: str, context: Any) -> str:
+    # As in Spark's workers: what sc.addPyFile has added is there.
+    root = SparkFiles.getRootDirectory()
+    added = [root, *(str(Path(root, name)) for name in context._python_includes)]
+    paths = [*added, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **context.environment}
+    ended = subprocess.run(
+        [command, "-c", _PROBE],
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+    try:
+        found = json.loads(ended.stdout)
+    except ValueError:
+        return f"it does not run: {(ended.stderr or ended.stdout).strip()[-200:]}"
+    if found["version"] != list(sys.version_info[:2]):
+        mine = "{}.{}".format(*sys.version_info[:2])
+        return "it is Python {}.{}, and this is {}".format(*found["version"], mine)
+    return f"it has no module {found['missing']!r}" if found["missing"] else ""

@@ -1,0 +1,467 @@
+"""`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos._admin.status import Status, ask_status
+from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._batch.source_topics import SourceTopics
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.checks import check_flag, check_text
+from spark_eos._client.html_tables import html_table
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver import preflight
+from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED
+from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
+from spark_eos._driver.progress_topic import ensure_progress_topic
+from spark_eos._kafka.addresses import leads_here
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.group_members import own_group
+from spark_eos._spark.asynchronous import check_asynchronous, check_logged
+from spark_eos._spark.batches import Deliverer
+from spark_eos._spark.columns import check_columns
+from spark_eos._spark.connect import ConnectRuntime
+from spark_eos._spark.dead_letter_columns import check_error_column
+from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
+from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
+from spark_eos._spark.sink_run import SinkRun, runtime_of
+from spark_eos._spark.source import (
+    named_topics,
+    read_from_offsets,
+    source_partitions,
+    source_settings,
+)
+from spark_eos._spark.stream_sources import (
+    StreamSource,
+    check_losses_seen,
+    only_read_by_sink,
+    only_topic,
+    sources_of,
+    topics_read,
+)
+from spark_eos._spark.target_column import with_own_topic_marked
+from spark_eos._spark.writer import ActiveQuery, ExactlyOnceWriter, Stream
+from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.observability.on_batch import OnBatch, announce, announce_query, as_observers
+from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions, check_groups
+
+
+class ExactlyOnceSink:
+    """Writes a streaming query's rows to Kafka exactly once, together with its source offsets.
+
+    One sink serves one query. Each Spark task writes in Kafka transactions. Inside them it commits
+    the offsets of the source records it consumed (TxnOffsetCommit, by topic id where the brokers
+    support version 6, KIP-1319), as the consumer group member to which the partition is assigned
+    (KIP-848, KAFKA-20191). Consumers of the output see each record once if they read with
+    ``isolation.level=read_committed``.
+
+    There are three deliveries. A narrow pipeline is written *direct*, or, from another cluster
+    (``source_kafka``), *mirrored*; any other one is *staged* in files first.
+
+    Example:
+        A query from topic to topic::
+
+            sink = ExactlyOnceSink(
+                kafka={"bootstrap.servers": "localhost:9092"},
+                group_id="order-processors",
+                topic="orders-enriched",
+                checkpoint_location="/checkpoints/orders",
+            )
+            orders = sink.read(spark, subscribe="orders")
+            query = sink.write(orders.select("source", "key", "value")).start()
+
+    Args:
+        kafka: Client settings in librdkafka's names, for all clients. ``bootstrap.servers`` is
+            required.
+        group_id: Consumer group whose committed offsets are the query's progress. No other
+            consumer may use it.
+        checkpoint_location: The streaming query's checkpoint, on any file system Spark knows.
+        topic: Default target topic; a ``topic`` column overrides it row by row. With None, every
+            row must name its topic.
+        source_kafka: Client settings of the cluster that `read` reads, if it is another one. The
+            group is in the cluster of ``kafka``, whose progress topic holds the query's progress.
+        delivery: ``direct`` writes rows from the source to the topic at once; it needs a pipeline
+            that keeps rows in their source partitions. ``mirrored`` is the same with
+            ``source_kafka``. ``staged`` writes each batch to files below the checkpoint first, and
+            takes any pipeline and any source. ``auto`` (default) is ``staged`` only where it has
+            to be. A query keeps the delivery that its checkpoint was begun with.
+        transactions: How large transactions are, and what their ids begin with.
+        dead_letters: Where rows go that can't be written, and how many there may be; by default
+            the query fails at the first one.
+        progress_topic: Name of the topic of a mirrored or staged query's progress, or a
+            `ProgressTopic`, which also says how to create it if it is missing.
+        limits: Members, attempts and waiting times.
+        fail_on_data_loss: Whether the query fails when source records were deleted before they
+            were read, for example by retention. If False, each such gap is logged and reported
+            (`BatchReport.lost`).
+        asynchronous_progress: Whether Spark logs progress asynchronously, about once a second,
+            instead of twice per batch, which takes half of the time of a batch of 100 rows. For
+            direct and mirrored queries of classic Spark; with ``availableNow`` Spark can't. After a
+            crash a batch number may come back with other rows, so a function of the user's own may
+            not take it for written.
+        on_batch: Function, or several, called with each `BatchReport` after everything is
+            committed. They run on the driver; on Spark Connect, copies run in the process that the
+            server starts for the query. Exceptions are logged, and the query continues.
+
+    Raises:
+        ConfigurationError: An option can't be used as given.
+    """
+
+    def __init__(
+        self,
+        *,
+        kafka: Mapping[str, Any],
+        group_id: str,
+        checkpoint_location: str,
+        topic: str | None = None,
+        source_kafka: Mapping[str, Any] | None = None,
+        delivery: str = AUTO,
+        transactions: Transactions = Transactions(),
+        dead_letters: DeadLetters | None = None,
+        progress_topic: str | ProgressTopic = "spark-eos-progress",
+        limits: Limits = Limits(),
+        fail_on_data_loss: bool = True,
+        asynchronous_progress: bool = False,
+        on_batch: OnBatch | Iterable[OnBatch] | None = None,
+    ) -> None:
+        check_text("checkpoint_location", checkpoint_location)
+        check_flag("asynchronous_progress", asynchronous_progress)
+        check_delivery(delivery, other_cluster=source_kafka is not None)
+        check_groups(transactions=transactions, dead_letters=dead_letters, limits=limits)
+        self._settings = WriterSettings(
+            client=ClientSettings(kafka).checked_by_librdkafka(),
+            source_client=None if source_kafka is None else source_settings(source_kafka),
+            group_id=group_id,
+            topic=topic,
+            transactions=transactions,
+            limits=limits,
+            fail_on_data_loss=fail_on_data_loss,
+            dead_letters=DeadLetterSettings.of(dead_letters),
+        )
+        self._checkpoint_location = checkpoint_location
+        self._wanted_delivery = delivery
+        self._asynchronous_progress = asynchronous_progress
+        self._progress_topic = (
+            progress_topic
+            if isinstance(progress_topic, ProgressTopic)
+            else ProgressTopic(progress_topic)
+        )
+        self._observers = as_observers(on_batch)
+        self._selections: list[dict[str, str]] = []
+        self._sources: list[StreamSource] = []
+        self._spark: SparkSession | None = None
+        # What `write` has chosen.
+        self._delivery: str | None = None
+        self._active = ActiveQuery()
+        self._run: SinkRun | None = None
+        # When the query was last known to have no batch in progress, in ms since the epoch.
+        self._prepared_ms = time.time_ns() // 1_000_000
+        self._batch_relation: str | None = None
+
+    def __repr__(self) -> str:
+        settings = self._settings
+        return (
+            f"ExactlyOnceSink(group_id={settings.group_id!r}, topic={settings.topic!r}, "
+            f"kafka={settings.client!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        settings, source = self._settings, self._settings.source_client
+        letters = settings.dead_letters
+        rows = {
+            "group": settings.group_id,
+            "target topic": settings.topic or "as the rows say",
+            "delivery": self._delivery or f"{self._wanted_delivery}, before write",
+            "checkpoint": self._checkpoint_location,
+            "kafka": str(settings.client),
+            **({} if source is None else {"source_kafka": str(source)}),
+            **({} if letters is None else {"dead-letter topic": letters.topic}),
+        }
+        return html_table(["ExactlyOnceSink", ""], rows.items())
+
+    # Looking ----------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Asks the cluster how the query stands: group, offsets, lag, open transactions.
+
+        It is what ``spark-eos status`` shows, and a notebook shows it as tables. It only reads, so
+        the query, running or not, is not affected. ``connect_timeout_ms`` limits it.
+
+        Returns:
+            The status; of a mirrored query with the lag in the source's cluster.
+
+        Raises:
+            UnknownGroupError: No query has run with this group, or its offsets have expired.
+            DeadlineExceededError: No answer in time.
+            AuthenticationError: A broker and this client do not accept each other.
+            AuthorizationError: An ACL is missing; see ``spark-eos acls --for status``.
+            KafkaResponseError: A broker refuses a request for another reason.
+
+        Example:
+            ::
+
+                print(sink.status().lag)  # records from the committed offsets to the topics' ends
+        """
+        settings = self._settings
+        return ask_status(
+            settings.client,
+            settings.group_id,
+            settings.transactions.id_prefix,
+            settings.limits.connect_timeout_ms / 1000,
+            "connect_timeout_ms",
+            source_client=settings.source_client,
+            targets=settings.target_topics,
+        )
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        spark: SparkSession,
+        *,
+        subscribe: str | None = None,
+        subscribePattern: str | None = None,  # noqa: N803 - Spark's name for it
+        assign: str | None = None,
+        starting_offsets: str = "earliest",
+        include_headers: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """Reads source topics as a streaming DataFrame, starting at the group's committed offsets.
+
+        Args:
+            spark: The session, classic or Spark Connect.
+            subscribe: Topic names, separated by commas.
+            subscribePattern: Regular expression that must match a whole topic name.
+            assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
+            starting_offsets: Where a new group starts that has no committed offsets:
+                ``earliest`` or ``latest``. What is added to the source later is read from its
+                beginning.
+            include_headers: Whether to read the records' headers too.
+            options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
+
+        Returns:
+            The columns of Spark's Kafka source, and ``source``, a struct of ``topic``,
+            ``partition`` and ``offset`` that `write` needs unchanged. With ``dead_letters``
+            it also carries the record's key, value, headers and timestamp.
+
+        Raises:
+            ConfigurationError: Not exactly one of subscribe, subscribePattern and assign is given,
+                or ``kafka`` has ``oauth_cb`` and the source has no way to log in; or Spark has no
+                Kafka source, or its local workers' Python can't run our tasks.
+            AuthenticationError: A broker and this client do not accept each other.
+            UnsupportedPipelineError: An option would split or reorder source partitions.
+            TopicNotFoundError: A source topic does not exist.
+            AuthorizationError: ACLs that the query needs are missing; see ``spark-eos acls``.
+        """
+        given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
+        selection = {name: text for name, text in given.items() if text is not None}
+        own = named_topics(selection) if self._settings.source_client is None else set()
+
+        def check(wire: Wire) -> None:
+            preflight.check_brokers(wire, self._settings, self._deadline())
+            # Before any lookup, so that the error names every missing ACL.
+            preflight.check_authorization(wire, self._settings, own, self._deadline())
+
+        frame = read_from_offsets(
+            spark,
+            self._settings.client,
+            self._settings.group_id,
+            selection,
+            self._deadline(),
+            starting_offsets=starting_offsets,
+            include_headers=include_headers,
+            options=options,
+            fail_on_data_loss=self._settings.fail_on_data_loss,
+            source_client=self._settings.source_client,
+            carry_records=self._settings.dead_letters is not None,
+            check=check,
+        )
+        self._selections.append(selection)
+        self._spark = spark
+        return frame
+
+    # Writing ----------------------------------------------------------------------------------
+
+    def write(self, frame: DataFrame) -> ExactlyOnceWriter:
+        """Checks a streaming DataFrame and the cluster, and returns the writer to start.
+
+        Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key`` (binary
+        or string), ``headers`` (array of struct<key, value>), ``topic``, ``partition`` and
+        ``timestamp``. To be written directly, the rows need ``source`` from `read`, too. With
+        ``dead_letters``, ``error`` (string, or struct<message, exception, stacktrace>) makes
+        a row a dead letter unless it is null. Other columns are ignored.
+
+        Args:
+            frame: The streaming DataFrame.
+
+        Returns:
+            A writer with the methods of Spark's DataStreamWriter that fit the sink; choose a
+            trigger and start.
+
+        Raises:
+            UnsupportedPipelineError: A column can't be written, or the plan not by the delivery
+                that is wanted.
+            UnsupportedBrokerError: The cluster lacks a feature that exactly-once needs.
+            TopicNotFoundError: A source topic or the target topic does not exist.
+            ForeignMemberError: Another consumer uses the group.
+            ConfigurationError: A setting does not fit the cluster.
+            AuthorizationError: ACLs that the query needs are missing.
+            AuthenticationError: A broker and this client do not accept each other.
+        """
+        settings = self._settings
+        if settings.dead_letters is not None:
+            check_error_column(frame.schema)
+        self._delivery = delivery_of_stream(
+            frame,
+            self._wanted_delivery,
+            settings.topic,
+            settings.group_id,
+            other_cluster=settings.source_client is not None,
+        )
+        if self._asynchronous_progress:
+            check_asynchronous(frame, self._delivery)
+        self._spark = frame.sparkSession
+        self._sources = sources_of(frame)
+        if self._delivery == STAGED:
+            self._check_losses_seen()
+        self._check_cluster()
+        self._prepared_ms = time.time_ns() // 1_000_000
+        frame = with_own_topic_marked(frame)
+
+        quick = None
+        letters = settings.dead_letters
+        if self._delivery != STAGED and letters is None and can_be_flat(frame.schema):
+            quick = flattened(frame, only_topic(self._sources))
+        return ExactlyOnceWriter(
+            Stream(
+                sink=self,
+                frame=frame,
+                quick=quick,
+                location=self._checkpoint_location,
+                asynchronous=self._asynchronous_progress,
+                active=self._active,
+                announce=functools.partial(
+                    announce_query, group_id=settings.group_id, observers=self._observers
+                ),
+            )
+        )
+
+    def note_relation(self, relation: str) -> None:
+        """On Spark Connect, called before each batch with the server's id of it."""
+        self._batch_relation = relation
+
+    def begin_remotely(self) -> None:
+        """On Spark Connect, called in the query's process once it has the sink."""
+        # The query has not begun a batch yet.
+        self._prepared_ms = time.time_ns() // 1_000_000
+        settings = self._settings
+        renew_hourly(settings.client, settings.group_id, settings.limits.connect_timeout_ms / 1000)
+
+    def _check_cluster(self) -> None:
+        with contextlib.closing(Wire(self._settings.client)) as wire:
+            self._settings = settings = replace(
+                self._settings, source_topics=self._refused_targets(wire)
+            )
+            sources = set[str]() if settings.source_client else self._source_topics(wire)
+            if self._delivery in (MIRRORED, STAGED):
+                sources.add(self._progress_topic.name)
+                ensure_progress_topic(wire, self._progress_topic, self._deadline())
+            preflight.check_cluster(wire, settings, sources, self._deadline())
+            own_group(wire, settings.group_id, self._deadline())
+
+    def _refused_targets(self, wire: Wire) -> SourceTopics:
+        """The topics that rows may not be for: those that are read, and the progress topic."""
+
+        def here(servers: str) -> bool:
+            # A direct query commits the offsets of what it reads in this cluster.
+            return self._delivery == DIRECT or leads_here(wire, servers, self._deadline())
+
+        return topics_read(self._sources, here) | SourceTopics((self._progress_topic.name,))
+
+    def _check_losses_seen(self) -> None:
+        client = self._settings.source_client or self._settings.client
+        check_losses_seen(self._sources, self._selections, client.bootstrap_servers)
+
+    def _source_topics(self, wire: Wire) -> set[str]:
+        """The topics that the query reads now."""
+        found: set[str] = set()
+        for selection in self._selections:
+            found |= source_partitions(wire, selection, self._deadline())[0].keys()
+        return found
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
+
+    # One batch --------------------------------------------------------------------------------
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Writes one micro-batch; foreachBatch calls this.
+
+        Raises:
+            SparkEosError: The batch is not written; Spark stops the query with this error.
+        """
+        called_ms = time.time_ns() // 1_000_000
+        run = self._run
+        if run is None or not run.holds(frame):
+            run = self._start_run(frame, batch_id)
+        run.refuse_repeated(batch_id)
+        # A later run of this sink may find this batch begun.
+        self._prepared_ms = called_ms
+        announce(run.write(frame, batch_id, self._batch_relation), self._observers)
+
+    def _start_run(self, frame: DataFrame, batch_id: int) -> SinkRun:
+        if self._delivery is None:
+            raise UnsupportedPipelineError(
+                "start the query from sink.write(...), which checks its plan; set a function of "
+                "your own with sink.write(...).foreachBatch(function)"
+            )
+        location = self._checkpoint_location
+        staged = self._delivery == STAGED
+        runtime = runtime_of(frame, location, self._spark, staged=staged)
+        if isinstance(runtime, ConnectRuntime):
+            runtime.batch_relation = self._batch_relation
+
+        def check_first() -> None:
+            check_columns(with_struct(frame.schema), self._settings.topic)
+            runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
+
+        delivery = delivery_of_run(self._delivery, self._wanted_delivery, runtime, check_first)
+        if runtime.asynchronous:
+            check_logged(delivery)
+        if delivery != STAGED:
+            # Before the run joins the group and notes anything.
+            check_columns(with_struct(frame.schema), self._settings.topic)
+        else:
+            # A function of the user's own may have made it staged since `write`.
+            self._check_losses_seen()
+        if self._run is not None:
+            self._run.abandon()
+            self._run = None
+        reads = only_read_by_sink(self._selections, self._sources)
+        deliverer = Deliverer(self._settings, location, self._progress_topic, reads)
+        self._run = SinkRun(deliverer, delivery, runtime, self._prepared_ms)
+        return self._run
+
+    def close(self) -> None:
+        """Makes the group's members leave now; for use after the query has stopped.
+
+        Optional: they leave by themselves about a second after the query ends, and when the driver
+        exits. On Spark Connect it does nothing, since the client does not hold the members. May be
+        called again.
+        """
+        end_renewal(self._settings.client, self._settings.group_id)
+        run, self._run = self._run, None
+        if run is not None:
+            run.leave()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark Connect pickles the sink to the process where batches run; a run lives only there.
+        # A session is pickled by name and becomes the active session of that process.
+        return {**self.__dict__, "_run": None}

@@ -1,0 +1,103 @@
+"""One run of a sink's query: which batches belong to it, and how it ends."""
+
+import logging
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos._batch.batch_report import BatchReport
+from spark_eos._kafka.clusters import Clusters
+from spark_eos._run.run import Run
+from spark_eos._spark.batches import Deliverer
+from spark_eos._spark.classic import ClassicRuntime
+from spark_eos._spark.connect import ConnectRuntime, is_connect
+from spark_eos._spark.runtime import QueryRuntime
+from spark_eos.errors import UnsupportedPipelineError
+
+logger = logging.getLogger(__name__)
+
+
+class SinkRun:
+    """Writes the batches of one run, until one fails or the query stops."""
+
+    def __init__(
+        self,
+        deliverer: Deliverer,
+        delivery: str,
+        runtime: QueryRuntime,
+        prepared_ms: int,
+    ) -> None:
+        self._runtime = runtime
+        settings = deliverer.settings
+        chosen, self._batches = deliverer.delivery(delivery, runtime)
+        self._run = Run(
+            runtime.run_id,
+            Clusters(settings.client, settings.source_client),
+            settings,
+            chosen,
+            watch=runtime.active,
+            prepared_ms=prepared_ms,
+            asynchronous=runtime.asynchronous,
+        )
+        runtime.end_with(self._run)
+        self._last_batch = -1
+        self.ended = False
+
+    def holds(self, frame: DataFrame) -> bool:
+        """Whether a batch belongs to this run and the run can still write it."""
+        return not self.ended and self._runtime.hold(frame)
+
+    def refuse_repeated(self, batch_id: int) -> None:
+        """Refuses a batch that this run has written already."""
+        if batch_id <= self._last_batch:
+            raise UnsupportedPipelineError(
+                f"the sink was called a second time for batch {batch_id}: the first call has "
+                "committed the batch's offsets, and these rows are not written. Call it once; to "
+                "make several rows of one record, use one select with "
+                "explode(array(struct(...), struct(...)))"
+            )
+
+    def write(self, frame: DataFrame, batch_id: int, relation: str | None) -> BatchReport:
+        """Writes one micro-batch; if that fails, the run ends.
+
+        ``relation``: on Spark Connect, the server's id of the micro-batch, if known.
+        """
+        runtime = self._runtime
+        if isinstance(runtime, ConnectRuntime):
+            runtime.batch_relation = relation
+        try:
+            with runtime.batch():
+                report = self._run.write(self._batches.of(frame, batch_id))
+        except BaseException as error:
+            # Spark ends the query; the next run takes the members over or joins again.
+            stopped = runtime.stopped(error)
+            outliving = runtime.tasks_outlive_stop if stopped is not None else 0.0
+            self.leave(outliving, aside=runtime.stop_waits)
+            if stopped is not None:
+                logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
+                raise stopped from None
+            raise
+        self._last_batch = batch_id
+        return report
+
+    def abandon(self) -> None:
+        """Ends the run without leaving the group, for a newer run that takes its members over."""
+        if not self.ended:
+            self.ended = True
+            self._run.abandon()
+
+    def leave(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
+        """Ends the run, unless it has ended: its members leave the group. See `Run.leave`."""
+        if not self.ended:
+            self.ended = True
+            self._batches.close()
+            self._run.leave(tasks_outlive_stop, aside=aside)
+
+
+def runtime_of(
+    frame: DataFrame, location: str, spark: SparkSession | None, *, staged: bool
+) -> QueryRuntime:
+    """The runtime of the run that a batch begins."""
+    if is_connect(frame):
+        return ConnectRuntime(location, spark or frame.sparkSession)
+    assert spark is not None  # noqa: S101 - the query was started in this process
+    return ClassicRuntime(frame, location, spark, staged=staged)

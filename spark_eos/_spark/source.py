@@ -1,0 +1,263 @@
+"""Reads Spark's Kafka source from a group's committed offsets on."""
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos._client.settings import QUICK_SOURCE, ClientSettings
+from spark_eos._driver.offset_renewal import renew_hourly, renew_unattended
+from spark_eos._kafka import cluster
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.offsets import all_group_offsets, committed_offsets
+from spark_eos._spark.dead_letter_columns import with_record
+from spark_eos._spark.session import check_session
+from spark_eos._spark.stream_sources import READ_BY_US
+from spark_eos._spark.unlogged import unlogged
+from spark_eos.acls import Operation
+from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
+
+_REFUSED: Final = {
+    "minpartitions": "it splits source partitions over tasks",
+    "maxrecordsperpartition": "it splits source partitions over tasks",
+    "startingoffsets": "use starting_offsets; committed offsets of the group come first",
+    "startingoffsetsbytimestamp": "committed offsets of the group come first",
+    "startingtimestamp": "committed offsets of the group come first",
+    "endingoffsets": "a streaming query has no end",
+    "subscribe": "use the argument of that name",
+    "subscribepattern": "use the argument of that name",
+    "assign": "use the argument of that name",
+    "includeheaders": "use include_headers",
+    "failondataloss": "use fail_on_data_loss",
+}
+_LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
+_SPECIAL: Final = {"earliest": -2, "latest": -1}
+# Warnings name at most so many partitions.
+_NAMED: Final = 10
+
+logger = logging.getLogger(__name__)
+
+
+def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
+    """Client settings of the cluster that is read."""
+    try:
+        return ClientSettings(source_kafka)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"source_kafka: {error}") from error
+
+
+def check_source_options(
+    starting_offsets: str, options: Mapping[str, str], client: ClientSettings
+) -> None:
+    """Refuses options that would break offset order or are set elsewhere.
+
+    The source runs in Java, so it can't call a token function and needs ``kafka.sasl.*`` options.
+    """
+    if starting_offsets not in _SPECIAL:
+        raise ConfigurationError(
+            f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'"
+        )
+    own_login = client.security.sasl is not None and client.security.sasl.needs_java_handler
+    if own_login and _LOGIN_HANDLER not in (name.lower() for name in options):
+        raise ConfigurationError(
+            "Spark's Kafka source runs in Java and can't call oauth_cb: give sink.read the option "
+            f"{_LOGIN_HANDLER!r}, a Java class that gets tokens, and, if that class needs them, "
+            "'kafka.sasl.jaas.config' and other options of 'kafka.sasl.'"
+        )
+    for name in options:
+        reason = _REFUSED.get(name.lower())
+        if reason is not None:
+            raise UnsupportedPipelineError(f"source option {name!r} can't be used: {reason}")
+        if own_login and name.lower().startswith("kafka.sasl."):
+            continue
+        if name.lower().startswith("kafka.") and name.lower() not in QUICK_SOURCE:
+            raise ConfigurationError(
+                f"source option {name!r} is a client setting: set it once, in kafka= of the sink"
+            )
+
+
+def source_partitions(
+    wire: Wire, selection: Mapping[str, str], deadline: Deadline
+) -> tuple[dict[str, cluster.TopicInfo], set[tuple[str, int]]]:
+    """The topics and partitions that a selection reads now."""
+    names, assigned = _named(selection)
+    if names is None:
+        pattern = re.compile(selection["subscribePattern"])
+        found = {
+            name: topic
+            for name, topic in cluster.topics(wire, None, deadline).items()
+            if pattern.fullmatch(name)
+        }
+        if not found:
+            raise TopicNotFoundError(
+                f"no topic that {wire.grantee.who} may describe matches subscribePattern "
+                f"{pattern.pattern!r}"
+            )
+        return found, _all_partitions(found)
+    found = _existing(wire, names, deadline)
+    for topic, partition in sorted(assigned - _all_partitions(found)):
+        raise TopicNotFoundError(f"source topic {topic!r} has no partition {partition}")
+    return found, assigned or _all_partitions(found)
+
+
+def named_topics(selection: Mapping[str, str]) -> set[str]:
+    """The topics that a selection names; empty for a pattern.
+
+    Example:
+        >>> sorted(named_topics({"subscribe": "orders, payments"}))
+        ['orders', 'payments']
+    """
+    return _named(selection)[0] or set()
+
+
+def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[tuple[str, int]]]:
+    """Topics, or None for a pattern; and partitions, if they are assigned one by one."""
+    if len(selection) != 1:
+        raise ConfigurationError("give exactly one of subscribe, subscribePattern and assign")
+    ((kind, text),) = selection.items()
+    if kind == "subscribePattern":
+        return None, set()
+    if kind == "subscribe":
+        return {name.strip() for name in text.split(",") if name.strip()}, set()
+    try:
+        assigned = {(t, int(p)) for t, indexes in json.loads(text).items() for p in indexes}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"assign is {text!r}; it must be JSON such as '{{\"orders\": [0, 1]}}'"
+        ) from error
+    return {topic for topic, _ in assigned}, assigned
+
+
+def _existing(wire: Wire, names: set[str], deadline: Deadline) -> dict[str, cluster.TopicInfo]:
+    found = cluster.topics(wire, names, deadline, Operation.READ)
+    missing = sorted(names - found.keys())
+    if missing or not names:
+        raise TopicNotFoundError(f"source topic {', '.join(missing) or '(none)'} does not exist")
+    return found
+
+
+def _all_partitions(topics: Mapping[str, cluster.TopicInfo]) -> set[tuple[str, int]]:
+    return {(name, index) for name, topic in topics.items() for index in range(topic.partitions)}
+
+
+def starting_positions(
+    wire: Wire,
+    group_id: str,
+    selection: Mapping[str, str],
+    starting_offsets: str,
+    deadline: Deadline,
+    target: Wire | None = None,
+) -> dict[str, dict[str, int]]:
+    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of a new group.
+
+    Once a query of the group has begun, what it has no offset for was added while it was stopped:
+    that begins at its beginning, as Spark does it itself for a query with a checkpoint.
+    """
+    topics, partitions = source_partitions(wire, selection, deadline)
+    ids = {name: topic.topic_id for name, topic in topics.items()}
+    # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
+    # worst Spark reads from further back, and the sink skips what was written.
+    if target is not None:
+        committed = _mirrored(target, group_id, deadline)
+        begun = bool(committed)
+    else:
+        committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
+        begun = False
+        if starting_offsets != "earliest" and partitions - committed.keys():
+            # Offsets that were set by hand before the first start tell of no query.
+            found = all_group_offsets(wire, group_id, deadline)
+            begun = bool(KnownPartitions.of(found).partitions)
+    start = _SPECIAL["earliest" if begun else starting_offsets]
+    if committed and start == _SPECIAL["latest"]:
+        _warn_of_skipped(group_id, partitions - committed.keys())
+    positions: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(partitions):
+        positions.setdefault(topic, {})[str(partition)] = committed.get((topic, partition), start)
+    return positions
+
+
+def _warn_of_skipped(group_id: str, partitions: set[tuple[str, int]]) -> None:
+    """Tells what begins at its end in a group that may, or may not, have had a query."""
+    if not partitions:
+        return
+    names = [f"{topic}-{index}" for topic, index in sorted(partitions)]
+    shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    logger.warning(
+        "group %s: all its offsets were set by other clients, so it counts as new, and without a "
+        "checkpoint %s begin at their ends, since starting_offsets is 'latest': what they hold is "
+        "not read. If a query of the group has run before, stop this one, and set their offsets, "
+        "too, or use starting_offsets='earliest'",
+        group_id,
+        shown,
+    )
+
+
+def _mirrored(target: Wire, group_id: str, deadline: Deadline) -> dict[tuple[str, int], int]:
+    """A group's offsets by source partition, as its progress partitions tell."""
+    found = all_group_offsets(target, group_id, deadline)
+    # Whether they belong to this cluster, the run's start checks.
+    sources = KnownPartitions.of(found).sources
+    return {
+        (source.topic, source.partition): found[place].offset for place, source in sources.items()
+    }
+
+
+def read_from_offsets(
+    spark: SparkSession,
+    client: ClientSettings,
+    group_id: str,
+    selection: Mapping[str, str],
+    deadline: Deadline,
+    *,
+    starting_offsets: str,
+    include_headers: bool,
+    options: Mapping[str, str] | None,
+    fail_on_data_loss: bool,
+    source_client: ClientSettings | None = None,
+    carry_records: bool = False,
+    check: Callable[[Wire], None] | None = None,
+) -> DataFrame:
+    """The stream of a selection, from a group's offsets on; ``check`` sees the wire before."""
+    options = dict(options or {})
+    read = source_client or client
+    check_source_options(starting_offsets, options, read)
+    check_session(spark)
+    # Executors may have taken minutes to start; that time was not the brokers'.
+    deadline = Deadline(deadline.seconds, deadline.setting)
+    with contextlib.ExitStack() as stack:
+        wire = stack.enter_context(contextlib.closing(Wire(client)))
+        if check is not None:
+            check(wire)
+        place = (group_id, selection, starting_offsets, deadline)
+        if source_client is None:
+            starting = starting_positions(wire, *place)
+        else:
+            source = stack.enter_context(contextlib.closing(Wire(source_client)))
+            starting = starting_positions(source, *place, target=wire)
+        # Without records Spark runs no batch, and nothing else would renew the offsets.
+        renew_unattended(wire, group_id, deadline)
+    renew_hourly(client, group_id, deadline.seconds)
+    with unlogged():
+        reader = spark.readStream.format("kafka").options(
+            **{
+                **read.for_spark_source(sum(map(len, starting.values()))),
+                **options,
+                **selection,
+                "startingOffsets": json.dumps(starting),
+                "failOnDataLoss": str(fail_on_data_loss).lower(),
+                READ_BY_US: "true",
+            }
+        )
+        if include_headers or carry_records:
+            reader = reader.option("includeHeaders", "true")
+        frame = reader.load()
+    if carry_records:
+        return with_record(frame, include_headers=include_headers)
+    return frame.withColumn("source", F.struct("topic", "partition", "offset"))

@@ -1,0 +1,252 @@
+"""Staged copies of batches: Parquet files below the checkpoint, written and read by Spark.
+
+A copy is read back whole: each file by one task, from its first row to its last. So a file is a
+bucket, and the row's number in it the row's position.
+"""
+
+import contextlib
+import functools
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, DataFrameWriter, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_eos._batch.progress import first_position
+from spark_eos._kafka.copy_names import batch_of_copy, new_copy_name
+from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._spark.columns import check_payload, payload
+from spark_eos._spark.connect_files import literal_path
+from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names
+from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._worker.arrow_columns import BUCKET, ROW, staged_batches
+from spark_eos._worker.task import Arrange
+from spark_eos.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+# Below the checkpoint, in our own directory, which Spark ignores.
+_DIRECTORY: Final = "spark-eos/staged"
+# Spark numbers a job's files by the partitions they are made of: part-00000-...
+_NUMBER_BEGINS: Final = len("part-") + 1
+_NUMBER_ENDS_WITHIN: Final = 12
+# More bytes than any file has, so that none is split, and no task reads two.
+_WHOLE: Final = str(1 << 50)
+_ROWS: Final = "rows"
+_WRITING: Final = {
+    "maxRecordsPerFile": "0",
+    # The ledger says which copy is complete.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+_NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
+# Seconds; well below the hour after which Spark Connect ends a session that is not used.
+_SESSION_IDLE: Final = 600.0
+
+
+class StagedCopies:
+    """The staged files of one run's batches: a `StagedFiles` for each batch."""
+
+    def __init__(
+        self,
+        runtime: QueryRuntime,
+        location: str,
+        progress_topic: str,
+        default_topic: str | None,
+        *,
+        dead_letters: bool = False,
+    ) -> None:
+        self._runtime = runtime
+        self._dead_letters = dead_letters
+        self._location = location.rstrip("/")
+        self._progress_topic = progress_topic
+        self._default_topic = default_topic
+        self._reader: SparkSession | None = None
+        self._reader_used = 0.0
+        self._staged: tuple[str, T.StructType] | None = None
+        self._frame: DataFrame | None = None
+        self._rows: DataFrame | None = None
+        self.number_of_rows = 0
+        self.arrange: Arrange = functools.partial(
+            staged_batches, progress_topic=progress_topic, first=0
+        )
+        # PySpark takes milliseconds for each expression, so these are made once.
+        self._number_of_rows = F.count(F.lit(1)).alias(_ROWS)
+        # Not a regular expression, which takes longer than reading the row.
+        name = F.col("_metadata.file_name").substr(_NUMBER_BEGINS, _NUMBER_ENDS_WITHIN)
+        self._place = (
+            F.substring_index(name, "-", 1).cast("int").alias(BUCKET),
+            F.col("_metadata.row_index").alias(ROW),
+        )
+        self._listed = False
+        self._left: set[str] = set()
+
+    def of_batch(self, frame: DataFrame) -> "StagedCopies":
+        """Sets the batch's frame, which `stage` or `drain` runs."""
+        self._check(frame.schema)
+        self._frame, self._rows = frame, None
+        return self
+
+    # Staging ----------------------------------------------------------------------------------
+
+    def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
+        """Runs the batch's frame once and writes its rows to a new copy."""
+        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        rows = self._payload(self._frame)
+        name = new_copy_name(batch_id)
+        # coalesce: a bucket for each task. Rows of one partition stay together, in their order.
+        path = f"{self._location}/{_DIRECTORY}/{name}"
+        written = self._run(
+            rows.coalesce(buckets),
+            lambda writer: writer.options(**_WRITING).parquet(path),
+            f"spark-eos: staging batch {batch_id}",
+        )
+        if written:
+            found = self._runtime.rows_of_footers(path)
+            if found is None:
+                found = self._count(name, rows.schema, batch_id)
+            if found != written:
+                raise CheckpointError(
+                    f"batch {batch_id} was staged in {path} with {written} rows, and {found} can "
+                    "be read there; nothing of the batch is written. Is checkpoint_location on a "
+                    "file system that all executors share?"
+                )
+        self._staged = name, rows.schema
+        self._left.add(name)
+        return name, written
+
+    def drain(self) -> int:
+        """Runs the batch's frame for its state alone; returns the number of its rows."""
+        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        return self._run(
+            self._payload(self._frame),
+            lambda writer: writer.format("noop").mode("overwrite").save(),
+            "spark-eos: a staged batch's state",
+        )
+
+    def _run(
+        self, rows: DataFrame, write: Callable[[DataFrameWriter], None], description: str
+    ) -> int:
+        """Writes rows; returns their number."""
+        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        observation = Observation(f"spark-eos-{uuid.uuid4().hex}")
+        writer = rows.observe(observation, self._number_of_rows).write
+        session = self._frame.sparkSession
+        self._runtime.run_job(session, lambda: write(writer), description)
+        return int(self._runtime.observed(observation)[_ROWS])
+
+    def _payload(self, frame: DataFrame) -> DataFrame:
+        if self._dead_letters:
+            return frame.select(*staged_columns(frame.schema))
+        names = payload(frame.schema)
+        # Skipped if possible: a projection costs milliseconds of planning.
+        return frame if names == frame.schema.names else frame.select(*names)
+
+    def _check(self, schema: T.StructType) -> None:
+        check_payload(schema, self._default_topic)
+        check_error_column(schema, dead_letters=self._dead_letters)
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def open(self, copy: StagedBatch) -> bool:
+        """Sets the copy that `rows` returns."""
+        self.number_of_rows = copy.rows
+        if copy.directory is None:
+            return True
+        schema = self._schema(copy.directory)
+        if schema is None:
+            return False
+        self._check(schema)
+        names = staged_names(schema) if self._dead_letters else payload(schema)
+        self._rows = self._read(copy.directory, schema).select(*names, *self._place)
+        self.arrange = functools.partial(
+            staged_batches,
+            progress_topic=self._progress_topic,
+            first=first_position(copy.batch),
+        )
+        return True
+
+    @property
+    def rows(self) -> DataFrame:
+        """The opened copy's rows, with the numbers of their files and in these."""
+        assert self._rows is not None  # noqa: S101 - open comes first
+        return self._rows
+
+    def _schema(self, name: str) -> T.StructType | None:
+        """A copy's columns, which are not the frame's if the query was changed; None if no file."""
+        if self._staged is not None and self._staged[0] == name:
+            return self._staged[1]
+        try:
+            return self._read(name).schema
+        except AnalysisException as error:
+            if error.getCondition() in _NO_FILES:
+                return None
+            raise
+
+    def _read(self, name: str, schema: T.StructType | None = None) -> DataFrame:
+        path = f"{self._location}/{_DIRECTORY}/{name}"
+        reader = self._session().read
+        if schema is not None:
+            reader = reader.schema(schema)
+        # Rows that can't be read are an error, whatever the session's settings say.
+        reader = reader.options(ignoreCorruptFiles="false", ignoreMissingFiles="false")
+        return reader.parquet(literal_path(path))
+
+    def _count(self, name: str, schema: T.StructType, batch_id: int) -> int:
+        counted = self._read(name, schema).agg(self._number_of_rows)
+        (row,) = self._runtime.collect(counted, f"spark-eos: counting staged batch {batch_id}")
+        return int(row[_ROWS])
+
+    def _session(self) -> SparkSession:
+        """A session of its own, since how files are split is a session's setting."""
+        idle = time.monotonic() - self._reader_used
+        if idle > _SESSION_IDLE:
+            self.close()
+        if self._reader is None:
+            # Not of the session of the last job, which may be the one that has just ended.
+            assert self._frame is not None  # noqa: S101 - of_batch comes first
+            self._reader = session = self._runtime.another_session(self._frame.sparkSession)
+            session.conf.set("spark.sql.files.maxPartitionBytes", _WHOLE)
+            session.conf.set("spark.sql.files.openCostInBytes", _WHOLE)
+            session.conf.set("spark.sql.files.minPartitionNum", "1")
+            session.conf.unset("spark.sql.files.maxPartitionNum")
+            # For the sum of a few numbers it has more jobs than without.
+            session.conf.set("spark.sql.adaptive.enabled", "false")
+            # Only these files have `_metadata.row_index`.
+            session.conf.set("spark.sql.sources.useV1SourceList", "parquet")
+        self._reader_used = time.monotonic()
+        return self._reader
+
+    # Sweeping ---------------------------------------------------------------------------------
+
+    def sweep(self, batch_id: int) -> None:
+        """Removes copies of earlier batches; later ones may be a newer run's."""
+        files = self._runtime.files
+        try:
+            if not self._listed:
+                # Once: from then on, all older copies are this run's own.
+                self._left.update(files.names(_DIRECTORY))
+                self._listed = True
+            for name in sorted(self._left):
+                found = batch_of_copy(name)
+                if found is not None and found < batch_id:
+                    files.delete(f"{_DIRECTORY}/{name}")
+                    self._left.remove(name)
+        except Exception as error:  # noqa: BLE001 - the next batch sweeps again
+            logger.warning(
+                "staged copies of earlier batches stay in %s/%s: %s",
+                self._location,
+                _DIRECTORY,
+                error,
+            )
+
+    def close(self) -> None:
+        """Ends the session that read the copies, where it is one of its own."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with contextlib.suppress(Exception):
+                self._runtime.end_session(reader)

@@ -1,0 +1,279 @@
+"""Finds a streaming query's sources in its plan, and checks them."""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from spark_eos._batch.source_topics import SourceTopics
+from spark_eos.errors import UnsupportedPipelineError
+
+READ_BY_US: Final = "sparkeosread"
+"""Option that marks sources made by `spark_eos._spark.source`; Spark ignores it."""
+
+_KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
+_ISOLATION: Final = "kafka.isolation.level"
+_SERVERS: Final = "kafka.bootstrap.servers"
+_PATTERN: Final = "subscribepattern"
+_SPLITTING: Final = {
+    "minpartitions": "minPartitions",
+    "maxrecordsperpartition": "maxRecordsPerPartition",
+}
+# No other options are read, since some are secrets.
+_LOOKED_AT: Final = (
+    READ_BY_US,
+    _ISOLATION,
+    _SERVERS,
+    *_SPLITTING,
+    "failondataloss",
+    "subscribe",
+    _PATTERN,
+    "assign",
+)
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """A source of a streaming plan.
+
+    Attributes:
+        format: As given to ``readStream.format``, in lower case.
+        options: The options that are checked, with their names in lower case.
+    """
+
+    format: str
+    options: Mapping[str, str]
+
+
+def sources_of(frame: DataFrame) -> list[StreamSource]:
+    """The streaming sources of a DataFrame, one for each time that its plan reads one."""
+    if type(frame).__module__.startswith("pyspark.sql.connect."):
+        return _of_relation(frame)
+    return sources_of_plan(frame._jdf.queryExecution().analyzed())
+
+
+def sources_of_plan(plan: Any) -> list[StreamSource]:
+    """The streaming sources of a logical plan in Spark's JVM, one for each time it reads one."""
+    leaves = plan.collectLeaves()
+    found = (leaves.apply(index) for index in range(leaves.size()))
+    return [_of_leaf(leaf) for leaf in found if leaf.isStreaming()]
+
+
+def _of_leaf(leaf: Any) -> StreamSource:
+    kind = str(leaf.getClass().getSimpleName())
+    if kind == "StreamingRelation":
+        # Of a source that Spark has in its first API, such as files.
+        return StreamSource(str(leaf.dataSource().className()).lower(), {})
+    if kind != "StreamingRelationV2":
+        return StreamSource(kind, {})
+    given = leaf.extraOptions()
+    options = {name: given.get(name) for name in _LOOKED_AT}
+    return StreamSource(
+        str(leaf.sourceName()).lower(),
+        {name: str(text) for name, text in options.items() if text is not None},
+    )
+
+
+def _of_relation(frame: Any) -> list[StreamSource]:
+    relation = frame._plan.plan(frame.sparkSession.client)
+    return [_of_read(read) for read in messages(relation, "Read") if read.is_streaming]
+
+
+def _of_read(read: Any) -> StreamSource:
+    if read.WhichOneof("read_type") != "data_source":
+        return StreamSource("a table", {})
+    given = {name.lower(): text for name, text in read.data_source.options.items()}
+    options = {name: given[name] for name in _LOOKED_AT if name in given}
+    return StreamSource(read.data_source.format.lower(), options)
+
+
+def messages(message: Any, name: str) -> Iterator[Any]:
+    """Yields every message with a given name within a Protocol Buffers message."""
+    if message.DESCRIPTOR.name == name:
+        yield message
+    for field, value in message.ListFields():
+        kind = field.message_type
+        if kind is None or kind.GetOptions().map_entry:
+            continue
+        for part in [value] if hasattr(value, "DESCRIPTOR") else value:
+            yield from messages(part, name)
+
+
+def check_sources(sources: Sequence[StreamSource]) -> None:
+    """Refuses sources whose records can't be written exactly once.
+
+    Example:
+        >>> check_sources([StreamSource("rate", {})])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        spark_eos.errors.UnsupportedPipelineError: the query reads from 'rate': ...
+    """
+    if not sources:
+        raise UnsupportedPipelineError(
+            "the query's source can't be checked: read with sink.read, and "
+            "pass the DataFrame on as it is, not through a view or SQL"
+        )
+    for source in sources:
+        _check_source(source)
+    for one, other in itertools.combinations(sources, 2):
+        if shared := _shared(one, other):
+            raise UnsupportedPipelineError(
+                f"the query reads {shared} more than once (as a union of two selections of one "
+                "DataFrame does), so two tasks would hold rows of one source partition. Read "
+                "each topic once, and make several rows of one record in one select: "
+                "explode(array(struct(...), struct(...)))"
+            )
+
+
+def check_staged_sources(sources: Sequence[StreamSource]) -> None:
+    """Refuses sources that lose records unnoticed, or show records that were aborted.
+
+    Batches that are staged may come from any source, in any number of partitions.
+
+    Example:
+        >>> check_staged_sources([StreamSource("rate", {})])
+    """
+    for source in sources:
+        if source.format in _KAFKA:
+            _check_records(source.options)
+
+
+def _check_source(source: StreamSource) -> None:
+    options = source.options
+    if source.format not in _KAFKA:
+        raise UnsupportedPipelineError(
+            f"the query reads from {source.format!r}: exactly-once commits Kafka offsets, so all "
+            "its sources must be Kafka, read with sink.read"
+        )
+    for name, shown in _SPLITTING.items():
+        if name in options:
+            raise UnsupportedPipelineError(
+                f"source option {shown!r} can't be used: it splits source partitions over tasks; "
+                "leave it out"
+            )
+    _check_records(options)
+
+
+def _check_records(options: Mapping[str, str]) -> None:
+    if (level := options.get(_ISOLATION)) != "read_committed":
+        given = "is missing" if level is None else f"is {level!r}"
+        raise UnsupportedPipelineError(
+            f"source option {_ISOLATION!r} {given}, so aborted records would be written as "
+            f"committed ones: read with sink.read, or set {_ISOLATION!r} to "
+            "'read_committed'"
+        )
+    if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
+        raise UnsupportedPipelineError(
+            "source option 'failOnDataLoss' is 'false', so deleted records would be skipped "
+            "silently: leave it out, or read with sink.read"
+        )
+
+
+def only_topic(sources: Sequence[StreamSource]) -> str | None:
+    """The topic that sources read; None if there are several, or a pattern chooses them.
+
+    Example:
+        >>> only_topic([StreamSource("kafka", {"subscribe": "orders"})])
+        'orders'
+    """
+    if any(_PATTERN in source.options for source in sources):
+        return None
+    topics = {topic for source in sources for topic in _partitions(source.options)}
+    return topics.pop() if len(topics) == 1 else None
+
+
+def topics_read(
+    sources: Iterable[StreamSource], here: Callable[[str], bool] = lambda _: True
+) -> SourceTopics:
+    """The topics that sources read in the target's cluster.
+
+    Example:
+        >>> topics_read([StreamSource("kafka", {"subscribe": "orders, returns"})]).names
+        ('orders', 'returns')
+    """
+    found = SourceTopics()
+    for source in sources:
+        if source.format in _KAFKA and here(source.options.get(_SERVERS, "")):
+            pattern = source.options.get(_PATTERN)
+            if pattern is not None:
+                _check_pattern(pattern)
+            patterns = () if pattern is None else (pattern,)
+            found |= SourceTopics(tuple(_partitions(source.options)), patterns)
+    return found
+
+
+def check_losses_seen(
+    sources: Sequence[StreamSource], selections: Iterable[Mapping[str, str]], servers: str
+) -> None:
+    """Refuses staged sources whose deleted records Spark would skip and nobody would miss."""
+    ours = topics_read(_selected(selections))
+    others = [one for one in sources if one.format in _KAFKA and READ_BY_US not in one.options]
+    for source in sources:
+        if source.options.get("failondataloss", "true").lower() != "false":
+            continue
+        mine = topics_read([source])
+        if (
+            source.options.get(_SERVERS) != servers
+            or {*mine.names} - {*ours.names}
+            or {*mine.patterns} - {*ours.patterns}
+            or any(_shared(source, other) for other in others)
+        ):
+            raise UnsupportedPipelineError(
+                "deleted records would be skipped silently: with fail_on_data_loss=False a query "
+                "whose batches are staged must read its topics with sink.read of its own sink, "
+                "and no topic of the same name in another way"
+            )
+
+
+def _selected(selections: Iterable[Mapping[str, str]]) -> Iterator[StreamSource]:
+    for one in selections:
+        yield StreamSource("kafka", {name.lower(): text for name, text in one.items()})
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UnsupportedPipelineError(
+            f"subscribePattern {pattern!r} can't be compared with the rows' target topics: Python "
+            f"can't read it ({error}). Write it in syntax that both Java and Python know"
+        ) from error
+
+
+def only_read_by_sink(
+    selections: Iterable[Mapping[str, str]], sources: Iterable[StreamSource]
+) -> Callable[[str], bool]:
+    """Tells the topics that only ``sink.read`` reads in a query.
+
+    Example:
+        >>> reads = only_read_by_sink([{"subscribePattern": "orders.*"}], [])
+        >>> reads("orders-eu"), reads("payments")
+        (True, False)
+    """
+    ours = topics_read(_selected(selections))
+    others = topics_read(one for one in sources if READ_BY_US not in one.options)
+    return lambda topic: ours.has(topic) and not others.has(topic)
+
+
+def _shared(one: StreamSource, other: StreamSource) -> str:
+    """What two sources both read, or may both read; "" if they share nothing."""
+    if _PATTERN in one.options or _PATTERN in other.options:
+        return "what a subscribePattern matches"
+    mine, theirs = _partitions(one.options), _partitions(other.options)
+    for topic in sorted(mine.keys() & theirs.keys()):
+        indexes, others = mine[topic], theirs[topic]
+        if indexes is None or others is None or indexes & others:
+            return f"topic {topic!r}"
+    return ""
+
+
+def _partitions(options: Mapping[str, str]) -> dict[str, set[int] | None]:
+    """Topics and their assigned partitions; None for all partitions."""
+    if "assign" in options:
+        assigned = json.loads(options["assign"])
+        return {topic: set(map(int, indexes)) for topic, indexes in assigned.items()}
+    names = options.get("subscribe", "").split(",")
+    return {name.strip(): None for name in names if name.strip()}

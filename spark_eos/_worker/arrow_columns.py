@@ -1,0 +1,79 @@
+"""Converts a query's columns to the form that a task needs."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eos._worker.dead_letters import ERROR, RECORD
+from spark_eos._worker.records import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+
+_SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURCE_OFFSET}
+FLAT_SOURCE = {name: f"__source_{name}" for name in _SOURCE}
+"""The columns that hold the fields of ``source`` if it is spread over several."""
+_AS_THEY_ARE = ("topic", "partition", "headers", ERROR, RECORD)
+BUCKET = "bucket"
+"""The column with the number of a staged row's file."""
+ROW = "row"
+"""The column with a staged row's number in its file."""
+
+
+def writable_batches(
+    batches: Iterator[pa.RecordBatch], *, topic: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yields Arrow batches with the columns that tasks need."""
+    for batch in batches:
+        fields = _source_fields(batch, topic)
+        columns = {flat: fields[name] for name, flat in _SOURCE.items()}
+        yield pa.RecordBatch.from_pydict({**columns, **_payload(batch)})
+
+
+def _source_fields(batch: pa.RecordBatch, topic: str | None) -> dict[str, pa.Array]:
+    names = batch.schema.names
+    if "source" in names:
+        source = batch.column("source")
+        # Flattened fields are null where the struct is null; the struct's plain fields may not be.
+        return dict(zip((f.name for f in source.type), source.flatten(), strict=True))
+    fields = {name: batch.column(flat) for name, flat in FLAT_SOURCE.items() if flat in names}
+    return fields if topic is None else {**fields, "topic": pa.repeat(topic, batch.num_rows)}
+
+
+def staged_batches(
+    batches: Iterator[pa.RecordBatch], *, progress_topic: str, first: int
+) -> Iterator[pa.RecordBatch]:
+    """Yields Arrow batches of a staged copy with the columns that tasks need.
+
+    Here, not in Spark's plan: that has no constant of a batch then, so Spark compiles it once, and
+    no topic has to be handed over for each row.
+    """
+    for batch in batches:
+        columns = {
+            SOURCE_TOPIC: pa.repeat(progress_topic, batch.num_rows),
+            # Partition 0 is the ledger.
+            SOURCE_PARTITION: pc.add(batch.column(BUCKET), pa.scalar(1, pa.int32())),
+            SOURCE_OFFSET: pc.add(batch.column(ROW), first),
+        }
+        yield pa.RecordBatch.from_pydict({**columns, **_payload(batch)})
+
+
+def _payload(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    names = set(batch.schema.names)
+    columns = {name: _bytes(batch.column(name)) for name in ("value", "key") if name in names}
+    columns |= {name: batch.column(name) for name in _AS_THEY_ARE if name in names}
+    if "timestamp" in names:
+        columns["timestamp"] = _milliseconds(batch.column("timestamp"))
+    return columns
+
+
+def _bytes(column: pa.Array) -> pa.Array:
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.large_binary())
+    return column.cast(pa.binary()) if pa.types.is_string(column.type) else column
+
+
+def _milliseconds(column: pa.Array) -> pa.Array:
+    # Rounded down, before 1970 too. The time zone is dropped, since Arrow may not know it, or an
+    # hour may occur twice in it; the column holds UTC.
+    instants = column.cast(pa.timestamp(column.type.unit))
+    floor = pc.floor_temporal(instants, unit="millisecond")
+    return floor.cast(pa.timestamp("ms")).cast(pa.int64())

@@ -1,0 +1,229 @@
+"""Which of a task's rows can't be written as they are, and the dead letters made of them."""
+
+import base64
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eos._batch import dead_letters as reasons
+from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._client.letter_headers import Header, write_letter_headers
+from spark_eos._client.message_headers import UNREADABLE
+from spark_eos._client.timestamps import producer_timestamp
+from spark_eos._worker.records import SourceRows
+
+ERROR: Final = "error"
+"""The column that holds the pipeline's own judgement of a row."""
+RECORD: Final = "spark_eos_record"
+"""The column that holds the raw source record of rows with an error."""
+
+# Kafka's headers hold bytes; a stack trace of any length must not make a letter too large.
+_MAX_TEXT: Final = 8_192
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a row is a dead letter.
+
+    Attributes:
+        reason: One of the reasons in `spark_eos._batch.dead_letters`.
+        message: The error's text.
+        exception: Name of the exception's class, if there was one.
+        stacktrace: The exception's stack trace, if it was asked for.
+    """
+
+    reason: str
+    message: str
+    exception: str | None = None
+    stacktrace: str | None = None
+
+
+@dataclass(frozen=True)
+class RawRecord:
+    """A source record as it came, or what stands for it.
+
+    Attributes:
+        key: The key.
+        value: The value.
+        headers: The headers; None if they can't be read.
+        timestamp: Milliseconds since 1970; None for the time of writing.
+        is_row: Whether it stands for a source record, and is what the row would have written.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] | None
+    timestamp: int | None
+    is_row: bool = False
+
+
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+    index = rows.schema.get_field_index(name)
+    return None if index < 0 else rows.column(index)
+
+
+def rows_with_error(found: SourceRows) -> dict[int, Fault]:
+    """The rows whose ``error`` column is not null, by row.
+
+    Example:
+        >>> rows = pa.RecordBatch.from_pydict({"error": [None, "no valid order_id"]})
+        >>> rows_with_error(SourceRows("orders", 0, rows))
+        {1: Fault(reason='error', message='no valid order_id', exception=None, stacktrace=None)}
+    """
+    column = _column(found.rows, ERROR)
+    if column is None or column.null_count == len(column):
+        return {}
+    # Few rows have one: not all are turned into Python's values.
+    rows = pc.indices_nonzero(column.is_valid()).to_pylist()
+    return {row: _fault(column[row].as_py()) for row in rows}
+
+
+def _fault(error: str | Mapping[str, str | None]) -> Fault:
+    if isinstance(error, str):
+        return Fault(reasons.ERROR, error)
+    exception = error.get("exception")
+    reason = reasons.ERROR if exception is None else reasons.EXCEPTION
+    return Fault(reason, error["message"] or "", exception, error.get("stacktrace"))
+
+
+def rows_with_invalid_header(found: SourceRows) -> dict[int, Fault]:
+    """The rows that have a header that is null or has no key, by row."""
+    column = _column(found.rows, "headers")
+    if column is None:
+        return {}
+    items = column.flatten()
+    if not items.null_count and not items.field("key").null_count:
+        return {}
+    return {
+        row: Fault(reasons.INVALID_HEADER, "a header is null or has no key")
+        for row, headers in enumerate(column.to_pylist())
+        if any(header is None or header["key"] is None for header in headers or ())
+    }
+
+
+def rows_for_unknown_partition(
+    found: SourceRows, topics: list[str | None], partitions: Mapping[str, int]
+) -> dict[int, Fault]:
+    """The rows that name a partition that their topic does not have, by row."""
+    column = _column(found.rows, "partition")
+    if column is None or column.null_count == len(column):
+        return {}
+    faults = {}
+    for row, (topic, partition) in enumerate(zip(topics, column.to_pylist(), strict=True)):
+        number = None if topic is None else partitions.get(topic)
+        if number is not None and partition is not None and not -1 <= partition < number:
+            text = f"topic {topic!r} has {number} partitions, and no partition {partition}"
+            faults[row] = Fault(reasons.UNKNOWN_PARTITION, text)
+    return faults
+
+
+def greatest_partitions(
+    found: SourceRows, topics: list[str | None], rows: Collection[int]
+) -> dict[str, int]:
+    """How many partitions topics would need for some rows, by topic."""
+    column = found.rows.column("partition")
+    wanted: dict[str, int] = {}
+    for row in rows:
+        topic = topics[row]
+        if topic is not None:
+            wanted[topic] = max(wanted.get(topic, 0), column[row].as_py() + 1)
+    return wanted
+
+
+def carried_record(found: SourceRows, row: int) -> RawRecord | None:
+    """The row's source record, if the row carries it."""
+    column = _column(found.rows, RECORD)
+    record = None if column is None else column[row].as_py()
+    if record is None:
+        return None
+    told = json.loads(record)
+    headers = tuple((header["key"], _bytes(header)) for header in told.get("headers") or ())
+    return RawRecord(_bytes(told, "key"), _bytes(told), headers, told.get("timestamp"))
+
+
+def _bytes(told: Mapping[str, str | None], name: str = "value") -> bytes | None:
+    # Spark's JSON has binary values in base64, and leaves null ones out unless told otherwise.
+    content = told.get(name)
+    return None if content is None else base64.b64decode(content)
+
+
+def written_record(found: SourceRows, row: int) -> RawRecord:
+    """What the row itself would have written."""
+
+    def value(name: str) -> Any:
+        column = _column(found.rows, name)
+        return None if column is None else column[row].as_py()
+
+    headers = tuple(
+        (header["key"], header["value"])
+        for header in value("headers") or ()
+        if header is not None and header["key"] is not None
+    )
+    return RawRecord(value("key"), value("value"), headers, value("timestamp"), is_row=True)
+
+
+def letter_headers(
+    settings: DeadLetterSettings,
+    group_id: str,
+    found: SourceRows,
+    row: int,
+    fault: Fault,
+    record: RawRecord,
+    *,
+    omitted: bool,
+) -> list[Header]:
+    """The headers of a dead letter: the record's own, then those that explain it."""
+    left_out = [f"value of {len(record.value or b'')} bytes"] if omitted else []
+    if record.headers is None:
+        left_out.append(UNREADABLE)
+    told: dict[str, str | None] = {}
+    if settings.positions:
+        told["topic"] = found.topic
+        told["partition"] = str(found.partition)
+        told["offset"] = str(found.offsets[row].as_py())
+        told["cluster"] = settings.cluster
+        # Whoever finds a position expects the record of that position.
+        told["record"] = "row" if record.is_row else None
+    told |= {
+        "group": group_id,
+        "message": fault.message,
+        "reason": fault.reason,
+        "exception": fault.exception,
+        "stacktrace": fault.stacktrace if settings.stacktrace else None,
+        # Of a topic with LogAppendTime the record itself has another one.
+        "timestamp": None if record.timestamp is None else str(record.timestamp),
+        "omitted": "; ".join(left_out) or None,
+    }
+    texts = {
+        name: text[:_MAX_TEXT].encode("utf-8", "backslashreplace")
+        for name, text in told.items()
+        if text is not None
+    }
+    return write_letter_headers(settings.headers, record.headers or (), texts)
+
+
+def letter_arguments(
+    settings: DeadLetterSettings,
+    partitions: int,
+    found: SourceRows,
+    record: RawRecord,
+    headers: Collection[Header],
+    on_delivery: Any,
+    *,
+    omitted: bool,
+) -> tuple[Any, ...]:
+    """Positional arguments of ``Producer.produce`` for a dead letter."""
+    return (
+        settings.topic,
+        None if omitted else record.value,
+        record.key,
+        found.partition % partitions if settings.positions else -1,
+        on_delivery,
+        on_delivery,
+        producer_timestamp(record.timestamp),
+        list(headers),
+    )

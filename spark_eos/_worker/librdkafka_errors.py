@@ -1,0 +1,161 @@
+"""What librdkafka's errors and log lines mean for a transaction."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.error_codes import DENIED, remedy
+from spark_eos._worker.records import SourceRows
+from spark_eos.acls import Operation, transactional_ids, write_topic
+from spark_eos.errors import PrintableError
+
+logger = logging.getLogger(__name__)
+# Users see failures as errors that name a cause. Without a handler, Python would also print each of
+# librdkafka's own lines about connections.
+logger.addHandler(logging.NullHandler())
+
+# The broker refuses the client. librdkafka keeps trying, in case an operator fixes it.
+REFUSALS: Final = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+}
+
+# The data's own fault.
+REFUSALS_OF_DATA: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+}
+
+# An abort, a new producer and another round may cure all other errors.
+_PERMANENT: Final = {
+    *REFUSALS,
+    *REFUSALS_OF_DATA,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._INVALID_ARG,
+}
+
+# A lookup of the topic shows the cause: it was deleted, it was recreated with fewer partitions, a
+# row names a topic or partition that never existed, or an ACL is missing. In the last case
+# librdkafka fails the transaction and purges its records.
+TOPIC_AT_FAULT: Final = {
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
+
+class TransactionError(PrintableError):
+    """A transaction did not commit, or its outcome is unknown."""
+
+    def __init__(self, reason: str, *, again: bool, too_slow: bool = False) -> None:
+        super().__init__(reason)
+        self.again = again
+        self.too_slow = too_slow
+
+
+class RefusedRecordError(TransactionError):
+    """A broker has refused a record for what it is."""
+
+    def __init__(
+        self, reason: str, topic: str, found: SourceRows, replaced: Collection[int]
+    ) -> None:
+        super().__init__(reason, again=False)
+        self.topic = topic
+        self.found = found
+        self.replaced = replaced
+
+
+class ConnectionLog:
+    """librdkafka's log, the only place where it reports every lost connection.
+
+    It does not call its error callback for a connection with one request in flight, and that
+    request may be the end of a transaction.
+    """
+
+    def __init__(self, on_lost: Callable[[str], None]) -> None:
+        self._on_lost = on_lost
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        """Logs a line; confluent_kafka calls this from poll and flush, as it would a logger."""
+        logger.log(level, message, *arguments)
+        text = message % arguments
+        # A connection that was never established has no request in flight.
+        if text.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in text:
+            self._on_lost(text)
+
+
+def is_transient(error: KafkaError | BaseException) -> bool:
+    """Whether an abort, a new producer and another round may cure the error."""
+    cause = _cause(error)
+    if isinstance(cause, KafkaError):
+        return cause.code() not in _PERMANENT
+    # SystemError: librdkafka failed inside a callback.
+    return isinstance(cause, SystemError | TimeoutError)
+
+
+def as_transaction_error(
+    what: str,
+    error: KafkaError | BaseException,
+    settings: WriterSettings,
+    topic: str | None = None,
+) -> TransactionError:
+    """An error of librdkafka, or of a call to the cluster, with its cause and known remedy."""
+    text = f"{what}: {_cause_and_remedy(error, settings, topic)}"
+    return TransactionError(text, again=is_transient(error))
+
+
+@contextlib.contextmanager
+def raised_as_transaction_error(what: str, settings: WriterSettings) -> Iterator[None]:
+    """Turns whatever the block raises into a `TransactionError`.
+
+    Besides KafkaException that may be a SystemError, when librdkafka fails inside a callback.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise as_transaction_error(what, error, settings) from error
+
+
+def _cause_and_remedy(
+    error: KafkaError | BaseException, settings: WriterSettings, topic: str | None
+) -> str:
+    cause = _cause(error)
+    if isinstance(cause, KafkaError) and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return (
+            f"{cause}. The record, or the batch it was sent in, is larger than allowed: raise the "
+            "topic's max.message.bytes and kafka['message.max.bytes'], or, if the record itself "
+            "is smaller than that, lower kafka['batch.size'] to the topic's max.message.bytes"
+        )
+    if isinstance(cause, KafkaError) and cause.code() in DENIED:
+        needed = [transactional_ids(settings.id_prefix, Operation.WRITE)]
+        if topic is not None:
+            needed.append(write_topic(topic))
+        grantee = settings.client.grantee
+        return f"{cause}: {remedy(cause.code(), needed, grantee)}".removesuffix(": ")
+    return str(cause)
+
+
+def _cause(error: KafkaError | BaseException) -> KafkaError | BaseException:
+    return error.args[0] if isinstance(error, KafkaException) else error

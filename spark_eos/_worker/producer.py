@@ -1,0 +1,279 @@
+"""A worker's transactional producer: a librdkafka producer under its slot's transactional id.
+
+librdkafka does not implement Transactions V2 (KIP-890): its epoch stays the same from one
+transaction to the next, so a request that arrives late would join the next transaction. Hence one
+rule: a producer survives only clean commits. After any other end it is fenced and closed, and the
+next transaction gets a new one.
+"""
+
+import contextlib
+import logging
+import time
+from typing import Any, Final
+
+from cachetools import LRUCache
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.error_codes import Code
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.topic_cache import TopicCache
+from spark_eos._kafka.transactions import (
+    ProducerIdAndEpoch,
+    fence_producer,
+    producer_id_and_epoch,
+)
+from spark_eos._worker.librdkafka_errors import (
+    REFUSALS,
+    ConnectionLog,
+    TransactionError,
+    as_transaction_error,
+    raised_as_transaction_error,
+)
+from spark_eos._worker.record_sender import RecordSender
+from spark_eos._worker.slot import Slot
+from spark_eos._worker.target_topics import MOST_NAMES
+from spark_eos._worker.topic_rules import TopicRules
+from spark_eos.errors import KafkaResponseError, SparkEosError
+
+logger = logging.getLogger(__name__)
+
+# Seconds of idleness after which another process may have fenced the producer, or the brokers may
+# have forgotten its id (transactional.id.expiration.ms, a week by default).
+_IDLE: Final = 10.0
+# Seconds that a starting producer waits before it checks whether a listener refuses it.
+_REFUSED_WITHIN: Final = 3.0
+
+
+class TransactionalProducer:
+    """The one transactional producer of a worker process and query."""
+
+    def __init__(self, settings: WriterSettings) -> None:
+        self.settings = settings
+        self.wire = Wire(settings.client)
+        self.topics = TopicCache(
+            self.wire,
+            max_block_ms=settings.limits.max_block_ms,
+            max_idle_ms=settings.limits.metadata_max_idle_ms,
+        )
+        self.rules = TopicRules(self.wire, settings)
+        self.absent_topics: LRUCache[str, bool] = LRUCache(MOST_NAMES)
+        self.batch_size = 0
+        self._slot: Slot | None = None
+        self._producer: Any = None
+        self._identity: ProducerIdAndEpoch | None = None
+        self._records: RecordSender | None = None
+        self._disturbance: str | None = None
+        self._refusal: KafkaError | None = None
+        self._lost_connection: str | None = None
+        self._in_transaction = False
+        self._used = 0.0
+
+    @property
+    def identity(self) -> ProducerIdAndEpoch:
+        """Producer id and epoch; available only while a producer is open."""
+        if self._identity is None:
+            raise TransactionError("the producer is not open", again=True)
+        return self._identity
+
+    @property
+    def records(self) -> RecordSender:
+        """Sends the transaction's rows; available only after `begin`."""
+        if self._records is None:
+            raise TransactionError("no transaction has begun", again=True)
+        return self._records
+
+    # One transaction --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begins a transaction, with a new producer if the last one did not end cleanly."""
+        if self._producer is not None and not self.clean():
+            logger.info("replacing %s: %s", self.identity.transactional_id, self._reason())
+            self.drop()
+        if self._producer is not None and self._is_forgotten():
+            logger.info("replacing %s: idle for too long", self.identity.transactional_id)
+            self.drop()
+        if self._producer is not None and self.rules.batch_size < self.batch_size:
+            logger.info("replacing %s: smaller batches", self.identity.transactional_id)
+            self._end()
+        if self._producer is None:
+            self._open()
+        self._records = RecordSender(self._producer, self.settings)
+        self._in_transaction = True
+        with raised_as_transaction_error("begin_transaction", self.settings):
+            self._producer.begin_transaction()
+
+    def commit(self, deadline: Deadline) -> None:
+        """Commits the transaction."""
+
+        def attempt() -> None:
+            try:
+                self._producer.commit_transaction(deadline.remaining())
+            except KafkaException as error:
+                if error.args[0].retriable():
+                    self.disturb(str(error.args[0]))
+                    raise RetriableError(str(error.args[0])) from error
+                raise
+
+        with raised_as_transaction_error("commit_transaction", self.settings):
+            deadline.attempts("commit_transaction")(attempt)
+        self._in_transaction = False
+        self._used = time.monotonic()
+
+    def disturb(self, reason: str) -> None:
+        """Notes that the open transaction can't end cleanly, even if it commits."""
+        self._disturbance = reason
+
+    def clean(self) -> bool:
+        """Whether the producer can be reused.
+
+        It can if no error and no lost connection could have left a delayed request behind. An
+        error of the last transaction may be reported after its end, so it counts against the next.
+        """
+        try:
+            self._producer.poll(0)
+        except Exception as error:  # noqa: BLE001 - fenced while idle, by the driver for instance
+            self._disturbance = str(error)
+        return self._reason() is None
+
+    def _reason(self) -> str | None:
+        return self._disturbance or self._lost_connection
+
+    def _is_forgotten(self) -> bool:
+        """Whether the coordinator no longer knows the producer; asked only after idleness."""
+        if time.monotonic() - self._used < _IDLE:
+            return False
+        mine = self.identity
+        try:
+            return producer_id_and_epoch(self.wire, mine.transactional_id, self._deadline()) != mine
+        except KafkaResponseError as error:
+            return error.code == Code.TRANSACTIONAL_ID_NOT_FOUND
+        except SparkEosError as error:
+            raise as_transaction_error("beginning a transaction", error, self.settings) from error
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self.settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
+
+    # Opening ----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        settings = self.settings
+        deadline = self._deadline()
+        try:
+            # Fails at once if a listener refuses the client; librdkafka would keep trying.
+            self.wire.brokers(deadline)
+            if self._slot is None:
+                self._slot = Slot(
+                    settings.transactions.id_prefix,
+                    settings.group_id,
+                    settings.limits.worker_directory,
+                )
+            transactional_id = self._slot.transactional_id
+            self._lost_connection = None
+            self._refusal = None
+            self.batch_size = self.rules.batch_size
+            self._producer = Producer(
+                {
+                    **settings.client.for_producer(
+                        transactional_id, settings.transactions.timeout_ms
+                    ),
+                    "batch.size": self.batch_size,
+                    "error_cb": self._on_error,
+                    # Override the user's settings: lost connections must be reported.
+                    "log_level": 7,
+                    "log.connection.close": True,
+                },
+                logger=ConnectionLog(self._on_lost_connection),
+            )
+            self._initialize(deadline)
+            self._identity = producer_id_and_epoch(self.wire, transactional_id, deadline)
+            self._producer.poll(0)
+        except Exception as error:
+            self._producer = None
+            what = "starting a transactional producer"
+            raise as_transaction_error(what, error, settings) from error
+        # An error while connecting can't affect a transaction. A lost connection is remembered:
+        # librdkafka does not report another one within 30 s.
+        self._disturbance = None
+        self._used = time.monotonic()
+
+    def _initialize(self, deadline: Deadline) -> None:
+        def attempt() -> None:
+            wait = min(_REFUSED_WITHIN, deadline.remaining())
+            if self.settings.topic is not None:
+                # Connects first. Unconnected, librdkafka's search for the coordinator fails, and
+                # the next one follows half a second later.
+                with contextlib.suppress(KafkaException):
+                    self._producer.list_topics(self.settings.topic, wait)
+            self._raise_refusal()
+            try:
+                self._producer.init_transactions(wait)
+            except KafkaException as error:
+                self._raise_refusal()
+                if error.args[0].retriable():
+                    raise RetriableError(f"{error.args[0]}; {self._disturbance}") from error
+                raise
+
+        deadline.attempts("init_transactions")(attempt)
+
+    def _raise_refusal(self) -> None:
+        self._producer.poll(0)
+        if self._refusal is not None:
+            raise KafkaException(self._refusal)
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._disturbance = str(error)
+        if error.code() in REFUSALS:
+            self._refusal = error
+
+    def _on_lost_connection(self, line: str) -> None:
+        self._lost_connection = line
+
+    # Closing ----------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Fences and closes the producer, which aborts its open transaction."""
+        # A deleted or recreated topic may be the reason, or one whose config has changed.
+        self.topics.clear()
+        self.rules.forget()
+        self._end()
+
+    def _end(self) -> None:
+        producer, self._producer = self._producer, None
+        identity, self._identity = self._identity, None
+        self._records = None
+        self._in_transaction = False
+        if producer is None or identity is None:
+            return
+        try:
+            # Fence first, so that a delayed request of this producer meets an old epoch.
+            fence_producer(
+                self.wire,
+                identity.transactional_id,
+                self.settings.transactions.timeout_ms,
+                self._deadline(),
+            )
+        except SparkEosError as error:
+            # The driver ends open transactions before anyone else may write.
+            logger.warning("leaving %s to the driver: %s", identity.transactional_id, error)
+        try:
+            producer.purge()
+            producer.flush(0)
+        except Exception as error:  # noqa: BLE001 - the producer is fenced and can do no harm
+            logger.debug("%s: while closing: %s", identity.transactional_id, error)
+
+    def close(self) -> None:
+        """Closes the producer and its connections, and releases the slot.
+
+        Between transactions it fences nothing, since that could wait for an unreachable cluster.
+        If a late request opens a transaction, nobody commits it, and the driver or the brokers'
+        timeout ends it.
+        """
+        if self._in_transaction:
+            self.drop()
+        self._producer = self._identity = self._records = None
+        self.wire.close()
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None

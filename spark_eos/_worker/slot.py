@@ -1,0 +1,92 @@
+"""The slot of a Python worker process, which makes its transactional id unique.
+
+A node is a host; a slot is the lowest number whose lock file no live process holds. So there are no
+more ids than workers, and a worker that takes a dead one's slot ends its open transaction.
+"""
+
+import contextlib
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import filelock
+
+from spark_eos._host.private_paths import (
+    default_directory,
+    private_directory,
+    private_text,
+    write_private_text,
+)
+from spark_eos._kafka.transactional_ids import id_stem
+from spark_eos.errors import ConfigurationError
+
+_MOST_SLOTS: Final = 10_000
+# Seconds to wait for the lock of the node's file; its holder writes only one line.
+_LOCK_SECONDS: Final = 10.0
+
+
+class Slot:
+    """A transactional id that this process holds until it ends or releases it."""
+
+    def __init__(self, prefix: str, group_id: str, directory: str | None) -> None:
+        base = Path(directory) if directory else default_directory()
+        stem = id_stem(prefix, group_id)
+        locks = Path(sha256(stem.encode()).hexdigest()[:16])
+        try:
+            base.parent.mkdir(parents=True, exist_ok=True)
+            # Users may let others read a directory that they have chosen.
+            with private_directory(base, readable=bool(directory)) as inside:
+                node = _node_id(base, inside)
+                with private_directory(locks, inside):
+                    self._lock, number = _lowest_free(base / locks)
+        except OSError as error:
+            raise ConfigurationError(
+                f"worker_directory {base} can't be used on {socket.gethostname()}: {error}"
+            ) from error
+        self.transactional_id = f"{stem}/{node}/{number}"
+
+    def release(self) -> None:
+        """Releases the id for other processes."""
+        self._lock.release()
+
+
+def _node_id(base: Path, inside: int) -> str:
+    host = quote(socket.gethostname(), safe="")
+    # The file is named after the host, since containers may share a directory or an image.
+    name = f"node-{host}"
+    with _locked(base / f"{name}.lock"):
+        node = private_text(name, inside)
+        # Checked, since the node becomes part of the ids by which open transactions are found.
+        if node is None or not re.fullmatch(rf"{re.escape(host)}-[0-9a-f]{{8}}", node):
+            node = f"{host}-{secrets.token_hex(4)}"
+            write_private_text(name, node, inside)
+        return node
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    try:
+        with filelock.FileLock(path, timeout=_LOCK_SECONDS, mode=0o600):
+            yield
+    except filelock.Timeout as error:
+        raise OSError(
+            f"another process has held the lock {path} for {_LOCK_SECONDS:g} s: end it, or set "
+            "worker_directory to another directory"
+        ) from error
+
+
+def _lowest_free(locks: Path) -> tuple[filelock.BaseFileLock, int]:
+    for number in range(_MOST_SLOTS):
+        path = locks / f"slot-{number}.lock"
+        lock = filelock.FileLock(path, is_singleton=False, mode=0o600)
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            continue
+        return lock, number
+    raise OSError(f"all {_MOST_SLOTS} slots in {locks} are taken")

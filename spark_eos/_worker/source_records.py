@@ -1,0 +1,138 @@
+"""Reads single source records again, for dead letters of rows that do not carry them."""
+
+import contextlib
+import time
+from collections import deque
+from typing import Any, Final
+
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.error_codes import DENIED
+from spark_eos._client.message_headers import headers_of
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._worker.dead_letters import RawRecord
+from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
+
+_SETTINGS: Final = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    # The positions are those of records that Spark has read, whatever its isolation level.
+    "isolation.level": "read_uncommitted",
+    "fetch.wait.max.ms": 20,
+    "fetch.queue.backoff.ms": 5,
+    "queued.min.messages": 2_000,
+    "queued.max.messages.kbytes": 8_192,
+}
+# Records that are read and thrown away rather than asking for a later one: a new position costs
+# tens of milliseconds.
+_AHEAD: Final = 5_000
+_READ: Final = 500
+# Seconds without a record after which it is asked whether there is still one.
+_SILENCE: Final = 1.0
+_GONE: Final = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
+
+
+class SourceRecords:
+    """Fetches source records by their positions. Commits nothing, and joins no group.
+
+    Positions that ascend within a partition are fetched fastest.
+    """
+
+    def __init__(self, settings: WriterSettings) -> None:
+        self._settings = settings
+        self._consumer: Any = None
+        self._place: tuple[str, int] | None = None
+        self._next = 0
+        self._read: deque[Any] = deque()
+        # Several rows may be made of one record.
+        self._last: tuple[str, int, int] | None = None
+        self._last_record: RawRecord | None = None
+
+    def fetch(self, topic: str, partition: int, offset: int) -> RawRecord | None:
+        """A source record; None if it has been deleted since Spark read it."""
+        if self._last == (topic, partition, offset):
+            return self._last_record
+        what = f"reading source {topic}-{partition} offset {offset} again for its dead letter"
+        try:
+            record = self._fetch(topic, partition, offset)
+        except KafkaException as error:
+            raise as_transaction_error(what, error, self._settings, topic) from error
+        except TimeoutError as error:
+            raise TransactionError(f"{what}: {error}", again=True) from error
+        self._last, self._last_record = (topic, partition, offset), record
+        return record
+
+    def _fetch(self, topic: str, partition: int, offset: int) -> RawRecord | None:
+        self._move(topic, partition, offset)
+        deadline = Deadline(self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
+        heard = time.monotonic()
+        cause = "no record came"
+        while not deadline.expired:
+            if not self._read:
+                self._read.extend(self._consumer.consume(_READ, 0.1))
+            message = self._read.popleft() if self._read else None
+            error = None if message is None else message.error()
+            if error is None and message is not None:
+                if message.offset() >= offset:
+                    return self._found(message, offset)
+                continue
+            if error is not None and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                # librdkafka looks the group up, which is not used here, and may be another
+                # cluster's.
+                cause = str(error)
+                if error.code() in DENIED:
+                    raise KafkaException(error)
+            silent = message is None and time.monotonic() - heard > _SILENCE
+            told = error is not None and error.code() in _GONE
+            if (silent or told) and self._is_gone(topic, partition, offset):
+                # After such an error the consumer fetches nothing more.
+                self._place = None
+                return None
+            heard = time.monotonic() if silent else heard
+        raise TimeoutError(f"{cause} within {deadline.seconds:g} s ({deadline.setting})")
+
+    def _move(self, topic: str, partition: int, offset: int) -> None:
+        if self._consumer is None:
+            client = self._settings.source_client or self._settings.client
+            own = {**client.for_consumer(), "group.id": self._settings.group_id}
+            self._consumer = Consumer({**own, **_SETTINGS})
+        if self._place == (topic, partition) and self._next <= offset <= self._next + _AHEAD:
+            return
+        self._read.clear()
+        self._place, self._next = (topic, partition), offset
+        self._consumer.assign([TopicPartition(topic, partition, offset)])
+
+    def _found(self, message: Any, offset: int) -> RawRecord | None:
+        self._next = offset + 1
+        if message.offset() > offset:
+            self._read.appendleft(message)
+            return None
+        kind, timestamp = message.timestamp()
+        told = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
+        return RawRecord(message.key(), message.value(), headers_of(message), told)
+
+    def _is_gone(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether the partition is known not to have the offset any more."""
+        place = TopicPartition(topic, partition)
+        try:
+            low, _high = self._consumer.get_watermark_offsets(place, 2, cached=False)
+        except KafkaException:
+            return False
+        return bool(offset < low)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        consumer, self._consumer = self._consumer, None
+        self._place, self._last = None, None
+        self._read.clear()
+        if consumer is not None:
+            with contextlib.suppress(KafkaException):
+                consumer.close()

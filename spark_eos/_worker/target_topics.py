@@ -1,0 +1,197 @@
+"""The topics that a transaction writes to: they must exist, and must not change meanwhile."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from cachetools import LRUCache
+
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache, why_impossible
+from spark_eos._worker.librdkafka_errors import TransactionError, is_transient
+from spark_eos._worker.records import SourceRows
+from spark_eos.acls import Operation
+from spark_eos.errors import SparkEosError
+
+# A record can name any topic: so many names of topics that do not exist are remembered.
+MOST_NAMES: Final = 10_000
+# More characters than a topic's name may have.
+_MOST_LETTERS: Final = 250
+_NO_TOPIC: Final = "the row names no topic and the sink has no default (topic=)"
+
+
+class TargetTopics:
+    """Target topics of the open transaction, as they were when it first wrote to them."""
+
+    def __init__(
+        self, cache: TopicCache, refuses: Callable[[str], str], absent: LRUCache[str, bool]
+    ) -> None:
+        self._cache = cache
+        self._refuses = refuses
+        self._absent = absent
+        # Whether this task has waited for topics or partitions in vain.
+        self._waited = False
+        self._missing: LRUCache[str, str] = LRUCache(MOST_NAMES)
+        self._seen: dict[str, TopicInfo] = {}
+
+    def refuse(
+        self, found: SourceRows, topics: Sequence[str | None], without: Collection[int] = ()
+    ) -> None:
+        """Refuses rows for topics that no row of the query may be for."""
+        refused = {name: why for name in _named(topics) if (why := self._refuses(name))}
+        for row, name in enumerate(topics if refused else ()):
+            if name in refused and row not in without:
+                raise TransactionError(
+                    f"{found.position(row)}: the row is for {name!r}, {refused[name]}. A row's "
+                    "`topic` column is its target, before topic= of the sink: drop it, or compute "
+                    "it",
+                    again=False,
+                )
+
+    def look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
+        """The rows' target topics as they are now."""
+        if None in topics:
+            raise TransactionError(
+                f"{found.position(topics.index(None))}: {_NO_TOPIC}", again=False
+            )
+        wanted = _named(topics)
+        try:
+            # Looked up here: librdkafka would wait for a missing topic, or create it.
+            return self._cache.get(wanted, Operation.WRITE)
+        except MissingTopicsError as error:
+            row = topics.index(error.names[0])
+            name = error.names[0]
+            what = f"does not exist; create it first ({error.reason})"
+            if (why := why_impossible(name, Operation.WRITE)) is not None:
+                what = f"can't be written to: {why}"
+            raise TransactionError(
+                f"{found.position(row)}: the row's topic {name[:_MOST_LETTERS]!r} {what}",
+                again=False,
+            ) from error
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+
+    def ready(self, names: Collection[str | None]) -> bool:
+        """Whether topics are known to exist, or not to be worth another wait."""
+        if self._waited:
+            return True
+        unknown = self._unknown(names) - self._absent.keys()
+        new = {name for name in unknown if why_impossible(name, Operation.WRITE) is None}
+        if not new:
+            return True
+        try:
+            return not new - self._cache.look(new, Operation.WRITE).keys()
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+
+    def known(self, names: Collection[str | None]) -> set[str]:
+        """Those of the topics that are known to exist, without asking again."""
+        return {name for name in _named(names) if name in self._cache}
+
+    def _unknown(self, names: Collection[str | None]) -> set[str]:
+        return {name for name in _named(names) if name not in self._cache}
+
+    # For dead letters -------------------------------------------------------------------------
+
+    def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
+        """Why topics can't be written to that do not exist, by topic; for None too.
+
+        A task waits for topics that do not exist once, and for each only once in this process;
+        otherwise it looks whether they exist now.
+        """
+        unknown = self._unknown(names) - self._missing.keys()
+        for name in unknown:
+            if (why := why_impossible(name, Operation.WRITE)) is not None:
+                self._missing[name] = f"topic {name[:_MOST_LETTERS]!r}: {why}"
+        new = unknown - self._missing.keys()
+        try:
+            if new:
+                new -= self._cache.look(new, Operation.WRITE).keys()
+            if waited_for := set() if self._waited else new - self._absent.keys():
+                self._wait_for(waited_for)
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+        for name in new:
+            if name not in self._cache:
+                self._missing.setdefault(name, f"topic {name!r} does not exist")
+        found: dict[str | None, str] = {None: _NO_TOPIC}
+        found.update((name, self._missing[name]) for name in _named(names) & self._missing.keys())
+        return found
+
+    def _wait_for(self, names: Collection[str]) -> None:
+        try:
+            self._cache.get(names, Operation.WRITE)
+        except MissingTopicsError as error:
+            self._waited = True
+            for name in error.names:
+                self._absent[name] = True
+                self._missing[name] = f"topic {name!r} does not exist ({error.reason})"
+
+    def ready_for_partitions(self, wanted: Mapping[str, int]) -> bool:
+        """Whether `partitions` does not wait for more partitions."""
+        return self._waited or all(_of_partitions(name) in self._absent for name in wanted)
+
+    def partitions(
+        self, names: Collection[str | None], wanted: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Numbers of partitions of the topics that exist."""
+        known = _named(names) - self._missing.keys()
+        wanted = wanted or {}
+        try:
+            if not self.ready_for_partitions(wanted):
+                self._waited = not self._cache.wait_for_partitions(wanted, Operation.WRITE)
+                self._absent.update(dict.fromkeys(map(_of_partitions, wanted), True))
+            look = self._cache.refresh if wanted else self._cache.get
+            return {n: t.partitions for n, t in look(known, Operation.WRITE).items()}
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+
+    def letter_partitions(self, topic: str) -> int:
+        """The number of partitions of the dead-letter topic, which is written to from now on."""
+        try:
+            found = self._cache.get([topic], Operation.WRITE)
+        except MissingTopicsError as error:
+            raise TransactionError(
+                f"dead_letters.topic {topic!r} does not exist; create it first ({error.reason})",
+                again=False,
+            ) from error
+        except SparkEosError as error:
+            raise cluster_failure("looking up the dead-letter topic", error) from error
+        self.add(found)
+        return found[topic].partitions
+
+    def clear(self) -> None:
+        """Forgets the topics of the last transaction."""
+        self._seen = {}
+
+    def add(self, topics: dict[str, TopicInfo]) -> None:
+        """Remembers topics as they are; those written to before stay as they were then."""
+        self._seen = topics | self._seen
+
+    def check(self) -> None:
+        """Looks the topics up again."""
+        try:
+            now = self._cache.refresh(self._seen, Operation.WRITE)
+        except SparkEosError as error:
+            raise cluster_failure("looking up target topics", error) from error
+        for name, before in self._seen.items():
+            if now[name] != before:
+                what = "has more partitions"
+                if now[name].topic_id != before.topic_id:
+                    what = "was deleted and recreated"
+                raise TransactionError(
+                    f"target topic {name!r} {what}: it was {before} and is {now[name]}", again=True
+                )
+
+
+def _named(names: Collection[str | None]) -> set[str]:
+    return {name for name in names if name is not None}
+
+
+def _of_partitions(topic: str) -> str:
+    """The entry for partitions that a topic did not get in time; no topic has such a name."""
+    return f"{topic}/"
+
+
+def cluster_failure(what: str, error: SparkEosError) -> TransactionError:
+    """The error for a failed call to the cluster; another round may cure only a timeout."""
+    return TransactionError(f"{what}: {error}", again=is_transient(error))

@@ -1,0 +1,345 @@
+"""One Spark task: writes the rows of its source partitions in transactions.
+
+Runs in Spark's Python workers, inside ``mapInArrow``. Imports nothing from the driver's side.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from spark_eos._batch import task_report
+from spark_eos._batch.dead_letters import DeadLetterTally
+from spark_eos._batch.plan import BatchPlan
+from spark_eos._batch.task_report import Counters, PartitionOutcome, report_batch
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._worker.arrivals import arrivals
+from spark_eos._worker.arrow_columns import writable_batches
+from spark_eos._worker.dead_letters import rows_with_error
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.producer import TransactionalProducer
+from spark_eos._worker.records import RowError, SourceRows, source_rows
+from spark_eos._worker.transaction import Transactions
+from spark_eos._worker.worker_tuning import reduce_task_overhead
+from spark_eos.errors import PrintableError
+
+logger = logging.getLogger(__name__)
+
+Arrange = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+# A worker process keeps the producers of its latest queries from task to task. The key includes the
+# process, since a fork must not share its parent's connections.
+_producers: dict[tuple[int, str, str], TransactionalProducer] = {}
+_MAX_PRODUCERS = 4
+# Number of checks, within transactions.max_ms, whether the open transaction must end although the
+# task still waits for rows; and the minimum number of seconds between two of them.
+_CHECKS = 10
+_MIN_SECONDS = 0.02
+
+
+def _worker_producer(settings: WriterSettings) -> TransactionalProducer:
+    key = (os.getpid(), settings.transactions.id_prefix, settings.group_id)
+    producer = _producers.pop(key, None)
+    if producer is not None and producer.settings != settings:
+        producer.close()
+        producer = None
+    _producers[key] = producer or TransactionalProducer(settings)
+    while len(_producers) > _MAX_PRODUCERS:
+        _producers.pop(next(iter(_producers))).close()
+    return _producers[key]
+
+
+def write_task(
+    settings: WriterSettings,
+    plan: BatchPlan,
+    *,
+    discard_producer: bool = False,
+    arrange: Arrange = writable_batches,
+) -> Arrange:
+    """Makes the function that ``mapInArrow`` runs for every Spark partition."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is not None:
+            reduce_task_overhead()
+        if context is not None and context.attemptNumber() > 0:
+            yield _deferred(arrange(batches))
+        else:
+            producer = _worker_producer(settings)
+            if discard_producer:
+                producer.drop()
+            yield _TaskWriter(settings, plan, producer).write(arrange(batches))
+
+    return run
+
+
+def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+    # A retry or a speculative copy: an earlier attempt may still be running, so only the driver
+    # decides, after fencing, which one writes. Reported even without rows, so that it fences.
+    reason = "a repeated attempt of a Spark task leaves the decision to the driver"
+    outcomes: dict[tuple[str, int], PartitionOutcome] = {}
+    for batch in batches:
+        for found in source_rows(batch):
+            outcomes.setdefault(
+                (found.topic, found.partition),
+                PartitionOutcome(task_report.DEFERRED, reason=reason),
+            )
+    return report_batch(task_report.DEFERRED, reason, Counters(), outcomes)
+
+
+class _OverLimitError(PrintableError):
+    """There are more dead letters than this round allows the task."""
+
+
+class _TaskWriter:
+    def __init__(
+        self, settings: WriterSettings, plan: BatchPlan, producer: TransactionalProducer
+    ) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._transactions = Transactions(producer, settings, plan)
+        self._outcomes: dict[tuple[str, int], PartitionOutcome] = {}
+        self._pending: dict[tuple[str, int], int] = {}
+        self._seen: dict[tuple[str, int], int] = {}
+        self._last_partition: tuple[str, int] | None = None
+        # The last record's rows so far. They stay out of the transaction until the next record
+        # arrives, so that a transaction can end between two Arrow batches.
+        self._held: SourceRows | None = None
+        self._status = task_report.WRITTEN
+        self._reason: str | None = None
+        # Dead letters: committed; those of a transaction that had too many, and of rows after it.
+        self._dead = DeadLetterTally()
+        self._dead_over_limit = DeadLetterTally()
+        self._left_out_others = False
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        try:
+            every = max(_MIN_SECONDS, self._settings.transactions.max_ms / 1000 / _CHECKS)
+            for batch in arrivals(batches, self._is_due, self._commit, every):
+                for found in self._source_rows(batch):
+                    self._write_source_rows(found)
+            self._add_held()
+            if self._transactions.open:
+                self._commit()
+        except BaseException:
+            self._transactions.abort()
+            raise
+        finally:
+            self._transactions.close()
+        return report_batch(
+            self._status,
+            self._reason,
+            self._transactions.counters,
+            self._outcomes,
+            self._dead,
+            self._dead_over_limit,
+            left_out_others=self._left_out_others,
+        )
+
+    def _is_due(self) -> bool:
+        """Whether the open transaction must end before more rows arrive."""
+        held = self._held
+        return self._transactions.full and not (held is not None and self._goes_on(held))
+
+    def _source_rows(self, batch: pa.RecordBatch) -> Iterator[SourceRows]:
+        try:
+            yield from source_rows(batch)
+        except RowError as error:
+            self._stop(task_report.FAILED, str(error))
+
+    def _write_source_rows(self, found: SourceRows) -> None:
+        self._add_held()
+        partition = (found.topic, found.partition)
+        outcome = self._outcomes.setdefault(partition, PartitionOutcome())
+        # Checked even after a failure: rows that should have come later may be committed.
+        if not self._follow(found):
+            self._misplace(partition, found)
+            return
+        plan = self._plan.get(partition)
+        if self._status != task_report.WRITTEN:
+            self._leave_out(outcome)
+            self._judge_left_out(found.at_or_above(plan.committed if plan else 0))
+            return
+        if plan is None:
+            outcome.status = task_report.REJECTED
+            outcome.reason = f"no member of the group is assigned {found.topic}-{found.partition}"
+            return
+        if found.first_offset < plan.start or found.last_offset >= plan.end:
+            self._stop(
+                task_report.FAILED,
+                f"source {found.topic}-{found.partition} has rows of offsets {found.first_offset} "
+                f"to {found.last_offset}, but the batch goes from {plan.start} to {plan.end - 1}: "
+                "the `source` column must be that of sink.read, and no other query may use the "
+                "checkpoint",
+            )
+            self._leave_out(outcome)
+            return
+        fresh = found.at_or_above(plan.committed)
+        outcome.skipped += found.rows.num_rows - fresh.rows.num_rows
+        if fresh.rows.num_rows:
+            whole, self._held = fresh.before_last_record()
+            self._add_slices(whole)
+
+    def _add_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._add_slices(held)
+
+    def _add_slices(self, found: SourceRows) -> None:
+        partition = (found.topic, found.partition)
+        for part in found.slices(
+            self._settings.transactions.max_records, self._settings.transactions.max_bytes
+        ):
+            if self._status == task_report.WRITTEN:
+                self._add(partition, part)
+            else:
+                self._judge_left_out(part)
+        if self._status != task_report.WRITTEN:
+            self._leave_out(self._outcomes[partition])
+
+    def _goes_on(self, part: SourceRows) -> bool:
+        """Whether the open transaction already holds rows of the same source record.
+
+        A record's rows stay together: its offset is committed once, with all of them.
+        """
+        offset = self._transactions.offsets.get((part.topic, part.partition))
+        return self._transactions.open and offset == part.first_offset + 1
+
+    def _add(self, partition: tuple[str, int], part: SourceRows) -> None:
+        transactions = self._transactions
+        try:
+            if (
+                transactions.open
+                and not self._goes_on(part)
+                and (transactions.full or not transactions.ready(part))
+            ):
+                self._commit()
+                if self._status != task_report.WRITTEN:
+                    self._judge_left_out(part)
+                    return
+            transactions.add(part)
+        except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
+            self._fail(error, part.position(0))
+        else:
+            self._pending[partition] = self._pending.get(partition, 0) + part.rows.num_rows
+            try:
+                self._check_dead_letters()
+            except _OverLimitError as error:
+                self._stop_over_limit(error)
+
+    def _check_dead_letters(self) -> None:
+        """Checks the open transaction's dead letters."""
+        letters = self._transactions.letters
+        if letters is None or not letters.tally.total:
+            return
+        allowed = sum(self._plan[p].max_dead_letters for p in self._seen if p in self._plan)
+        wanted = self._dead.total + letters.tally.total
+        if wanted > allowed:
+            raise _OverLimitError(f"{wanted} dead letters are more than this round's {allowed}")
+
+    def _check_before_commit(self) -> None:
+        """Checks the open transaction's dead letters, all of which are known."""
+        self._check_dead_letters()
+        letters = self._transactions.letters
+        if letters is None or letters.tally.total < sum(self._pending.values()):
+            return
+        if not any(self._plan[place].holds_back for place in self._pending):
+            return
+        dead = DeadLetterTally()
+        dead.include(self._dead)
+        dead.include(letters.tally)
+        if dead.is_one_error and not any(outcome.rows for outcome in self._outcomes.values()):
+            raise _OverLimitError(f"all {dead.total} rows so far are dead letters with one error")
+
+    def _judge_left_out(self, found: SourceRows) -> None:
+        """Counts dead letters among rows that come after too many, as far as they are known."""
+        if self._status != task_report.AFTER_OVER_LIMIT:
+            return
+        dead, faults = self._dead_over_limit, rows_with_error(found)
+        for row, fault in faults.items():
+            first = fault.reason not in dead.first
+            dead.add(fault.reason, found.position(row) if first else "", fault.message)
+        if len(faults) < found.rows.num_rows:
+            self._left_out_others = True
+
+    def _stop_over_limit(self, error: "_OverLimitError") -> None:
+        letters = self._transactions.letters
+        assert letters is not None  # noqa: S101 - there would be no such error
+        self._dead_over_limit = letters.tally
+        self._left_out_others = letters.tally.total < sum(self._pending.values())
+        wanting = [self._outcomes[partition] for partition in letters.by_partition]
+        self._stop(task_report.AFTER_OVER_LIMIT, str(error))
+        for outcome in wanting:
+            outcome.status, outcome.reason = task_report.OVER_LIMIT, self._reason
+
+    def _commit(self) -> None:
+        offsets = dict(self._transactions.offsets)
+        try:
+            self._transactions.commit(self._check_before_commit)
+        except _OverLimitError as error:
+            self._stop_over_limit(error)
+            return
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error, "the end of a transaction")
+            return
+        letters = self._transactions.letters
+        dead = {} if letters is None else letters.by_partition
+        for partition, rows in self._pending.items():
+            outcome = self._outcomes[partition]
+            outcome.rows += rows - dead.get(partition, 0)
+            outcome.dead_letters += dead.get(partition, 0)
+            outcome.next_offset = offsets[partition]
+        if letters is not None:
+            self._dead.include(letters.tally)
+            letters.begin()
+        self._pending.clear()
+
+    def _fail(self, error: Exception, where: str) -> None:
+        if isinstance(error, TransactionError):
+            unwritten = task_report.TOO_SLOW if error.too_slow else task_report.REJECTED
+            self._stop(unwritten if error.again else task_report.FAILED, str(error))
+            return
+        if isinstance(error, RowError):
+            self._stop(task_report.FAILED, str(error))
+            return
+        logger.error("%s", where, exc_info=error)
+        self._stop(task_report.FAILED, f"{where}: {type(error).__name__}: {error}")
+
+    def _stop(self, status: str, reason: str) -> None:
+        self._transactions.abort()
+        self._status, self._reason = status, reason
+        for partition in self._pending:
+            self._leave_out(self._outcomes[partition])
+        self._pending.clear()
+
+    def _follow(self, found: SourceRows) -> bool:
+        """Whether rows arrive in the order of their source partition."""
+        partition = (found.topic, found.partition)
+        seen = self._seen.get(partition, -1)
+        follows = partition == self._last_partition
+        self._last_partition = partition
+        if not found.in_order or found.first_offset < seen:
+            return False
+        if found.first_offset == seen and not follows:
+            return False
+        self._seen[partition] = found.last_offset
+        return True
+
+    def _misplace(self, partition: tuple[str, int], found: SourceRows) -> None:
+        """Reports that committed rows of the partition may follow rows that are missing."""
+        if self._status == task_report.WRITTEN:
+            after = self._seen.get(partition)
+            what = "are not in offset order" if after is None else f"come after offset {after}"
+            self._stop(
+                task_report.FAILED,
+                f"rows of source {found.topic}-{found.partition} from offset {found.first_offset} "
+                f"on {what}: the order of rows must not change between sink.read and sink.write",
+            )
+        outcome = self._outcomes[partition]
+        outcome.status, outcome.reason = task_report.MISPLACED, self._reason
+
+    def _leave_out(self, outcome: PartitionOutcome) -> None:
+        if outcome.status not in (task_report.MISPLACED, task_report.OVER_LIMIT):
+            outcome.status, outcome.reason = self._status, self._reason

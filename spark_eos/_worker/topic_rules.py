@@ -1,0 +1,324 @@
+"""Which rows topics take, as far as their configs and the client's settings tell.
+
+A broker that refuses a record batch dooms its transaction, and names none of the records of a batch
+that is too large. So rows are judged before they are sent, and no batch is larger than the smallest
+limit of the topics that are written to.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from cachetools import TTLCache
+
+from spark_eos._batch import dead_letters as reasons
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.timestamps import NOW
+from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
+from spark_eos._worker.dead_letters import Fault
+from spark_eos._worker.records import SourceRows, message_contents
+from spark_eos._worker.target_topics import cluster_failure
+from spark_eos.errors import SparkEosError
+
+# Bytes of a record batch's header (message format 2).
+_BATCH_HEADER: Final = 61
+# What librdkafka adds to key, value and headers when it compares a record with message.max.bytes.
+_LIBRDKAFKAS: Final = 36
+# More than a record adds to its key, value and headers, and a header to its own.
+_RECORD_HEADER: Final = 40
+# Compressed here, a record's size differs by up to 5 % from what librdkafka or the broker makes.
+_INEXACT: Final = 1.05
+# More than a batch grows by that a broker compresses although that makes it larger: bytes, and one
+# in so many. librdkafka sends such a batch as it is.
+_GROWTH: Final = 64
+_GROWTH_SHARE: Final = 1_000
+_UNCOMPRESSED: Final = frozenset({"none", "uncompressed"})
+# The default levels of librdkafka and of brokers; pyarrow has others.
+_LEVELS: Final = {"gzip": 6, "zstd": 3}
+# Seconds after which a topic is asked for again before a row is refused by its config.
+_FRESH: Final = 5.0
+
+# The greatest 64-bit integer.
+_MOST: Final = (1 << 63) - 1
+
+Headers = Sequence[tuple[str, bytes | None]]
+_Judgement = TypeVar("_Judgement")
+
+
+def batch_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Bytes of an uncompressed record batch that holds only this record (message format 2).
+
+    Example:
+        >>> batch_size(None, b"x" * 100, [])
+        170
+    """
+    body = 3 + _field(key) + _field(value) + _varint(len(headers)) + _headers_size(headers)
+    return _BATCH_HEADER + _varint(body) + body
+
+
+def _headers_size(headers: Headers) -> int:
+    return sum(_field(name.encode()) + _field(content) for name, content in headers)
+
+
+def _field(content: bytes | None) -> int:
+    return 1 if content is None else _varint(len(content)) + len(content)
+
+
+def _varint(number: int) -> int:
+    # Signed numbers are stored zigzag, seven bits in each byte.
+    return max(1, ((number << 1).bit_length() + 6) // 7)
+
+
+@dataclass
+class _Known:
+    """A topic's config, None if the broker does not tell it, and when it was asked for."""
+
+    config: TopicConfig | None
+    asked: float
+
+
+class TopicRules:
+    """The rules of a worker process's target topics; a topic whose config is unknown has none."""
+
+    def __init__(self, wire: Wire, settings: WriterSettings) -> None:
+        self._wire = wire
+        self._settings = settings
+        client = settings.client.for_producer("", settings.transactions.timeout_ms)
+        self._own_batch_size = int(client["batch.size"])
+        self._own_limit = int(client.get("message.max.bytes", 1_000_000))
+        self._codec = str(client.get("compression.type", client.get("compression.codec", "none")))
+        self._topics: TTLCache[str, _Known] = TTLCache(
+            math.inf, settings.limits.metadata_max_idle_ms / 1000
+        )
+
+    # Configs ----------------------------------------------------------------------------------
+
+    @property
+    def batch_size(self) -> int:
+        """The size of batches, in bytes, that all known topics take."""
+        limits = (_limit(known.config) for known in self._known())
+        return max(1, min([self._own_batch_size, *limits]))
+
+    def learn(self, topics: Collection[str]) -> None:
+        """Asks for the configs of topics that exist, unless they are known."""
+        unknown = set()
+        for topic in topics:
+            known = self._topics.get(topic)
+            if known is None or known.asked < 0:
+                unknown.add(topic)
+            else:
+                # Setting the entry again restarts its time in the cache.
+                self._topics[topic] = known
+        self._ask(unknown)
+
+    def _ask(self, topics: Collection[str]) -> None:
+        if topics:
+            deadline = Deadline(
+                self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms"
+            )
+            now = time.monotonic()
+            try:
+                found = topic_configs(self._wire, topics, deadline)
+            except SparkEosError as error:
+                raise cluster_failure("asking for the configs of target topics", error) from error
+            for topic, config in found.items():
+                self._topics[topic] = _Known(config, now)
+
+    def changed(self, topic: str) -> bool:
+        """Asks for a topic's config again, and tells whether it is another one now."""
+        before = self._config(topic)
+        self._ask([topic])
+        return self._config(topic) != before
+
+    def is_known(self, topic: str) -> bool:
+        """Whether the broker tells the topic's config."""
+        return self._config(topic) is not None
+
+    def _config(self, topic: str | None) -> TopicConfig | None:
+        known = None if topic is None else self._topics.get(topic)
+        return None if known is None else known.config
+
+    def forget(self) -> None:
+        """Has all configs asked for again when they are needed next."""
+        # Their limits count until then, so that the next producer need not be replaced at once.
+        for known in self._known():
+            known.asked = -1.0
+
+    def _known(self) -> list[_Known]:
+        # An entry may expire between two calls.
+        found = (self._topics.get(topic) for topic in list(self._topics))
+        return [known for known in found if known is not None]
+
+    # Rows -------------------------------------------------------------------------------------
+
+    def faults(
+        self, found: SourceRows, topics: Sequence[str | None], without: Collection[int] = ()
+    ) -> dict[int, Fault]:
+        """The rows that their topics don't take, by row."""
+        names = {topic for topic in topics if topic is not None}
+        self.learn(names)
+        configs = [config for name in names if (config := self._config(name)) is not None]
+        faults = {}
+        for row in sorted(self._suspects(found.rows, configs).difference(without)):
+            topic = topics[row]
+            one = SourceRows(found.topic, found.partition, found.rows.slice(row, 1))
+            (record,) = message_contents(one)
+            fault = None if topic is None else self.fault(topic, *record)
+            if fault is not None:
+                faults[row] = fault
+        return faults
+
+    def _suspects(self, rows: pa.RecordBatch, configs: Collection[TopicConfig]) -> set[int]:
+        """Rows that one of the topics may not take, found by whole columns."""
+        suspects: set[int] = set()
+        limit = min([self._own_limit, *map(_most_sent, configs)])
+        more = _BATCH_HEADER + _RECORD_HEADER
+        # In most slices all rows together are smaller. What Kafka adds to a header is less than
+        # twice what Arrow does.
+        if more + 2 * rows.nbytes > limit:
+            sizes = pc.add(_lengths(rows, "key"), _lengths(rows, "value"))
+            sizes = pc.add(sizes, more + _most_header_bytes(rows))
+            suspects.update(_where(pc.greater(sizes, limit)))
+        if any(config.compacted for config in configs):
+            key = _column(rows, "key")
+            suspects.update(range(rows.num_rows) if key is None else _where(key.is_null()))
+        timestamps = _column(rows, "timestamp")
+        if timestamps is not None and timestamps.null_count < len(timestamps):
+            now = int(time.time() * 1000)
+            before = [c.before_max_ms for c in configs if c.before_max_ms is not None]
+            after = [c.after_max_ms for c in configs if c.after_max_ms is not None]
+            first = now - min(before, default=_MOST)
+            last = min(now + min(after, default=_MOST), _MOST)
+            bounds = pc.min_max(timestamps).as_py()
+            if bounds["min"] < first or bounds["max"] > last:
+                late = pc.greater(timestamps, last)
+                suspects.update(_where(pc.or_(pc.less(timestamps, first), late)))
+        return suspects
+
+    # One record -------------------------------------------------------------------------------
+
+    def fault(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
+    ) -> Fault | None:
+        """Why a topic does not take a record; None if it does, as far as is known."""
+        return self._checked(topic, lambda: self._fault(topic, key, value, headers, timestamp))
+
+    def _fault(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
+    ) -> Fault | None:
+        config = self._config(topic)
+        if config is not None and config.compacted and key is None:
+            text = f"topic {topic!r} is compacted, and the record has no key"
+            return Fault(reasons.INVALID_RECORD, text)
+        if self._is_out_of_bounds(config, timestamp):
+            text = f"its timestamp {timestamp} is out of topic {topic!r}'s bounds"
+            return Fault(reasons.INVALID_RECORD, text)
+        own = _LIBRDKAFKAS + len(key or b"") + len(value or b"") + _headers_size(headers)
+        if own > self._own_limit:
+            text = "the record is larger than this client sends (kafka['message.max.bytes'])"
+            return Fault(reasons.TOO_LARGE, text)
+        size = batch_size(key, value, headers)
+        if config is not None and size > _most_sent(config):
+            size = self._largest(config, size, key, value, headers)
+            if size > config.max_message_bytes:
+                text = f"{size} bytes are more than topic {topic!r} takes (its max.message.bytes)"
+                return Fault(reasons.TOO_LARGE, text)
+        return None
+
+    def is_out_of_bounds(self, topic: str, timestamp: int) -> bool:
+        """Whether a topic refuses a timestamp; `NOW` stands for the time of writing."""
+        return self._checked(topic, lambda: self._is_out_of_bounds(self._config(topic), timestamp))
+
+    def _checked(self, topic: str, judge: Callable[[], _Judgement]) -> _Judgement:
+        """A judgement; what is refused by an old config is judged by the topic's present one."""
+        judgement = judge()
+        known = self._topics.get(topic)
+        if judgement and known is not None and known.asked < time.monotonic() - _FRESH:
+            self._ask([topic])
+            judgement = judge()
+        return judgement
+
+    @staticmethod
+    def _is_out_of_bounds(config: TopicConfig | None, timestamp: int) -> bool:
+        if config is None or timestamp == NOW:
+            return False
+        age = time.time() * 1000 - timestamp
+        before, after = config.before_max_ms, config.after_max_ms
+        return (before is not None and age > before) or (after is not None and -age > after)
+
+    def _largest(
+        self,
+        config: TopicConfig,
+        size: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+    ) -> int:
+        """Bytes of a record's batch as it is sent or stored: brokers check both."""
+        texts = [part for name, content in headers for part in (name.encode(), content or b"")]
+        whole = b"".join([key or b"", value or b"", *texts])
+
+        def compressed(codec: str, most: int) -> int:
+            if codec in _UNCOMPRESSED:
+                return size
+            found = len(pa.Codec(codec, _LEVELS.get(codec)).compress(whole, asbytes=True))
+            return min(most, int((_BATCH_HEADER + found) * _INEXACT))
+
+        sent = compressed(self._codec, size)
+        if not _compresses(config):
+            return sent if config.compression == "producer" else size
+        return max(sent, compressed(config.compression, _grown(size)))
+
+
+def _compresses(config: TopicConfig) -> bool:
+    """Whether the broker compresses batches itself."""
+    return config.compression not in {"producer", *_UNCOMPRESSED}
+
+
+def _grown(size: int) -> int:
+    return size + size // _GROWTH_SHARE + _GROWTH
+
+
+def _most_sent(config: TopicConfig) -> int:
+    """The largest batch that fits whatever it holds."""
+    limit = config.max_message_bytes
+    return limit - limit // _GROWTH_SHARE - _GROWTH if _compresses(config) else limit
+
+
+def _limit(config: TopicConfig | None) -> int:
+    return BROKERS_DEFAULT if config is None else _most_sent(config)
+
+
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+    index = rows.schema.get_field_index(name)
+    return None if index < 0 else rows.column(index)
+
+
+def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:
+    """Bytes of each of a column's values, 0 for null."""
+    column = _column(rows, name)
+    if column is None:
+        return pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+
+
+def _most_header_bytes(rows: pa.RecordBatch) -> int:
+    """What the headers of the row with the most could have at most."""
+    column = _column(rows, "headers")
+    if column is None:
+        return 0
+    number = pc.max(pc.list_value_length(column)).as_py() or 0
+    items = column.flatten()
+    most = sum(pc.max(pc.binary_length(items.field(part))).as_py() or 0 for part in range(2))
+    return int(number) * (most + _RECORD_HEADER)
+
+
+def _where(mask: pa.Array) -> Iterable[int]:
+    found: Iterable[int] = pc.indices_nonzero(pc.fill_null(mask, fill_value=False)).to_pylist()
+    return found

@@ -1,0 +1,399 @@
+"""One worker's transactions: rows and their source offsets, committed together.
+
+The steps of a commit: flush the records; send each member's source offsets in a TxnOffsetCommit;
+commit the transaction only if every answer accepts every partition.
+"""
+
+import contextlib
+import enum
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+from spark_eos._batch import dead_letters as reasons
+from spark_eos._batch.plan import BatchPlan
+from spark_eos._batch.task_report import Counters
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.error_codes import Verdict, remedy
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.offsets import in_requests
+from spark_eos._kafka.topic_cache import source_topics
+from spark_eos._kafka.transactions import (
+    BY_ID,
+    MemberIdentity,
+    OffsetCommitAnswer,
+    txn_offset_commit,
+)
+from spark_eos._worker.letter_maker import LetterMaker
+from spark_eos._worker.librdkafka_errors import RefusedRecordError, TransactionError
+from spark_eos._worker.producer import TransactionalProducer
+from spark_eos._worker.records import SourceRows, target_topics
+from spark_eos._worker.target_topics import TargetTopics, cluster_failure
+from spark_eos.acls import describe_configs, query_acls
+from spark_eos.errors import SparkEosError
+
+Offsets = dict[tuple[str, int], int]
+
+# Transactions shorter than 0.5 s skip the topic recheck, which takes some milliseconds: a topic
+# can't be deleted, recreated and written that fast.
+_LONG: Final = 0.5
+# Seconds allowed for an answer however old the transaction is: the answer tells its outcome.
+_LEAST_SECONDS: Final = 1.0
+# Bytes that may wait for acknowledgement while the brokers' pace is unknown.
+_BACKLOG_BYTES: Final = 4 << 20
+_REMEDIES: Final = {
+    reasons.TOO_LARGE: "Raise the topic's max.message.bytes and kafka['message.max.bytes']",
+    reasons.INVALID_RECORD: "Correct the row",
+}
+
+
+class State(enum.Enum):
+    """State of a worker's transaction."""
+
+    NONE = "none"
+    OPEN = "open"
+    COMMITTING = "committing"
+
+
+_NEXT = {
+    State.NONE: {State.OPEN},
+    State.OPEN: {State.COMMITTING, State.NONE},
+    State.COMMITTING: {State.NONE},
+}
+
+
+class Transactions:
+    """Writes one task's rows in transactions of bounded size."""
+
+    def __init__(
+        self, producer: TransactionalProducer, settings: WriterSettings, plan: BatchPlan
+    ) -> None:
+        self._producer = producer
+        self._settings = settings
+        self._plan = plan
+        self._state = State.NONE
+        self._offsets: Offsets = {}
+        self._firsts: Offsets = {}
+        self._rows = 0
+        self._bytes = 0
+        self._timestamps_moved = 0
+        self._began = 0.0
+        self._targets = TargetTopics(
+            producer.topics, settings.refuses_target, producer.absent_topics
+        )
+        self._rules = producer.rules
+        self.letters = (
+            None
+            if settings.dead_letters is None
+            else LetterMaker(settings, settings.dead_letters, self._targets, self._rules)
+        )
+        self.counters = Counters()
+
+    def _become(self, state: State) -> None:
+        if state not in _NEXT[self._state]:
+            raise AssertionError(f"transaction can't go from {self._state} to {state}")
+        self._state = state
+
+    @property
+    def open(self) -> bool:
+        """Whether a transaction is open: it holds rows that are not committed."""
+        return self._state is State.OPEN
+
+    @property
+    def offsets(self) -> Mapping[tuple[str, int], int]:
+        """Next source offset by (topic, partition) that the open transaction would commit."""
+        return self._offsets
+
+    @property
+    def full(self) -> bool:
+        """Whether the open transaction has reached one of its limits."""
+        settings = self._settings
+        return self.open and (
+            self._rows >= settings.transactions.max_records
+            or self._bytes >= settings.transactions.max_bytes
+            or self._age() * 1000 >= settings.transactions.max_ms
+        )
+
+    def _age(self) -> float:
+        return time.monotonic() - self._began
+
+    def ready(self, found: SourceRows) -> bool:
+        """Whether rows fit into the open transaction; if not, it should be ended before.
+
+        They don't if topics or partitions have to be waited for, since it would grow old meanwhile,
+        or if a topic does not take batches as large as those of its producer.
+        """
+        topics = target_topics(found, self._settings.topic)
+        if not self._targets.ready(set(topics)):
+            return False
+        if self.letters is not None and not self.letters.ready(found, topics):
+            return False
+        self._rules.learn(self._written_to(topics))
+        return self._has_small_batches
+
+    @property
+    def _has_small_batches(self) -> bool:
+        """Whether all topics take batches as large as those of the open producer."""
+        return self._producer.batch_size <= self._rules.batch_size
+
+    def _written_to(self, topics: Collection[str | None]) -> set[str]:
+        # Those that every transaction may write to too, lest the producer be replaced for them.
+        return self._targets.known(set(topics)) | {*self._settings.target_topics}
+
+    def add(self, found: SourceRows) -> None:
+        """Adds rows to the open transaction, or begins one."""
+        started = time.monotonic()
+        topics = target_topics(found, self._settings.topic)
+        faults = {} if self.letters is None else self.letters.judge(found, topics)
+        self._targets.refuse(found, topics, faults)
+        targets = self._targets.look_up(found, topics)
+        self._rules.learn(self._written_to(topics))
+        if self.letters is None:
+            self._check_rows(found, topics)
+        if not self.open:
+            self._begin()
+        self._targets.add(targets)
+        self._firsts.setdefault((found.topic, found.partition), found.first_offset)
+        self._offsets[found.topic, found.partition] = found.last_offset + 1
+        self._rows += found.rows.num_rows
+        self._bytes += found.rows.nbytes
+        with self._in_time(), self._judged_again():
+            records = self._producer.records
+            letters = None
+            if self.letters is not None:
+                on_delivery = records.on_delivery(found, faults.keys())
+                letters = self.letters.letters(found, faults, on_delivery)
+            # Too large only if rows of the same record are in the transaction already.
+            alone = None if self._has_small_batches else self._wait_for_acknowledgements
+            records.produce(found, topics, self._targets.check, letters, alone)
+            self._timestamps_moved += found.at_epoch(faults)
+            records.wait_while(self._has_backlog, self._targets.check)
+        self.counters.bytes += found.rows.nbytes
+        self.counters.produce_ms += (time.monotonic() - started) * 1000
+
+    def _check_rows(self, found: SourceRows, topics: list[str | None]) -> None:
+        for row, fault in self._rules.faults(found, topics).items():
+            raise TransactionError(
+                f"{found.position(row)}, for topic {topics[row]!r}: {fault.message}. "
+                f"{_REMEDIES[fault.reason]}, or name a topic for such rows (dead_letters)",
+                again=False,
+            )
+
+    @contextlib.contextmanager
+    def _judged_again(self) -> Iterator[None]:
+        """Judges rows again that a broker has refused: configs and the time may have changed."""
+        try:
+            yield
+        except RefusedRecordError as error:
+            found, topic = error.found, error.topic
+            changed = self._rules.changed(topic) or not self._has_small_batches
+            topics = target_topics(found, self._settings.topic)
+            again = changed or bool(self._rules.faults(found, topics, error.replaced))
+            why = ""
+            if again:
+                why = ". The topic's config has changed meanwhile, or the record has grown too old"
+            elif not self._rules.is_known(topic):
+                needed = self._settings.client.grantee.lacks([describe_configs(topic)])
+                why = f". Rows that it refuses are not known before: {needed}"
+            raise TransactionError(f"{error}{why}", again=again) from error
+
+    def _begin(self) -> None:
+        self._producer.begin()
+        self._become(State.OPEN)
+        self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
+        self._timestamps_moved = 0
+        self._targets.clear()
+        if self.letters is not None:
+            self.letters.begin()
+        self._began = time.monotonic()
+
+    def _give_up(self) -> None:
+        if self._state is not State.NONE:
+            self._become(State.NONE)
+        self._producer.drop()
+
+    def _progress(self, partition: tuple[str, int]) -> tuple[str, int]:
+        """The partition whose offset in the group is the progress of a source partition."""
+        return self._plan[partition].progress or partition
+
+    def _topic_ids(self) -> dict[str, uuid.UUID]:
+        return {self._progress(place)[0]: part.topic_id for place, part in self._plan.items()}
+
+    def _check_sources(self, names: Collection[str]) -> None:
+        """Checks that topics are still those whose offsets the plan commits."""
+        known = {topic: id_ for topic, id_ in self._topic_ids().items() if topic in names}
+        source_topics(self._producer.topics, known, known, self._settings.group_id)
+
+    def commit(self, check: Callable[[], None] | None = None) -> None:
+        """Commits the open transaction: its rows and their source offsets, or neither."""
+        self._become(State.COMMITTING)
+        counters, clock = self.counters, time.monotonic
+        try:
+            # 1. Every record is acknowledged, none has failed.
+            started = clock()
+            with self._judged_again():
+                self._flush()
+            if check is not None:
+                check()
+            flushed = clock()
+            deadline = self._deadline()
+            if flushed - self._began >= _LONG:
+                # Rows in a topic that has been deleted must not count as written.
+                self._targets.check()
+            # 2. Send the source offsets, each partition's as the member it is assigned to.
+            self._send_offsets(deadline)
+            sent = clock()
+            # 3. Only then commit.
+            with self._in_time():
+                self._producer.commit(deadline)
+            counters.flush_ms += (flushed - started) * 1000
+            counters.offsets_ms += (sent - flushed) * 1000
+            counters.commit_ms += (clock() - sent) * 1000
+        except BaseException:
+            self._give_up()
+            raise
+        self._become(State.NONE)
+        counters.transactions += 1
+        counters.timestamps_moved += self._timestamps_moved
+        if self.letters is not None:
+            counters.timestamps_moved += self.letters.timestamps_moved
+        if not self._producer.clean():
+            self._producer.drop()
+
+    def _flush(self) -> None:
+        with self._in_time():
+            self._wait_for_acknowledgements()
+
+    def _wait_for_acknowledgements(self) -> None:
+        before_abort = self._before_the_broker_aborts(self._deadline())
+        self._producer.records.flush(before_abort, self._targets.check)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._settings.transactions.timeout_ms / 1000, "transactions.timeout_ms")
+
+    def _send_offsets(self, deadline: Deadline) -> None:
+        by_member: dict[MemberIdentity, Offsets] = {}
+        texts: dict[tuple[str, int], str] = {}
+        for partition, offset in self._offsets.items():
+            part, place = self._plan[partition], self._progress(partition)
+            by_member.setdefault(part.member, {})[place] = offset
+            texts[place] = part.metadata
+        what = f"committing offsets of group {self._settings.group_id!r}"
+        topic_ids = self._topic_ids()
+        by_name = False
+        requests = (
+            (member, part)
+            for member, offsets in by_member.items()
+            for part in in_requests(offsets, texts)
+        )
+        try:
+            for member, offsets in requests:
+                answer = txn_offset_commit(
+                    self._producer.wire,
+                    self._settings.group_id,
+                    self._producer.identity,
+                    member,
+                    offsets,
+                    topic_ids,
+                    self._before_the_broker_aborts(deadline),
+                    lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
+                    self._check_sources,
+                    texts,
+                )
+                self.counters.count_offset_commit(answer.version)
+                if answer.verdict is not Verdict.ACCEPTED:
+                    raise self._refusal(what, member, answer)
+                by_name |= answer.version < BY_ID
+            if by_name:
+                # Sent by name, the offsets may have reached a recreated topic. If a topic is
+                # deleted after this check, the broker deletes its offsets too.
+                self._check_sources({topic for topic, _ in map(self._progress, self._offsets)})
+        except SparkEosError as error:
+            raise cluster_failure(what, error) from error
+
+    def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
+        # Later codes would be those of an aborted transaction and hide the cause.
+        left = max(_LEAST_SECONDS, self._settings.transactions.timeout_ms / 1000 - self._age())
+        return Deadline(min(left, deadline.remaining()), deadline.setting)
+
+    # Time -------------------------------------------------------------------------------------
+
+    def _has_backlog(self) -> bool:
+        """Whether brokers acknowledge rows too slowly to hand over more for now.
+
+        Without this limit, librdkafka's queue could hold more rows than brokers can acknowledge
+        before the transaction times out.
+        """
+        waiting = self._producer.records.unacknowledged
+        if self.full or waiting * self._bytes <= _BACKLOG_BYTES * self._rows:
+            return False
+        acknowledged = self._rows - waiting
+        return waiting * self._age() * 1000 > acknowledged * self._settings.transactions.max_ms
+
+    def _too_old(self) -> bool:
+        return self._age() * 1000 >= self._settings.transactions.timeout_ms
+
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Names the transaction's age as the cause of failures that it explains."""
+        try:
+            yield
+        except TransactionError as error:
+            if error.again and self._too_old():
+                raise self._too_slow(str(error)) from error
+            raise
+
+    def _too_slow(self, cause: str) -> TransactionError:
+        settings = self._settings
+        topic, partition = next(iter(self._offsets))
+        first, end = self._firsts[topic, partition], self._offsets[topic, partition]
+        if len(self._offsets) > 1 or end - first > 1:
+            what = f"{self._rows} rows, those of source {topic}-{partition} offset {first} first"
+            advice = (
+                "lower transactions.max_records, transactions.max_bytes or transactions.max_ms, or "
+                "raise transactions.timeout_ms"
+            )
+        else:
+            # All rows of one source record belong in one transaction.
+            what = f"the row of source {topic}-{partition} offset {first} alone"
+            if self._rows > 1:
+                what = f"the {self._rows} rows made of source {topic}-{partition} offset {first}"
+            advice = "raise transactions.timeout_ms (and the brokers' transaction.max.timeout.ms)"
+        return TransactionError(
+            f"the transaction with {what} was open for {self._age() * 1000:.0f} ms, longer than "
+            f"transactions.timeout_ms={settings.transactions.timeout_ms}, so the brokers abort it: "
+            f"{cause}. If brokers are not just away, {advice}",
+            again=True,
+            too_slow=True,
+        )
+
+    def _refusal(
+        self, what: str, member: MemberIdentity, answer: OffsetCommitAnswer
+    ) -> TransactionError:
+        settings = self._settings
+        if answer.verdict is Verdict.FENCED and self._too_old():
+            return self._too_slow(str(answer))
+        remedies = {
+            remedy(
+                code,
+                query_acls(settings.group_id, settings.id_prefix, [topic], []),
+                settings.client.grantee,
+            )
+            for (topic, _partition), code in answer.codes.items()
+        }
+        return TransactionError(
+            f"{what} as member {member.instance_id} at epoch {member.epoch}: "
+            + "; ".join([str(answer), *sorted(remedies - {""})]),
+            again=answer.verdict is not Verdict.REFUSED,
+        )
+
+    def abort(self) -> None:
+        """Aborts the open transaction, if there is one; nothing of it becomes visible."""
+        if self.open:
+            self._give_up()
+
+    def close(self) -> None:
+        """Closes what the dead letters have opened; the producer stays open."""
+        if self.letters is not None:
+            self.letters.close()
