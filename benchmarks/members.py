@@ -15,7 +15,7 @@ from rich.table import Table
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster, groups
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.testing import EmbeddedKafka
 
@@ -28,10 +28,12 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
     topic = f"in-{uuid.uuid4().hex[:6]}"
     broker.create_topic(topic, members)
     needed = [(topic, partition) for partition in range(members)]
-    with closing(Wire(ClientSettings({"bootstrap.servers": broker.bootstrap_servers}))) as wire:
-        topics = cluster.topics(wire, [topic], _deadline())
+    with closing(
+        Connections(ClientSettings({"bootstrap.servers": broker.bootstrap_servers}))
+    ) as connections:
+        topics = cluster.topics(connections, [topic], _deadline())
         membership = GroupMembership(
-            wire,
+            connections,
             topic,
             max_members=members,
             group_timeout_ms=60_000,
@@ -43,7 +45,10 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
         membership.start(topics, needed)
         found["stable"] = time.monotonic() - began
         owners = {identity.member_id for identity in membership.identities().values()}
-        if not groups.describe_group(wire, topic, _deadline()).stable or len(owners) < members:
+        if (
+            not groups.describe_group(connections, topic, _deadline()).stable
+            or len(owners) < members
+        ):
             raise click.ClickException(f"{len(owners)} of {members} members have a partition")
         # Only heartbeats run in this process now.
         busy = time.process_time()

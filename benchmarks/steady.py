@@ -23,7 +23,7 @@ from rich.table import Table
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import describe_group
 from spark_eos.testing import EmbeddedKafka, spark_session
@@ -64,7 +64,9 @@ class Sample:
     members: int
 
 
-def _sample(broker: EmbeddedKafka, wire: Wire, minutes: float, batches: int) -> Sample:
+def _sample(
+    broker: EmbeddedKafka, connections: Connections, minutes: float, batches: int
+) -> Sample:
     memory: dict[str, list[float]] = {}
     threads: dict[str, int] = {}
     for part, process in parts(broker.pid):
@@ -75,7 +77,7 @@ def _sample(broker: EmbeddedKafka, wire: Wire, minutes: float, batches: int) -> 
     everything = ListTransactionsRequest(
         state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=None
     )
-    states = wire.send(everything, deadline).transaction_states
+    states = connections.send(everything, deadline).transaction_states
     return Sample(
         round(minutes, 1),
         batches,
@@ -87,7 +89,7 @@ def _sample(broker: EmbeddedKafka, wire: Wire, minutes: float, batches: int) -> 
         max(memory["workers"]),
         threads["workers"],
         sum(_GROUP in state.transactional_id for state in states),
-        len(describe_group(wire, _GROUP, deadline).members),
+        len(describe_group(connections, _GROUP, deadline).members),
     )
 
 
@@ -144,7 +146,10 @@ def main(*, minutes: float, every: float, trigger: float, to: Path) -> None:
             on_batch=count,
         )
         frame = sink.read(spark, subscribe=source).select("source", "value")
-        with _fed(broker, source), contextlib.closing(Wire(ClientSettings(kafka))) as wire:
+        with (
+            _fed(broker, source),
+            contextlib.closing(Connections(ClientSettings(kafka))) as connections,
+        ):
             query = (
                 sink.write(frame)
                 .trigger(processingTime=f"{trigger * 1000:.0f} milliseconds")
@@ -154,7 +159,7 @@ def main(*, minutes: float, every: float, trigger: float, to: Path) -> None:
             while query.isActive and time.monotonic() < began + minutes * 60:
                 time.sleep(every)
                 passed = (time.monotonic() - began) / 60
-                samples.append(_sample(broker, wire, passed, batches))
+                samples.append(_sample(broker, connections, passed, batches))
                 Console(stderr=True).print(samples[-1], highlight=False)
             query.stop()
         if query.exception() is not None:

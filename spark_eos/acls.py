@@ -98,7 +98,7 @@ class Acl:
 
 
 @dataclass(frozen=True)
-class Grantee:
+class Principal:
     """The principal that needs ACLs, and its cluster.
 
     Attributes:
@@ -107,7 +107,7 @@ class Grantee:
         command_config: The administrator's properties file for ``kafka-acls.sh``, if any.
 
     Example:
-        >>> Grantee("User:alice", "localhost:9092").command(read_topic("orders"))
+        >>> Principal("User:alice", "localhost:9092").command(read_topic("orders"))
         'kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:alice \
 --operation Read --topic orders'
     """

@@ -26,7 +26,7 @@ from spark_eos._admin.replay_progress import PartitionProgress, PartitionScan
 from spark_eos._client.flushing import flush_records
 from spark_eos._client.timestamps import producer_timestamp
 from spark_eos._kafka import cluster
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.offsets import group_offsets
@@ -158,7 +158,7 @@ class DeadLetterReplay:
                 counter, key = kept_back
                 counter[key] += 1
             return []
-        omitted = letter.told.get("omitted")
+        omitted = letter.error_headers.get("omitted")
         if omitted is not None and not self._skip_omitted:
             raise WriteError(
                 f"dead letter {letter.place} does not hold its whole record (omitted: "
@@ -167,7 +167,7 @@ class DeadLetterReplay:
                 "it"
             )
         scan.replay(letter.offset)
-        if unreadable or "omitted" in letter.told:
+        if unreadable or "omitted" in letter.error_headers:
             self.done.omitted += 1
             return []
         return [(letter, self._place(letter))]
@@ -201,8 +201,8 @@ class DeadLetterReplay:
         if not chosen:
             return
         deadline = Deadline(self._letters.timeout, "--timeout")
-        with closing(Wire(self._letters.settings)) as wire:
-            found = cluster.topics(wire, chosen, deadline, Operation.WRITE)
+        with closing(Connections(self._letters.settings)) as connections:
+            found = cluster.topics(connections, chosen, deadline, Operation.WRITE)
         for topic in sorted(chosen):
             if topic not in found:
                 raise TopicNotFoundError(
@@ -313,11 +313,11 @@ class DeadLetterReplay:
     def _committed(self, partitions: Iterable[int]) -> dict[int, CommittedOffset]:
         """How far the topic has been replayed; not by librdkafka, which hides why it can't tell."""
         topic, deadline = self._letters.name, Deadline(self._letters.timeout, "--timeout")
-        with closing(Wire(self._letters.settings)) as wire:
-            found = cluster.topics(wire, [topic], deadline)
+        with closing(Connections(self._letters.settings)) as connections:
+            found = cluster.topics(connections, [topic], deadline)
             ids = {name: one.topic_id for name, one in found.items()}
             places = [(topic, partition) for partition in partitions]
-            offsets = group_offsets(wire, self._group_id, places, ids, deadline)
+            offsets = group_offsets(connections, self._group_id, places, ids, deadline)
         return {partition: committed for (_, partition), committed in offsets.items()}
 
 
@@ -325,8 +325,8 @@ def _not_for_its_source(letter: DeadLetter) -> str | None:
     """Why a letter can't be written to its source topic; None if it can."""
     if letter.source is None:
         return "do not tell their source, as those of staged queries"
-    if "cluster" in letter.told:
+    if "cluster" in letter.error_headers:
         return "are of records in another cluster, whose topics may be others than those here"
-    if "record" in letter.told:
+    if "record" in letter.error_headers:
         return "hold what a row would have written, since the source record was deleted"
     return None

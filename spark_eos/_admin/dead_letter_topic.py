@@ -47,10 +47,10 @@ class DeadLetter:
         headers: All headers; None if they can't be read, since a name is not UTF-8. Then the letter
             has no headers of its own, and tells nothing.
         own_headers: Those of the record itself, without those that explain the letter.
-        told: What the others tell, by name: ``topic``, ``partition``, ``offset``, ``group``,
-            ``message``, ``reason``, ``exception``, ``stacktrace``, ``timestamp``, ``omitted``,
-            ``cluster`` if the source is in another one, and ``record`` if it is not the source's
-            but a row.
+        error_headers: The connector's headers, by name: ``topic``, ``partition``, ``offset``,
+            ``group``, ``message``, ``reason``, ``exception``, ``stacktrace``, ``timestamp``,
+            ``omitted``, ``cluster`` if the source is in another one, and ``record`` if it is not
+            the source's but a row.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class DeadLetter:
     value: bytes | None
     headers: tuple[Header, ...] | None
     own_headers: tuple[Header, ...]
-    told: Mapping[str, str]
+    error_headers: Mapping[str, str]
 
     @property
     def place(self) -> str:
@@ -71,8 +71,8 @@ class DeadLetter:
     @property
     def source(self) -> tuple[str, int] | None:
         """Topic and partition of its source record; None if the headers don't tell one."""
-        topic = topic_name(self.told.get("topic"))
-        partition = header_number(self.told.get("partition"), MAX_PARTITION)
+        topic = topic_name(self.error_headers.get("topic"))
+        partition = header_number(self.error_headers.get("partition"), MAX_PARTITION)
         return None if topic is None or partition is None else (topic, partition)
 
     @property
@@ -83,13 +83,13 @@ class DeadLetter:
         is not believed: it would end each replay.
         """
         most = min(MAX_OFFSET, self.timestamp + _AHEAD_MS)
-        told = header_number(self.told.get("timestamp"), most, -MAX_OFFSET)
-        return self.timestamp if told is None else told
+        written = header_number(self.error_headers.get("timestamp"), most, -MAX_OFFSET)
+        return self.timestamp if written is None else written
 
     @property
     def reason(self) -> str:
         """Why it is one."""
-        return self.told.get("reason", "unknown")
+        return self.error_headers.get("reason", "unknown")
 
 
 def dead_letter(message: Any) -> DeadLetter:
@@ -105,7 +105,7 @@ def dead_letter(message: Any) -> DeadLetter:
         message.value(),
         headers,
         tuple(found.own),
-        {name: text.decode(errors="replace") for name, text in found.told.items()},
+        {name: text.decode(errors="replace") for name, text in found.error_headers.items()},
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spark_eos._batch.progress import LEDGER, first_position
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import (
     CommittedOffset,
@@ -86,9 +86,9 @@ class GroupProgress:
     committed: Mapping[Place, CommittedOffset]
 
     @classmethod
-    def read(cls, wire: Wire, group_id: str, deadline: Deadline) -> "GroupProgress":
+    def read(cls, connections: Connections, group_id: str, deadline: Deadline) -> "GroupProgress":
         """Asks for the offsets, published positions of a staged query included."""
-        return cls(all_group_offsets(wire, group_id, deadline, positions=True))
+        return cls(all_group_offsets(connections, group_id, deadline, positions=True))
 
     @cached_property
     def known(self) -> KnownPartitions:
@@ -139,10 +139,10 @@ class GroupProgress:
 
 
 def mirrored_progress(
-    wire: Wire, group_id: str, deadline: Deadline
+    connections: Connections, group_id: str, deadline: Deadline
 ) -> tuple[MirroredPartition, ...]:
     """A mirrored query's progress; `ConfigurationError` if the group has none."""
-    found = GroupProgress.read(wire, group_id, deadline).mirrored
+    found = GroupProgress.read(connections, group_id, deadline).mirrored
     if not found:
         raise no_progress(group_id)
     return found

@@ -10,12 +10,12 @@ from spark_eos._client.error_codes import Code, code_names
 from spark_eos._driver.offset_log import FinishedBatches
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offsets import all_committed_offsets, commit_offsets
-from spark_eos._kafka.open_transactions import lingering
+from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -40,21 +40,21 @@ def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
 
 
 def check_unused(
-    wire: Wire, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
+    connections: Connections, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
 ) -> bool:
     """Checks that the group is unused, and whether its offsets still have to be set."""
-    group = describe_group(wire, group_id, deadline)
+    group = describe_group(connections, group_id, deadline)
     if group.members:
         raise ConfigurationError(
             f"group_id {group_id!r} has a live member: {group.members[0]}. Stop that consumer "
             "or query, or choose another group_id"
         )
-    if lingering(wire, prefix, group_id, deadline):
+    if lingering_transactions(connections, prefix, group_id, deadline):
         raise ConfigurationError(
             f"group_id {group_id!r} has open transactions: a spark-eos query has used it. "
             "Choose another group_id, or end the transactions with spark-eos abort"
         )
-    committed = all_committed_offsets(wire, group_id, deadline)
+    committed = all_committed_offsets(connections, group_id, deadline)
     if committed == wanted:
         return False
     if committed:
@@ -68,12 +68,14 @@ def check_unused(
     return True
 
 
-def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str, TopicInfo]:
+def check_topics(
+    connections: Connections, wanted: Positions, deadline: Deadline
+) -> dict[str, TopicInfo]:
     """Looks up the source topics, and checks that the checkpoint's offsets lie within them."""
     names = {topic for topic, _ in wanted}
-    found = cluster.topics(wire, names, deadline)
-    starts = start_offsets(wire, found, deadline)
-    ends = end_offsets(wire, found, deadline)
+    found = cluster.topics(connections, names, deadline)
+    starts = start_offsets(connections, found, deadline)
+    ends = end_offsets(connections, found, deadline)
     for (topic, partition), offset in sorted(wanted.items()):
         name = f"{topic}-{partition}"
         if (topic, partition) not in ends:
@@ -100,7 +102,7 @@ def check_topics(wire: Wire, wanted: Positions, deadline: Deadline) -> dict[str,
 
 
 def set_offsets(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
     wanted: Positions,
     topics: dict[str, TopicInfo],
@@ -109,7 +111,9 @@ def set_offsets(
 ) -> None:
     """Commits offsets to a group without members; the broker refuses if it has any."""
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    codes = commit_offsets(wire, group_id, _NOT_A_MEMBER, wanted, ids, deadline, metadata=texts)
+    codes = commit_offsets(
+        connections, group_id, _NOT_A_MEMBER, wanted, ids, deadline, metadata=texts
+    )
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:
         raise KafkaResponseError(

@@ -10,11 +10,11 @@ from spark_eos._admin.status_tables import status_html
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.preflight import offset_commit_version
 from spark_eos._kafka import cluster, groups
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.held_back import HeldBack, held_back
 from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
-from spark_eos._kafka.open_transactions import OpenTransaction, lingering
+from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos.errors import SparkEosError, UnsupportedBrokerError
 
@@ -166,32 +166,32 @@ def ask_status(
     """
     with contextlib.ExitStack() as stack:
 
-        def connected(settings: ClientSettings) -> Wire:
-            wire = Wire(settings, request_timeout=min(10.0, seconds))
-            return stack.enter_context(contextlib.closing(wire))
+        def connected(settings: ClientSettings) -> Connections:
+            connections = Connections(settings, request_timeout=min(10.0, seconds))
+            return stack.enter_context(contextlib.closing(connections))
 
-        wire = connected(client)
+        connections = connected(client)
         # First of all, so that the error says "unreachable" and not which later call failed.
-        wire.brokers(Deadline(seconds, limit))
+        connections.brokers(Deadline(seconds, limit))
         return query_status(
-            wire,
+            connections,
             client.bootstrap_servers,
             group_id,
             prefix,
             Deadline(seconds, limit),
-            source_wire=None if source_client is None else connected(source_client),
+            source_connections=None if source_client is None else connected(source_client),
             targets=targets,
         )
 
 
 def query_status(
-    wire: Wire,
+    connections: Connections,
     bootstrap_servers: str,
     group_id: str,
     prefix: str,
     deadline: Deadline,
     *,
-    source_wire: Wire | None = None,
+    source_connections: Connections | None = None,
     targets: Collection[str] = (),
 ) -> Status:
     """Asks the cluster about a query, without joining, fencing or creating anything.
@@ -199,12 +199,12 @@ def query_status(
     The requests are sent one after another, so a running query moves on between them.
 
     Args:
-        wire: The connections.
+        connections: The connections.
         bootstrap_servers: Named in error messages.
         group_id: The query's group.
         prefix: The query's ``transactions.id_prefix``.
         deadline: For all calls together.
-        source_wire: Connections to the cluster that a mirrored query reads, for its lag.
+        source_connections: Connections to the cluster that a mirrored query reads, for its lag.
         targets: Topics that the query writes to, to see whether they are held back.
 
     Raises:
@@ -212,13 +212,13 @@ def query_status(
         DeadlineExceededError: No answer in time.
         KafkaResponseError: A broker refuses a request, for example for lack of authorization.
     """
-    group = groups.describe_group(wire, group_id, deadline)
+    group = groups.describe_group(connections, group_id, deadline)
     # Instance ids end in a number: the shorter ones have the lower numbers.
     members = sorted(
         group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
     )
     group = replace(group, members=tuple(members))
-    transactions = lingering(wire, prefix, group_id, deadline)
+    transactions = lingering_transactions(connections, prefix, group_id, deadline)
     if group.state is None:
         left = (
             f"; open transactions of prefix {prefix!r} and this group: {len(transactions)}, which "
@@ -231,17 +231,21 @@ def query_status(
             f"this group_id, or its offsets have expired{left}"
         )
     # Committed offsets first, so that none is newer than its partition's end.
-    progress = GroupProgress.read(wire, group_id, deadline)
+    progress = GroupProgress.read(connections, group_id, deadline)
     mirrored = progress.mirrored
     read = {topic for topic, _ in [*progress.committed, *_assigned(group)]}
     sources = read - progress.progress_topics
-    ends = end_offsets(wire, sources | {*targets}, deadline)
+    ends = end_offsets(connections, sources | {*targets}, deadline)
     own = {one.producer_id for one in transactions}
-    others = tuple(one for one in held_back(wire, ends, deadline) if one.producer_id not in own)
+    others = tuple(
+        one for one in held_back(connections, ends, deadline) if one.producer_id not in own
+    )
     mirrored_ends: _Ends = {}
-    if source_wire is not None:
-        mirrored_ends = end_offsets(source_wire, {one.source.topic for one in mirrored}, deadline)
-        others += held_back(source_wire, mirrored_ends, deadline)
+    if source_connections is not None:
+        mirrored_ends = end_offsets(
+            source_connections, {one.source.topic for one in mirrored}, deadline
+        )
+        others += held_back(source_connections, mirrored_ends, deadline)
     return Status(
         group_id=group_id,
         prefix=prefix,
@@ -256,7 +260,7 @@ def query_status(
         foreign=progress.foreign,
         transactions=transactions,
         held_back=others,
-        cluster=cluster_status(wire, bootstrap_servers, deadline),
+        cluster=cluster_status(connections, bootstrap_servers, deadline),
     )
 
 
@@ -301,14 +305,17 @@ def _partition(
     )
 
 
-def cluster_status(wire: Wire, bootstrap_servers: str, deadline: Deadline) -> ClusterStatus:
+def cluster_status(
+    connections: Connections, bootstrap_servers: str, deadline: Deadline
+) -> ClusterStatus:
     """Asks every broker for its versions.
 
     Raises:
         DeadlineExceededError: A broker did not answer in time.
     """
     features = {
-        node: cluster.broker_features(wire, deadline, node=node) for node in wire.brokers(deadline)
+        node: cluster.broker_features(connections, deadline, node=node)
+        for node in connections.brokers(deadline)
     }
     # A query talks to all brokers, so it can only use what every broker supports.
     spoken = set.intersection(*(set(f.versions) for f in features.values()))

@@ -11,9 +11,9 @@ from rich.text import Text
 from spark_eos._admin.status_tables import count, host, transactions
 from spark_eos._cli.query import Query, connected, query_options, terminal
 from spark_eos._client.printable import printable
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.groups import DescribedMember, describe_group
-from spark_eos._kafka.open_transactions import OpenTransaction, lingering
+from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos.errors import SparkEosError
 
@@ -28,12 +28,12 @@ def abort(*, query: Query, yes: bool) -> None:
     when it starts, and brokers abort each at its timeout. An aborted transaction's records and
     offsets count as never written, so a running query writes them again.
     """
-    with connected(query) as wire:
-        found = lingering(wire, query.prefix, query.group_id, query.deadline())
+    with connected(query) as connections:
+        found = lingering_transactions(connections, query.prefix, query.group_id, query.deadline())
         if not found:
             click.echo(f"No open transactions of prefix {query.prefix} and group {query.group_id}.")
             return
-        group = describe_group(wire, query.group_id, query.deadline())
+        group = describe_group(connections, query.group_id, query.deadline())
         terminal().print(transactions(found, time.time()), Text())
         if group.members:
             terminal().print(_warning(query.group_id, group.members))
@@ -46,11 +46,11 @@ def abort(*, query: Query, yes: bool) -> None:
             if not _agreed(f"End {count(len(found), 'open transaction')}?"):
                 click.echo("Nothing was ended.")
                 raise SystemExit(1)
-            found = _unchanged(wire, query, found)
+            found = _unchanged(connections, query, found)
             if not found:
                 click.echo("They have ended in the meantime.")
                 return
-        _end(wire, query, found)
+        _end(connections, query, found)
 
 
 def _may_ask() -> bool:
@@ -81,15 +81,15 @@ def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
 
 
 def _unchanged(
-    wire: Wire, query: Query, shown: Sequence[OpenTransaction]
+    connections: Connections, query: Query, shown: Sequence[OpenTransaction]
 ) -> tuple[OpenTransaction, ...]:
     """Returns those still open; the user has not agreed to end any that began since."""
-    now = lingering(wire, query.prefix, query.group_id, query.deadline())
+    now = lingering_transactions(connections, query.prefix, query.group_id, query.deadline())
     return tuple(one for one in now if any(one.same_as(other) for other in shown))
 
 
-def _end(wire: Wire, query: Query, found: Sequence[OpenTransaction]) -> None:
-    failed = [one for one in found if not _ended(wire, query, one)]
+def _end(connections: Connections, query: Query, found: Sequence[OpenTransaction]) -> None:
+    failed = [one for one in found if not _ended(connections, query, one)]
     if failed:
         raise click.ClickException(
             f"not ended: {len(failed)} of {count(len(found), 'open transaction')}"
@@ -97,10 +97,10 @@ def _end(wire: Wire, query: Query, found: Sequence[OpenTransaction]) -> None:
     click.echo(f"Ended {count(len(found), 'open transaction')}.")
 
 
-def _ended(wire: Wire, query: Query, one: OpenTransaction) -> bool:
+def _ended(connections: Connections, query: Query, one: OpenTransaction) -> bool:
     try:
         # The brokers allow the transaction's own timeout, so it can be sent again.
-        fence_producer(wire, one.transactional_id, one.timeout_ms, query.deadline())
+        fence_producer(connections, one.transactional_id, one.timeout_ms, query.deadline())
     except SparkEosError as error:
         click.echo(f"{printable(one.transactional_id)}: {error}", err=True)
         return False

@@ -8,7 +8,7 @@ import click
 from spark_eos._cli.query import prefix_option
 from spark_eos._client.checks import check_text
 from spark_eos._kafka.transactional_ids import id_prefix
-from spark_eos.acls import Acl, Grantee, Purpose, acls_for, source_acls, without_implied
+from spark_eos.acls import Acl, Principal, Purpose, acls_for, source_acls, without_implied
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import bootstrap_servers_option
 
@@ -118,13 +118,13 @@ def acls(
     ids = id_prefix(prefix, group_id)
     wanted = [Purpose(purpose) for purpose in purposes]
     given = (group_id, ids, sources, targets, progress_topic, dead_letter_topic)
-    grantee = Grantee(principal, bootstrap_servers, command_config)
+    target = Principal(principal, bootstrap_servers, command_config)
     found = without_implied(
         acl for purpose in wanted for acl in acls_for(purpose, *given, mirrored=mirrored)
     )
-    granted = [(grantee, found)]
+    granted = [(target, found)]
     if source_bootstrap_servers is not None:
-        there = Grantee(source_principal, source_bootstrap_servers, command_config)
+        there = Principal(source_principal, source_bootstrap_servers, command_config)
         read = (acl for purpose in wanted for acl in source_acls(purpose, sources))
         granted.append((there, without_implied(read)))
     if json_:
@@ -143,14 +143,14 @@ def _check_principal(option: str, principal: str) -> None:
         )
 
 
-def _each(granted: Sequence[tuple[Grantee, Sequence[Acl]]]) -> Iterator[tuple[Grantee, Acl]]:
-    return ((grantee, acl) for grantee, acls in granted for acl in acls)
+def _each(granted: Sequence[tuple[Principal, Sequence[Acl]]]) -> Iterator[tuple[Principal, Acl]]:
+    return ((principal, acl) for principal, acls in granted for acl in acls)
 
 
-def _document(grantee: Grantee, acl: Acl) -> dict[str, str]:
+def _document(principal: Principal, acl: Acl) -> dict[str, str]:
     return {
-        "bootstrap_servers": grantee.bootstrap_servers,
-        "principal": str(grantee.principal),
+        "bootstrap_servers": principal.bootstrap_servers,
+        "principal": str(principal.principal),
         "operation": acl.operation.value,
         "resource_type": acl.resource.value,
         "pattern_type": acl.pattern_type,

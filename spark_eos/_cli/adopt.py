@@ -32,10 +32,10 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
     """
     finished = OffsetLog(ArrowFiles(checkpoint)).finished()
     migration.check_finished(finished, repeat_unfinished=repeat_unfinished)
-    with connected(query) as wire:
-        topics = migration.check_topics(wire, finished.ends, query.deadline())
+    with connected(query) as connections:
+        topics = migration.check_topics(connections, finished.ends, query.deadline())
         unset = migration.check_unused(
-            wire, query.group_id, query.prefix, finished.ends, query.deadline()
+            connections, query.group_id, query.prefix, finished.ends, query.deadline()
         )
         for (topic, partition), offset in sorted(finished.ends.items()):
             click.echo(f"{topic}-{partition}: {offset}")
@@ -44,7 +44,7 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
             # So that partitions which are added before the first start count as new ones.
             texts = KnownPartitions().including(finished.ends, ids).texts(finished.ends)
             migration.set_offsets(
-                wire, query.group_id, finished.ends, topics, query.deadline(), texts
+                connections, query.group_id, finished.ends, topics, query.deadline(), texts
             )
     click.echo(_outcome(query.group_id, finished, unset=unset, dry_run=dry_run))
 

@@ -82,7 +82,9 @@ def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, l
             _time(letter.timestamp),
             printable(letter.reason),
             printable(_source(letter)),
-            _UNREADABLE if letter.headers is None else printable(letter.told.get("message", "")),
+            _UNREADABLE
+            if letter.headers is None
+            else printable(letter.error_headers.get("message", "")),
         )
     terminal().print(table)
 
@@ -95,7 +97,7 @@ def count(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None) -
     found: Counter[tuple[str, str, str]] = Counter()
     for letter in topic.read():
         if _matches(letter, reason, group_id):
-            told = letter.told
+            told = letter.error_headers
             found[told.get("group", "-"), letter.reason, told.get("exception", "-")] += 1
     table = FittingTable("letters>", "group", "reason", "exception")
     for texts, number in found.most_common():
@@ -231,12 +233,15 @@ def _lines(numbers: Counter[str]) -> list[str]:
 
 
 def _matches(letter: DeadLetter, reason: str | None, group_id: str | None) -> bool:
-    return reason in (None, letter.reason) and group_id in (None, letter.told.get("group"))
+    return reason in (None, letter.reason) and group_id in (None, letter.error_headers.get("group"))
 
 
 def _source(letter: DeadLetter) -> str:
     names = ("topic", "partition", "offset")
-    return ":".join(letter.told[name] for name in names if name in letter.told) or "-"
+    return (
+        ":".join(letter.error_headers[name] for name in names if name in letter.error_headers)
+        or "-"
+    )
 
 
 def _time(milliseconds: int) -> str:

@@ -11,7 +11,7 @@ from spark_eos._admin.mirrored_progress import set_progress
 from spark_eos._admin.status_tables import progress_table
 from spark_eos._cli.query import Query, connected, query_options, terminal
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos.jobs.client_options import source_client_options
 
 _WANTED = re.compile(r"([A-Za-z0-9._-]+):(\d+)=(\d+)")
@@ -66,20 +66,22 @@ def progress(
     --source-bootstrap-servers is needed only for partitions that have no progress.
     """
     with contextlib.ExitStack() as stack:
-        wire = stack.enter_context(connected(query))
+        connections = stack.enter_context(connected(query))
         if not wanted:
-            found = mirrored_progress(wire, query.group_id, query.deadline())
+            found = mirrored_progress(connections, query.group_id, query.deadline())
             terminal().print(progress_table(found))
             return
         source = None
         if source_kafka is not None:
-            source = stack.enter_context(contextlib.closing(Wire(ClientSettings(source_kafka))))
+            source = stack.enter_context(
+                contextlib.closing(Connections(ClientSettings(source_kafka)))
+            )
         before = set_progress(
-            wire,
+            connections,
             query.group_id,
             wanted,
             query.deadline(),
-            source_wire=source,
+            source_connections=source,
             progress_topic=progress_topic,
             dry_run=dry_run,
         )

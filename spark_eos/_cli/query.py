@@ -12,7 +12,7 @@ from rich.console import Console
 
 from spark_eos._client.checks import check_text
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, decorated
@@ -90,12 +90,14 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def connected(query: Query) -> Iterator[Wire]:
+def connected(query: Query) -> Iterator[Connections]:
     """Connects to the query's cluster; fails if it can't be reached."""
-    with closing(Wire(query.client, request_timeout=min(10.0, query.timeout))) as wire:
+    with closing(
+        Connections(query.client, request_timeout=min(10.0, query.timeout))
+    ) as connections:
         # First of all, so that the error says "unreachable" and not which later call failed.
-        wire.brokers(query.deadline())
-        yield wire
+        connections.brokers(query.deadline())
+        yield connections
 
 
 def terminal() -> Console:

@@ -6,7 +6,7 @@ from typing import Final
 
 from kafka import errors as kafka_errors
 
-from spark_eos.acls import Acl, Grantee, ResourceType
+from spark_eos.acls import Acl, Principal, ResourceType
 from spark_eos.errors import AuthenticationError, AuthorizationError, KafkaResponseError
 
 
@@ -135,18 +135,20 @@ _REMEDIES: Final[Mapping[int, str]] = {
 }
 
 
-def remedy(code: int, needed: Iterable[Acl], grantee: Grantee) -> str:
+def remedy(code: int, needed: Iterable[Acl], principal: Principal) -> str:
     """What the operator can do about an error code; "" if unknown."""
     missing = _missing(code, needed)
-    return grantee.lacks(missing) if missing else _REMEDIES.get(code, "")
+    return principal.lacks(missing) if missing else _REMEDIES.get(code, "")
 
 
-def refusal(what: str, code: int, needed: Iterable[Acl], grantee: Grantee) -> KafkaResponseError:
+def refusal(
+    what: str, code: int, needed: Iterable[Acl], principal: Principal
+) -> KafkaResponseError:
     """Makes the error for a final error code: an `AuthorizationError` if ACLs are missing."""
     missing = _missing(code, needed)
     text = f"{what}: {code_name(code)}"
     if code in DENIED:
-        how = f": {grantee.lacks(missing)}" if missing else ""
+        how = f": {principal.lacks(missing)}" if missing else ""
         return AuthorizationError(text + how, code, missing)
     return KafkaResponseError(text, code)
 

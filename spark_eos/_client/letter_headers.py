@@ -60,15 +60,15 @@ class LetterHeaders:
 
     Attributes:
         own: The record's own headers, in their order.
-        told: What the others tell, by name: ``topic``, ``reason`` and so on, as in `STYLES`.
+        error_headers: The connector's headers, by name: ``topic`` and so on, as in `STYLES`.
     """
 
     own: list[Header]
-    told: dict[str, bytes]
+    error_headers: dict[str, bytes]
 
 
 def write_letter_headers(
-    style: str, own: Iterable[Header], told: Mapping[str, bytes]
+    style: str, own: Iterable[Header], error_headers: Mapping[str, bytes]
 ) -> list[Header]:
     """A letter's headers: the record's own, then those that explain it.
 
@@ -82,8 +82,8 @@ def write_letter_headers(
     names = STYLES[style]
     known = set(names.values())
     kept = [header for header in own if header[0] not in known]
-    told = {**told, "format": _FORMAT}
-    return kept + [(names[name], text) for name, text in told.items()]
+    error_headers = {**error_headers, "format": _FORMAT}
+    return kept + [(names[name], text) for name, text in error_headers.items()]
 
 
 def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
@@ -96,9 +96,10 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
 
     Example:
         >>> own = [("__connect.errors.reason", b"made up"), ("trace", b"t")]
-        >>> read_letter_headers(write_letter_headers("dlq", own, {"reason": b"error"})).told
+        >>> written = write_letter_headers("dlq", own, {"reason": b"error"})
+        >>> read_letter_headers(written).error_headers
         {'reason': b'error'}
-        >>> read_letter_headers([("__dlq.errors.reason", b"error")]).told
+        >>> read_letter_headers([("__dlq.errors.reason", b"error")]).error_headers
         {'reason': b'written in another format, by another version of spark-eos'}
     """
     found = list(headers)
@@ -120,7 +121,7 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
         end += 1
     while begin > 0 and explains(begin - 1):
         begin -= 1
-    told = {names[name]: content or b"" for name, content in found[begin:end]}
-    if told.pop("format", None) != _FORMAT:
-        told = {"reason": b"written in another format, by another version of spark-eos"}
-    return LetterHeaders(found[:begin] + found[end:], told)
+    error_headers = {names[name]: content or b"" for name, content in found[begin:end]}
+    if error_headers.pop("format", None) != _FORMAT:
+        error_headers = {"reason": b"written in another format, by another version of spark-eos"}
+    return LetterHeaders(found[:begin] + found[end:], error_headers)

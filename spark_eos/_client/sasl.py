@@ -54,7 +54,7 @@ class Sasl(Protocol):
     def for_librdkafka(self) -> dict[str, Any]:
         """Settings for librdkafka."""
 
-    def for_wire(self) -> dict[str, Any]:
+    def for_kafka_python(self) -> dict[str, Any]:
         """Settings for kafka-python."""
 
     def for_java(self) -> dict[str, str]:
@@ -88,7 +88,7 @@ class Password:
             "sasl.password": self.password,
         }
 
-    def for_wire(self) -> dict[str, Any]:
+    def for_kafka_python(self) -> dict[str, Any]:
         """Settings for kafka-python, which leaves escaping (RFC 5802, 5.1) to its caller."""
         user = self.user
         if self.mechanism != "PLAIN":
@@ -138,7 +138,7 @@ class Grant:
             settings["https.ca.pem"] = found.authorities
         return settings
 
-    def for_wire(self) -> dict[str, Any]:
+    def for_kafka_python(self) -> dict[str, Any]:
         """Settings for kafka-python."""
         return _by_token(TokenProvider(self.credentials, "", dict(self.extensions)))
 
@@ -180,7 +180,7 @@ class TokenCallback:
             f"{OIDC}config": self.config,
         }
 
-    def for_wire(self) -> dict[str, Any]:
+    def for_kafka_python(self) -> dict[str, Any]:
         """Settings for kafka-python."""
         return _by_token(TokenProvider(self.function, self.config, {}))
 
@@ -207,7 +207,7 @@ class Msk:
         """Settings for librdkafka."""
         return {"sasl.mechanism": OAUTHBEARER, "oauth_cb": self.function, f"{OIDC}config": ""}
 
-    def for_wire(self) -> dict[str, Any]:
+    def for_kafka_python(self) -> dict[str, Any]:
         """Settings for kafka-python."""
         return _by_token(TokenProvider(self.function, "", {}))
 

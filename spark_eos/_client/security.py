@@ -83,12 +83,12 @@ class Security:
             **({} if self.sasl is None else self.sasl.for_librdkafka()),
         }
 
-    def for_wire(self) -> dict[str, Any]:
+    def for_kafka_python(self) -> dict[str, Any]:
         """Settings for kafka-python; made on each call, since they can't be pickled."""
         return {
             "security_protocol": self.protocol,
             **({} if self.tls is None else {"ssl_context": self.tls.context()}),
-            **({} if self.sasl is None else self.sasl.for_wire()),
+            **({} if self.sasl is None else self.sasl.for_kafka_python()),
         }
 
     def for_java(self) -> dict[str, str]:

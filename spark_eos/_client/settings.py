@@ -12,7 +12,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, Producer
 
 from spark_eos._client.security import is_security_setting, security
-from spark_eos.acls import Grantee
+from spark_eos.acls import Principal
 from spark_eos.errors import ConfigurationError
 
 _OWNED: Final = {
@@ -96,7 +96,7 @@ class ClientSettings:
         self._settings = {
             name: value for name, value in named.items() if not is_security_setting(name)
         }
-        self.security.for_wire()  # OpenSSL reads certificates and keys
+        self.security.for_kafka_python()  # OpenSSL reads certificates and keys
 
     def __repr__(self) -> str:
         return f"ClientSettings({self._settings}, security={str(self.security)!r})"
@@ -117,9 +117,9 @@ class ClientSettings:
         return str(self._settings["bootstrap.servers"])
 
     @property
-    def grantee(self) -> Grantee:
+    def principal(self) -> Principal:
         """The principal that needs ACLs, as far as the settings tell, and its cluster."""
-        return Grantee(self.security.principal, self.bootstrap_servers)
+        return Principal(self.security.principal, self.bootstrap_servers)
 
     def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
         """Settings for one transactional producer of librdkafka."""
@@ -156,7 +156,7 @@ class ClientSettings:
             **self.security.for_librdkafka(),
         }
 
-    def for_wire(self) -> dict[str, Any]:
+    def for_kafka_python(self) -> dict[str, Any]:
         """Settings for kafka-python, which `spark_eos._kafka.brokers` uses."""
         return {
             "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
@@ -166,7 +166,7 @@ class ClientSettings:
             "max_in_flight_requests_per_connection": 64,
             "reconnect_backoff_max_ms": 1_000,
             "slow_task_threshold_secs": 0,
-            **self.security.for_wire(),
+            **self.security.for_kafka_python(),
         }
 
     def for_spark_source(self, partitions: int = 1) -> dict[str, str]:

@@ -9,7 +9,7 @@ from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.source_places import SourcePlaces
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.group_deadline import group_deadline
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos.errors import CheckpointError, RecordsLostError, SparkEosError
 
@@ -20,9 +20,14 @@ class DataLossCheck:
     """Compares a batch's range with the first offsets that its source topics still have."""
 
     def __init__(
-        self, wire: Wire, settings: WriterSettings, group_timeout_ms: int, *, staged: bool = False
+        self,
+        connections: Connections,
+        settings: WriterSettings,
+        group_timeout_ms: int,
+        *,
+        staged: bool = False,
     ) -> None:
-        self._wire = wire
+        self._connections = connections
         self._settings = settings
         self._staged = staged
         self._group_timeout_ms = group_timeout_ms
@@ -45,10 +50,10 @@ class DataLossCheck:
             # Partitions were added.
             self._leaders.clear()
         deadline = group_deadline(self._group_timeout_ms)
-        firsts = start_offsets(self._wire, topics, deadline, self._leaders)
+        log_starts = start_offsets(self._connections, topics, deadline, self._leaders)
         if self._settings.fail_on_data_loss:
-            self._refuse_unreadable(batch, unreadable(batch, committed, firsts))
-        lost = lost_records(batch, committed, firsts)
+            self._refuse_unreadable(batch, unreadable(batch, committed, log_starts))
+        lost = lost_records(batch, committed, log_starts)
         if lost and self._settings.fail_on_data_loss:
             raise RecordsLostError(
                 f"batch {batch.batch_id} of group {self._settings.group_id!r}: records were "

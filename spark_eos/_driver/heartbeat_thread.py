@@ -23,18 +23,18 @@ class HeartbeatThread:
         self,
         group_id: str,
         *,
-        beat: Callable[[], None],
+        heartbeat: Callable[[], None],
         due: Callable[[float], bool],
         watch: Callable[[], bool],
         at_end: Callable[[], None],
-        each_beat: Callable[[], None],
+        each_heartbeat: Callable[[], None],
     ) -> None:
         self._group_id = group_id
-        self._beat = beat
+        self._heartbeat = heartbeat
         self._due = due
         self._watch = watch
         self._at_end = at_end
-        self._each_beat = each_beat
+        self._each_beat = each_heartbeat
         self.interval = 1.0
         self.refused: SparkEosError | None = None
         self._answered = time.monotonic()
@@ -76,7 +76,7 @@ class HeartbeatThread:
                 continue
             waited = 0.0
             try:
-                self._beat()
+                self._heartbeat()
                 self._note_answer()
             except Exception as error:  # noqa: BLE001 - without heartbeats the session ends
                 self._note_failure(error)

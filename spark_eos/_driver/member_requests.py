@@ -7,7 +7,7 @@ from spark_eos._client.error_codes import Code, code_name, refusal
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat
 from spark_eos._kafka import groups, heartbeats
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 
 Topics = Mapping[str, TopicInfo]
@@ -16,8 +16,8 @@ Topics = Mapping[str, TopicInfo]
 class MemberRequests:
     """Speaks for a group's members to its coordinator."""
 
-    def __init__(self, wire: Wire, group_id: str) -> None:
-        self._wire = wire
+    def __init__(self, connections: Connections, group_id: str) -> None:
+        self._connections = connections
         self._group_id = group_id
 
     def join(
@@ -25,7 +25,7 @@ class MemberRequests:
     ) -> tuple[Member, float]:
         """Joins as a static member."""
         answer = heartbeats.heartbeat(
-            self._wire,
+            self._connections,
             self._group_id,
             member_id,
             heartbeats.JOIN_EPOCH,
@@ -45,7 +45,7 @@ class MemberRequests:
     ) -> None:
         """Makes a member leave, so that whatever its member id still sends is refused."""
         answer = heartbeats.heartbeat(
-            self._wire, self._group_id, member_id, epoch, instance_id, deadline
+            self._connections, self._group_id, member_id, epoch, instance_id, deadline
         )
         if answer.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
             raise RetriableError(f"member {instance_id} changed hands: {code_name(answer.code)}")
@@ -55,7 +55,7 @@ class MemberRequests:
         """Makes members leave (-1), whatever the broker answers."""
         for member in members:
             heartbeats.heartbeat(
-                self._wire,
+                self._connections,
                 self._group_id,
                 member.member_id,
                 heartbeats.LEAVE_GROUP_MEMBER_EPOCH,
@@ -63,7 +63,7 @@ class MemberRequests:
                 deadline,
             )
 
-    def beat(
+    def heartbeat(
         self, members: Iterable[Member], topics: Topics, deadline: Deadline
     ) -> list[tuple[Member, heartbeats.HeartbeatAnswer]]:
         """Sends a heartbeat of each member; returns the members, each with its answer.
@@ -72,13 +72,13 @@ class MemberRequests:
         was lost, and the list of owned partitions confirms every change.
         """
         sent = list(members)
-        beats = [heartbeats.Beat(m.member_id, m.epoch, m.instance_id, m.owned) for m in sent]
-        answers = heartbeats.heartbeats(self._wire, self._group_id, beats, topics, deadline)
+        states = [heartbeats.Heartbeat(m.member_id, m.epoch, m.instance_id, m.owned) for m in sent]
+        answers = heartbeats.heartbeats(self._connections, self._group_id, states, topics, deadline)
         return list(zip(sent, answers, strict=True))
 
     def holder(self, instance_id: str, deadline: Deadline) -> groups.DescribedMember | None:
         """The live member that has the instance id now, if there is one."""
-        group = groups.describe_group(self._wire, self._group_id, deadline)
+        group = groups.describe_group(self._connections, self._group_id, deadline)
         return next((m for m in group.members if m.instance_id == instance_id), None)
 
     def check(self, answer: heartbeats.HeartbeatAnswer, topics: Topics) -> None:
@@ -86,4 +86,4 @@ class MemberRequests:
         if answer.code:
             needed = [acls.read_group(self._group_id), *map(acls.read_topic, topics)]
             what = f"group {self._group_id!r}: {answer.message}".rstrip(": ")
-            raise refusal(what, answer.code, needed, self._wire.grantee)
+            raise refusal(what, answer.code, needed, self._connections.principal)

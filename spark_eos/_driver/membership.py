@@ -18,7 +18,7 @@ from spark_eos._driver.heartbeat_thread import HeartbeatThread
 from spark_eos._driver.member_requests import MemberRequests
 from spark_eos._kafka import groups, heartbeats
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.group_members import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos._kafka.transactions import MemberIdentity
@@ -40,19 +40,19 @@ class GroupMembership:
 
     def __init__(
         self,
-        wire: Wire,
+        connections: Connections,
         group_id: str,
         *,
         max_members: int,
         group_timeout_ms: int,
         watch: Callable[[], bool],
         at_end: Callable[[], None],
-        each_beat: Callable[[], None] = lambda: None,
+        each_heartbeat: Callable[[], None] = lambda: None,
         renews_only: bool = False,
     ) -> None:
-        self._wire = wire
+        self._connections = connections
         self._group_id = group_id
-        self._requests = MemberRequests(wire, group_id)
+        self._requests = MemberRequests(connections, group_id)
         self._max_members = max_members
         self._group_timeout_ms = group_timeout_ms
         self._renews_only = renews_only
@@ -67,11 +67,11 @@ class GroupMembership:
         self._changed = False
         self._heartbeats = HeartbeatThread(
             group_id,
-            beat=self._beat,
+            heartbeat=self._heartbeat,
             due=self._is_beat_due,
             watch=watch,
             at_end=at_end,
-            each_beat=each_beat,
+            each_heartbeat=each_heartbeat,
         )
 
     @property
@@ -170,7 +170,7 @@ class GroupMembership:
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
 
     def _release_members(self, wanted: list[str], deadline: Deadline, *, first: bool) -> None:
-        for found in own_group(self._wire, self._group_id, deadline).members:
+        for found in own_group(self._connections, self._group_id, deadline).members:
             instance_id = found.instance_id or ""
             if found.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:
                 continue
@@ -200,7 +200,7 @@ class GroupMembership:
             missing = sorted(set(needed) - set(self.identities()))
             # The broker may answer a join before it has assigned anything.
             if missing or not self._acknowledged():
-                self._beat_all(deadline)
+                self._heartbeat_all(deadline)
                 missing = sorted(set(needed) - set(self.identities()))
             self.check()
             if self._session_lost:
@@ -213,8 +213,8 @@ class GroupMembership:
                 )
             # The first member to join gets everything, and would lose most of it in the first
             # batch: wait for the others to get their share.
-            if not own_group(self._wire, self._group_id, deadline).stable:
-                self._beat_all(deadline)
+            if not own_group(self._connections, self._group_id, deadline).stable:
+                self._heartbeat_all(deadline)
                 raise RetriableError("the group is not stable yet")
 
         deadline.attempts(f"joining group {self._group_id!r}", pause=0.01)(attempt)
@@ -232,23 +232,25 @@ class GroupMembership:
         # members meanwhile would end that thread.
         return all(member.owned == member.acknowledged for member in list(self._members.values()))
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         with self._lock:
             if self._heartbeats.stopped:
                 return
             deadline = group_deadline(self._group_timeout_ms, at_most=_BEAT_TIMEOUT)
-            self._beat_all(deadline)
+            self._heartbeat_all(deadline)
             if not self._changed or self._foreign is not None:
                 return
             try:
-                own_group(self._wire, self._group_id, deadline)
+                own_group(self._connections, self._group_id, deadline)
             except ForeignMemberError as error:
                 # Heartbeats continue: the members keep what they have until the run ends.
                 self._foreign = error
                 logger.error("%s", error)  # noqa: TRY400 - the message says it all
 
-    def _beat_all(self, deadline: Deadline) -> None:
-        for member, answer in self._requests.beat(self._members.values(), self._topics, deadline):
+    def _heartbeat_all(self, deadline: Deadline) -> None:
+        for member, answer in self._requests.heartbeat(
+            self._members.values(), self._topics, deadline
+        ):
             self._apply(member, answer, deadline)
 
     def _apply(

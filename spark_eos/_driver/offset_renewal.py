@@ -16,7 +16,7 @@ from spark_eos._driver.assigned_partitions import by_member
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
@@ -30,42 +30,44 @@ SECONDS: Final = 3600.0
 them expire after seven days (``offsets.retention.minutes``), at the shortest after one minute."""
 
 
-def renew_unattended(wire: Wire, group_id: str, deadline: Deadline) -> None:
+def renew_unattended(connections: Connections, group_id: str, deadline: Deadline) -> None:
     """Commits all offsets of a group again, as a member of it, if it has no members now.
 
     If it has members, the run that holds them renews its offsets. Errors are only logged: the next
     batch, or the next renewal, meets them again.
     """
     try:
-        if describe_group(wire, group_id, deadline).members:
+        if describe_group(connections, group_id, deadline).members:
             return
-        found = all_group_offsets(wire, group_id, deadline)
+        found = all_group_offsets(connections, group_id, deadline)
         if not KnownPartitions.of(found).partitions:
             # No query of spark-eos has written with this group yet.
             return
-        topics = _topics(wire, {topic for topic, _ in found}, deadline)
+        topics = _topics(connections, {topic for topic, _ in found}, deadline)
         offsets = {
             (topic, index): committed
             for (topic, index), committed in found.items()
             if topic in topics and index < topics[topic].partitions
         }
         if offsets:
-            _renew(wire, group_id, topics, offsets, deadline)
+            _renew(connections, group_id, topics, offsets, deadline)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing is lost yet
         logger.info("group %s: offsets are not renewed: %s", group_id, error)
 
 
-def _topics(wire: Wire, names: Iterable[str], deadline: Deadline) -> dict[str, TopicInfo]:
+def _topics(
+    connections: Connections, names: Iterable[str], deadline: Deadline
+) -> dict[str, TopicInfo]:
     """The topics that exist and may be described; one that is no longer read may be neither."""
     found: dict[str, TopicInfo] = {}
     for name in names:
         with contextlib.suppress(AuthorizationError):
-            found |= cluster.topics(wire, [name], deadline)
+            found |= cluster.topics(connections, [name], deadline)
     return found
 
 
 def _renew(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
     topics: Mapping[str, TopicInfo],
     offsets: Mapping[tuple[str, int], CommittedOffset],
@@ -74,7 +76,7 @@ def _renew(
     # As a member, so that a request that arrives late is refused: it would undo what a run has
     # committed in the meantime.
     membership = GroupMembership(
-        wire,
+        connections,
         group_id,
         max_members=1,
         group_timeout_ms=max(1_000, int(deadline.remaining() * 1000)),
@@ -86,7 +88,7 @@ def _renew(
         membership.start(topics, offsets)
         # An offset that an open transaction holds may move at any moment; then this raises.
         stable = group_offsets(
-            wire,
+            connections,
             group_id,
             offsets,
             membership.topic_ids,
@@ -96,7 +98,7 @@ def _renew(
         )
         for member, own in by_member(stable, membership.identities()).items():
             codes = commit_offsets(
-                wire,
+                connections,
                 group_id,
                 (member.member_id, member.epoch, member.instance_id),
                 {place: committed.offset for place, committed in own.items()},
@@ -129,8 +131,8 @@ def renew_hourly(client: ClientSettings, group_id: str, seconds: float) -> None:
 
     def repeat() -> None:
         while not ended.wait(SECONDS):
-            with contextlib.closing(Wire(client)) as wire:
-                renew_unattended(wire, group_id, Deadline(seconds, "connect_timeout_ms"))
+            with contextlib.closing(Connections(client)) as connections:
+                renew_unattended(connections, group_id, Deadline(seconds, "connect_timeout_ms"))
 
     threading.Thread(target=repeat, name=f"spark-eos-renewal-{group_id}", daemon=True).start()
 

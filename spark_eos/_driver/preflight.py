@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED, Code, code_names
 from spark_eos._kafka import cluster
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.heartbeats import check_membership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
@@ -47,14 +47,14 @@ def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: s
     return min(greatest, BY_ID)
 
 
-def check_brokers(wire: Wire, settings: WriterSettings, deadline: Deadline) -> int:
+def check_brokers(connections: Connections, settings: WriterSettings, deadline: Deadline) -> int:
     """Asks a broker for its newest version of TxnOffsetCommit."""
-    features = cluster.broker_features(wire, deadline)
+    features = cluster.broker_features(connections, deadline)
     return offset_commit_version(features, settings.client.bootstrap_servers)
 
 
 def check_target_topic(
-    wire: Wire,
+    connections: Connections,
     topic: str | None,
     settings: WriterSettings,
     deadline: Deadline,
@@ -68,17 +68,19 @@ def check_target_topic(
             f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it "
             "would feed itself; write to another topic"
         )
-    if topic not in cluster.topics(wire, [topic], deadline):
+    if topic not in cluster.topics(connections, [topic], deadline):
         what = "target topic" if option == "topic" else "dead-letter topic"
         raise TopicNotFoundError(f"{what} {topic!r} does not exist; create it first")
 
 
-def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
+def check_transactions(
+    connections: Connections, settings: WriterSettings, deadline: Deadline
+) -> None:
     """Tries the transaction settings with a transactional id of the driver's own."""
     transaction_timeout_ms = settings.transactions.timeout_ms
     name = driver_id(settings.transactions.id_prefix, settings.group_id)
     try:
-        fence_producer(wire, name, transaction_timeout_ms, deadline)
+        fence_producer(connections, name, transaction_timeout_ms, deadline)
     except KafkaResponseError as error:
         if error.code != Code.INVALID_TRANSACTION_TIMEOUT:
             raise
@@ -89,7 +91,7 @@ def check_transactions(wire: Wire, settings: WriterSettings, deadline: Deadline)
 
 
 def check_authorization(
-    wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+    connections: Connections, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> None:
     """Checks the ACLs that a query needs, as far as its topics are known.
 
@@ -98,31 +100,33 @@ def check_authorization(
     """
     needed = query_acls(settings.group_id, settings.id_prefix, sources, settings.target_topics)
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
-    missing = cluster.missing_acls(wire, on_topics, deadline)
+    missing = cluster.missing_acls(connections, on_topics, deadline)
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
     for code in (
-        _denied(lambda: check_membership(wire, settings.group_id, deadline)),
-        _denied(lambda: check_transactions(wire, settings, deadline)),
+        _denied(lambda: check_membership(connections, settings.group_id, deadline)),
+        _denied(lambda: check_transactions(connections, settings, deadline)),
     ):
         if code is not None:
             missing += [acl for acl in needed if acl.resource is DENIED[code]]
             codes.append(code)
     if missing:
         raise AuthorizationError(
-            f"{code_names(codes)}: {wire.grantee.lacks(missing)}", codes[0], missing
+            f"{code_names(codes)}: {connections.principal.lacks(missing)}", codes[0], missing
         )
 
 
-def warn_of_unknown_limits(wire: Wire, settings: WriterSettings, deadline: Deadline) -> None:
+def warn_of_unknown_limits(
+    connections: Connections, settings: WriterSettings, deadline: Deadline
+) -> None:
     """Logs one warning if the query may not see which records its target topics take."""
     wanted = [describe_configs(topic) for topic in settings.target_topics]
-    if wanted and (missing := cluster.missing_acls(wire, wanted, deadline)):
+    if wanted and (missing := cluster.missing_acls(connections, wanted, deadline)):
         logger.warning(
             "group %s: %s. Until then, what these topics do not take is noticed only when a broker "
             "refuses it: that ends the query, even with a dead-letter topic. If one has a "
             "max.message.bytes below 1 MB, set kafka['batch.size'] to it",
             settings.group_id,
-            wire.grantee.lacks(missing),
+            connections.principal.lacks(missing),
         )
 
 
@@ -135,13 +139,13 @@ def _denied(check: Callable[[], None]) -> int | None:
 
 
 def check_cluster(
-    wire: Wire, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+    connections: Connections, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> int:
     """Makes all the checks above."""
-    version = check_brokers(wire, settings, deadline)
-    check_authorization(wire, settings, sources, deadline)
-    check_target_topic(wire, settings.topic, settings, deadline)
+    version = check_brokers(connections, settings, deadline)
+    check_authorization(connections, settings, sources, deadline)
+    check_target_topic(connections, settings.topic, settings, deadline)
     if settings.dead_letters is not None:
         letters = settings.dead_letters.topic
-        check_target_topic(wire, letters, settings, deadline, "dead_letters.topic")
+        check_target_topic(connections, letters, settings, deadline, "dead_letters.topic")
     return version

@@ -12,7 +12,7 @@ from itertools import islice
 
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_creation import add_partitions, await_topic, create_topic
 from spark_eos.acls import Operation
@@ -36,64 +36,66 @@ def free_partitions(topic: str, used: Iterable[tuple[str, int]], number: int) ->
 
 
 def ensure_progress_topic(
-    wire: Wire, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
+    connections: Connections, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
 ) -> TopicInfo:
     """Looks the progress topic up, and creates it if it does not exist.
 
     A topic that exists is used with the partitions it has, unless it needs more. Several drivers
     may do this at the same time.
     """
-    found = cluster.topics(wire, [topic.name], deadline, Operation.READ).get(topic.name)
+    found = cluster.topics(connections, [topic.name], deadline, Operation.READ).get(topic.name)
     wanted = replace(topic, partitions=max(topic.partitions, partitions))
     if found is None:
-        _create(wire, wanted, deadline)
+        _create(connections, wanted, deadline)
         # Whether it may be read is not known before it exists.
-        found = await_topic(wire, topic.name, deadline, Operation.READ)
+        found = await_topic(connections, topic.name, deadline, Operation.READ)
     if found.partitions < partitions:
         wanted = replace(topic, partitions=partitions)
-        _grow(wire, wanted, deadline)
-        found = await_topic(wire, topic.name, deadline, Operation.READ, partitions=partitions)
+        _grow(connections, wanted, deadline)
+        found = await_topic(
+            connections, topic.name, deadline, Operation.READ, partitions=partitions
+        )
     if found.partitions < LEAST_PARTITIONS:
         raise ConfigurationError(
             f"progress_topic={topic.name!r} has {found.partitions} partition, and needs at least "
             f"{LEAST_PARTITIONS}: one for the ledger of staged batches, the others for their "
-            f"rows. Add some: {_command(wire, '--alter', topic)}"
+            f"rows. Add some: {_command(connections, '--alter', topic)}"
         )
     return found
 
 
-def _grow(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> None:
+def _grow(connections: Connections, topic: ProgressTopic, deadline: Deadline) -> None:
     try:
-        add_partitions(wire, topic.name, topic.partitions, deadline)
+        add_partitions(connections, topic.name, topic.partitions, deadline)
     except AuthorizationError as error:
-        text = f"{error}. Or add the partitions: {_command(wire, '--alter', topic)}"
+        text = f"{error}. Or add the partitions: {_command(connections, '--alter', topic)}"
         raise AuthorizationError(text, error.code, error.missing) from error
 
 
-def _create(wire: Wire, topic: ProgressTopic, deadline: Deadline) -> None:
+def _create(connections: Connections, topic: ProgressTopic, deadline: Deadline) -> None:
     try:
-        create_topic(wire, topic.name, topic.partitions, topic.replicas, deadline)
+        create_topic(connections, topic.name, topic.partitions, topic.replicas, deadline)
     except AuthorizationError as error:
-        text = f"{error}. Or create the topic: {_command(wire, '--create', topic)}"
+        text = f"{error}. Or create the topic: {_command(connections, '--create', topic)}"
         raise AuthorizationError(text, error.code, error.missing) from error
     except KafkaResponseError as error:
         raise KafkaResponseError(
             f"progress_topic: {error}. Change progress_topic.partitions={topic.partitions} or "
             f"progress_topic.replicas={topic.replicas}, or create the topic another way: "
-            f"{_command(wire, '--create', topic)}",
+            f"{_command(connections, '--create', topic)}",
             error.code,
         ) from error
 
 
-def _command(wire: Wire, action: str, topic: ProgressTopic) -> str:
+def _command(connections: Connections, action: str, topic: ProgressTopic) -> str:
     """A command for an administrator, quoted for a shell."""
-    config = wire.grantee.command_config
+    config = connections.principal.command_config
     replicas = topic.replicas if action == "--create" else None
     return shlex.join(
         [
             "kafka-topics.sh",
             "--bootstrap-server",
-            wire.bootstrap_servers,
+            connections.bootstrap_servers,
             *([] if config is None else ["--command-config", config]),
             *(action, "--topic", topic.name, "--partitions", str(topic.partitions)),
             *([] if replicas is None else ["--replication-factor", str(replicas)]),

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.durability import SAFE, Durability, durability
 
@@ -13,9 +13,11 @@ logger = logging.getLogger(__name__)
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
 
 
-def warn_of_replication(wire: Wire, targets: Collection[str], deadline: Deadline) -> None:
+def warn_of_replication(
+    connections: Connections, targets: Collection[str], deadline: Deadline
+) -> None:
     """Logs one warning of topics with a single replica, and one of configs that lose records."""
-    found = durability(wire, {*_INTERNAL, *targets}, deadline)
+    found = durability(connections, {*_INTERNAL, *targets}, deadline)
     if single := [topic for topic, kept in found.items() if kept.replicas == 1]:
         logger.warning(
             "a single replica in topics: %s. If the broker that holds it crashes right after a "
@@ -31,7 +33,7 @@ def warn_of_replication(wire: Wire, targets: Collection[str], deadline: Deadline
             ", ".join(
                 f"{topic} ({_assignments(kept.unsafe_configs)})" for topic, kept in unsafe.items()
             ),
-            "; ".join(_command(wire, topic, kept) for topic, kept in unsafe.items()),
+            "; ".join(_command(connections, topic, kept) for topic, kept in unsafe.items()),
         )
 
 
@@ -39,9 +41,9 @@ def _assignments(configs: Mapping[str, str], separator: str = ", ") -> str:
     return separator.join(f"{name}={value}" for name, value in sorted(configs.items()))
 
 
-def _command(wire: Wire, topic: str, kept: Durability) -> str:
+def _command(connections: Connections, topic: str, kept: Durability) -> str:
     safe = _assignments({name: SAFE[name] for name in kept.unsafe_configs}, ",")
     return (
-        f"kafka-configs.sh --bootstrap-server {wire.bootstrap_servers} --alter "
+        f"kafka-configs.sh --bootstrap-server {connections.bootstrap_servers} --alter "
         f"--entity-type topics --entity-name {topic} --add-config {safe}"
     )

@@ -15,7 +15,7 @@ from spark_eos._client.error_codes import refusal
 from spark_eos._driver import offset_renewal
 from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.membership import GroupMembership
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import position_metadata
 from spark_eos._kafka.offsets import commit_offsets
 from spark_eos.acls import query_acls
@@ -32,12 +32,12 @@ class SourcePositions:
 
     def __init__(
         self,
-        wire: Wire,
+        connections: Connections,
         settings: WriterSettings,
         membership: GroupMembership,
         group_timeout_ms: int,
     ) -> None:
-        self._wire = wire
+        self._connections = connections
         self._settings = settings
         self._membership = membership
         self._text = ""
@@ -85,7 +85,7 @@ class SourcePositions:
             return
         group_id = self._settings.group_id
         codes = commit_offsets(
-            self._wire,
+            self._connections,
             group_id,
             (member.member_id, member.epoch, member.instance_id),
             positions,
@@ -100,7 +100,7 @@ class SourcePositions:
                 f"positions of group {group_id!r} in its sources",
                 min(refused),
                 needed,
-                self._wire.grantee,
+                self._connections.principal,
             )
 
     def _log(self, error: SparkEosError) -> None:

@@ -3,16 +3,18 @@
 import socket
 from collections.abc import Iterable
 
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 
 _Address = tuple[str, str]
 
 
-def leads_here(wire: Wire, servers: str, deadline: Deadline) -> bool:
+def leads_here(connections: Connections, servers: str, deadline: Deadline) -> bool:
     """Whether one of ``bootstrap.servers`` is a broker of the cluster that is connected."""
     theirs = _split(servers)
-    ours = _split(wire.bootstrap_servers) | set(map(_address, wire.addresses(deadline)))
+    ours = _split(connections.bootstrap_servers) | set(
+        map(_address, connections.addresses(deadline))
+    )
     # Names are resolved only if the texts differ: "localhost:9092" and "127.0.0.1:9092".
     return not theirs.isdisjoint(ours) or not _resolved(theirs).isdisjoint(_resolved(ours))
 

@@ -15,7 +15,7 @@ from spark_eos._client.kafka_logs import our_connections
 from spark_eos._client.kafka_python import EventLoop, api_name
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos.acls import Grantee
+from spark_eos.acls import Principal
 from spark_eos.errors import DeadlineExceededError, SparkEosError
 
 _NOT_SENT: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
@@ -45,9 +45,9 @@ class BrokerConnections:
         self._closed = False
 
     @property
-    def grantee(self) -> Grantee:
+    def principal(self) -> Principal:
         """The principal that needs ACLs for these connections."""
-        return self._settings.grantee
+        return self._settings.principal
 
     @property
     def bootstrap_servers(self) -> str:
@@ -72,7 +72,7 @@ class BrokerConnections:
             return self._open
 
     def _connect(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
-        configuration = self._settings.for_wire()
+        configuration = self._settings.for_kafka_python()
         loop = EventLoop(configuration, our_connections)
         manager = ConnectionManager(loop.selector, self._settings, configuration)
         try:

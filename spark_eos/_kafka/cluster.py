@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from spark_eos._client.error_codes import Code, code_names, refusal
 from spark_eos._client.kafka_python import ApiVersionsRequest, MetadataRequest
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.errors import KafkaResponseError
@@ -59,7 +59,9 @@ class TopicInfo:
         return f"topic id {self.topic_id} with {self.partitions} partitions"
 
 
-def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) -> BrokerFeatures:
+def broker_features(
+    connections: Connections, deadline: Deadline, *, node: int | None = None
+) -> BrokerFeatures:
     """Asks a broker for its API versions and the cluster's finalized features."""
     request = ApiVersionsRequest(
         client_software_name="spark-eos", client_software_version="1", min_version=3
@@ -75,16 +77,18 @@ def broker_features(wire: Wire, deadline: Deadline, *, node: int | None = None) 
             features={f.name: f.max_version_level for f in response.finalized_features or ()},
         )
 
-    return wire.ask(request, deadline, interpret=interpret, node=node)
+    return connections.ask(request, deadline, interpret=interpret, node=node)
 
 
-def cluster_id(wire: Wire, deadline: Deadline) -> str:
+def cluster_id(connections: Connections, deadline: Deadline) -> str:
     """Asks for the cluster's id."""
-    return wire.ask(metadata_request([]), deadline, interpret=lambda r: str(r.cluster_id or ""))
+    return connections.ask(
+        metadata_request([]), deadline, interpret=lambda r: str(r.cluster_id or "")
+    )
 
 
 def topics(
-    wire: Wire,
+    connections: Connections,
     names: Collection[str] | None,
     deadline: Deadline,
     operation: Operation = Operation.DESCRIBE,
@@ -108,7 +112,7 @@ def topics(
                 code = Code.TOPIC_AUTHORIZATION_FAILED
             if code:
                 acl = Acl(ResourceType.TOPIC, topic.name, operation)
-                raise refusal(f"topic {topic.name!r}", code, [acl], wire.grantee)
+                raise refusal(f"topic {topic.name!r}", code, [acl], connections.principal)
             if names is None and topic.is_internal:
                 continue
             without = sum(partition.leader_id < 0 for partition in topic.partitions)
@@ -119,10 +123,12 @@ def topics(
             found[topic.name] = TopicInfo(topic.name, topic.topic_id, len(topic.partitions))
         return found
 
-    return wire.ask(request, deadline, interpret=interpret)
+    return connections.ask(request, deadline, interpret=interpret)
 
 
-def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
+def missing_acls(
+    connections: Connections, wanted: Collection[Acl], deadline: Deadline
+) -> list[Acl]:
     """Finds which ACLs on topics this client lacks.
 
     Nothing is reported about topics that do not exist.
@@ -138,7 +144,7 @@ def missing_acls(wire: Wire, wanted: Collection[Acl], deadline: Deadline) -> lis
             or acl.operation not in _operations(found[acl.name], acl.operation)
         ]
 
-    return wire.ask(request, deadline, interpret=interpret)
+    return connections.ask(request, deadline, interpret=interpret)
 
 
 def _operations(topic: Any, *default: Operation) -> set[Operation]:

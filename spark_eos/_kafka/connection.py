@@ -25,7 +25,7 @@ class CoordinatorType(enum.IntEnum):
     TRANSACTION = 1
 
 
-class Wire(BrokerConnections):
+class Connections(BrokerConnections):
     """Connections to one cluster that also find coordinators; safe to use from any thread."""
 
     def __init__(self, settings: ClientSettings, *, request_timeout: float = 10.0) -> None:
@@ -53,7 +53,7 @@ class Wire(BrokerConnections):
                 f"finding the {kind.name.lower()} coordinator of {key!r}",
                 answer.error_code,
                 [needed],
-                self.grantee,
+                self.principal,
             )
         self._coordinators[kind, key] = answer.node_id
         return int(answer.node_id)

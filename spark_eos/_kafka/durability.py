@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_eos._kafka.cluster import metadata_request
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_configs import config_values
 
@@ -43,7 +43,9 @@ SAFE: Final = {_MIN_INSYNC: "2", _UNCLEAN: "false"}
 """What to set in place of `Durability.unsafe_configs`."""
 
 
-def durability(wire: Wire, names: Collection[str], deadline: Deadline) -> dict[str, Durability]:
+def durability(
+    connections: Connections, names: Collection[str], deadline: Deadline
+) -> dict[str, Durability]:
     """Looks up how safely topics, internal ones included, keep records.
 
     Topics that do not exist, or that this client may not describe, are left out.
@@ -56,9 +58,9 @@ def durability(wire: Wire, names: Collection[str], deadline: Deadline) -> dict[s
             if topic.partitions
         }
 
-    replicas = wire.ask(metadata_request(names), deadline, interpret=fewest)
+    replicas = connections.ask(metadata_request(names), deadline, interpret=fewest)
     several = [name for name, count in replicas.items() if count > 1]
-    configs = config_values(wire, several, (_MIN_INSYNC, _UNCLEAN), deadline)
+    configs = config_values(connections, several, (_MIN_INSYNC, _UNCLEAN), deadline)
     return {
         name: Durability(
             count,

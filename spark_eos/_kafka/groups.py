@@ -6,7 +6,7 @@ from typing import Any
 from spark_eos._client.error_codes import Code, refusal
 from spark_eos._client.kafka_python import DescribeGroupsRequest
 from spark_eos._client.printable import printable
-from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest
 from spark_eos.acls import ResourceType, describe
@@ -58,12 +58,12 @@ class DescribedGroup:
     assignment_epoch: int | None
 
 
-def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGroup:
+def describe_group(connections: Connections, group_id: str, deadline: Deadline) -> DescribedGroup:
     """Describes a group of either protocol; a group that does not exist has no members."""
     request = ConsumerGroupDescribeRequest(
         group_ids=[group_id], include_authorized_operations=False
     )
-    group = _described(wire, group_id, request, deadline)
+    group = _described(connections, group_id, request, deadline)
     if group is not None:
         return DescribedGroup(
             stable=group.group_state == "Stable" and group.assignment_epoch == group.group_epoch,
@@ -87,7 +87,7 @@ def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGr
             assignment_epoch=group.assignment_epoch,
         )
     classic = _described(
-        wire,
+        connections,
         group_id,
         DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False),
         deadline,
@@ -107,8 +107,8 @@ def describe_group(wire: Wire, group_id: str, deadline: Deadline) -> DescribedGr
     )
 
 
-def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> Any:
-    group = wire.ask_coordinator(
+def _described(connections: Connections, group_id: str, request: Any, deadline: Deadline) -> Any:
+    group = connections.ask_coordinator(
         CoordinatorType.GROUP,
         group_id,
         request,
@@ -121,7 +121,7 @@ def _described(wire: Wire, group_id: str, request: Any, deadline: Deadline) -> A
         what = f"describing group {group_id!r}"
         if group.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
             # The broker does not say which topic.
-            what += f" ({wire.grantee.who} lacks Describe on a topic of its members)"
+            what += f" ({connections.principal.who} lacks Describe on a topic of its members)"
         needed = [describe(ResourceType.GROUP, group_id)]
-        raise refusal(what, group.error_code, needed, wire.grantee)
+        raise refusal(what, group.error_code, needed, connections.principal)
     return group

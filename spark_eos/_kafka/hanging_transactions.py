@@ -4,7 +4,7 @@ from typing import Final
 
 from spark_eos._client.kafka_python import DescribeProducersRequest
 from spark_eos._kafka.cluster import metadata_request
-from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import SparkEosError
 
@@ -32,14 +32,14 @@ def offsets_partition(group_id: str, partitions: int) -> int:
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
 
 
-def holder_of_offsets(wire: Wire, group_id: str, deadline: Deadline) -> str:
+def holder_of_offsets(connections: Connections, group_id: str, deadline: Deadline) -> str:
     """Describes what an operator can do about offsets that stay unstable; changes nothing."""
     place = f"--topic {_OFFSETS} --partition <abs(hashCode of the group id) % partitions>"
     starts: list[tuple[int, int]] = []
     try:
-        partition = offsets_partition(group_id, _partitions(wire, deadline))
+        partition = offsets_partition(group_id, _partitions(connections, deadline))
         place = f"--topic {_OFFSETS} --partition {partition}"
-        starts = _open_producers(wire, group_id, partition, deadline)
+        starts = _open_producers(connections, group_id, partition, deadline)
     except SparkEosError:
         # This client may lack Describe or Read on that topic; the text then says less.
         pass
@@ -47,7 +47,7 @@ def holder_of_offsets(wire: Wire, group_id: str, deadline: Deadline) -> str:
         f" (producer id {producer}, since offset {start})" for producer, start in starts
     )
     start = str(starts[0][1]) if len(starts) == 1 else "<start offset>"
-    tool = f"kafka-transactions.sh --bootstrap-server {wire.bootstrap_servers}"
+    tool = f"kafka-transactions.sh --bootstrap-server {connections.bootstrap_servers}"
     return (
         f"A transaction that this query may not end holds offsets of group {group_id!r}{found}."
         " If its coordinator has forgotten it (KIP-664), only an administrator can end it: find "
@@ -56,15 +56,15 @@ def holder_of_offsets(wire: Wire, group_id: str, deadline: Deadline) -> str:
     )
 
 
-def _partitions(wire: Wire, deadline: Deadline) -> int:
-    (topic,) = wire.ask(metadata_request([_OFFSETS]), deadline, interpret=lambda r: r.topics)
+def _partitions(connections: Connections, deadline: Deadline) -> int:
+    (topic,) = connections.ask(metadata_request([_OFFSETS]), deadline, interpret=lambda r: r.topics)
     if topic.error_code:
         raise SparkEosError(f"{_OFFSETS} can't be described")
     return len(topic.partitions)
 
 
 def _open_producers(
-    wire: Wire, group_id: str, partition: int, deadline: Deadline
+    connections: Connections, group_id: str, partition: int, deadline: Deadline
 ) -> list[tuple[int, int]]:
     """Producer id and first offset of each open transaction in the partition."""
     topic_class = DescribeProducersRequest.TopicRequest
@@ -72,7 +72,7 @@ def _open_producers(
         topics=[topic_class(name=_OFFSETS, partition_indexes=[partition])]
     )
     # The group's coordinator leads that partition.
-    answer = wire.ask_coordinator(
+    answer = connections.ask_coordinator(
         CoordinatorType.GROUP,
         group_id,
         request,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from spark_eos._client.error_codes import Code, refusal
 from spark_eos._client.printable import printable
-from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos.acls import read_group
@@ -25,7 +25,7 @@ _TO_REPEAT = {
 IdPartitions = frozenset[tuple[uuid.UUID, int]]
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """One member's heartbeat.
 
     Attributes:
@@ -61,7 +61,7 @@ class HeartbeatAnswer:
 
 
 def heartbeat(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
     member_id: str,
     epoch: int,
@@ -72,18 +72,20 @@ def heartbeat(
     owned: IdPartitions | None = None,
 ) -> HeartbeatAnswer:
     """Sends one ConsumerGroupHeartbeat to join, stay in or leave the group."""
-    request = _heartbeat_request(group_id, Beat(member_id, epoch, instance_id, owned), subscription)
+    request = _heartbeat_request(
+        group_id, Heartbeat(member_id, epoch, instance_id, owned), subscription
+    )
     return _heartbeat_answer(
-        wire.ask_coordinator(
+        connections.ask_coordinator(
             CoordinatorType.GROUP, group_id, request, deadline, codes=lambda r: [r.error_code]
         )
     )
 
 
 def heartbeats(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
-    beats: Sequence[Beat],
+    sent: Sequence[Heartbeat],
     subscription: Collection[str],
     deadline: Deadline,
 ) -> list[HeartbeatAnswer]:
@@ -91,28 +93,30 @@ def heartbeats(
 
     Heartbeats without an answer are repeated one by one.
     """
-    requests = [_heartbeat_request(group_id, beat, subscription) for beat in beats]
-    node = wire.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
-    answers = wire.send_together(requests, deadline, node=node)
+    requests = [_heartbeat_request(group_id, one, subscription) for one in sent]
+    node = connections.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
+    answers = connections.send_together(requests, deadline, node=node)
     return [
         _heartbeat_answer(answer)
         if answer is not None and answer.error_code not in _TO_REPEAT
         else heartbeat(
-            wire,
+            connections,
             group_id,
-            beat.member_id,
-            beat.epoch,
-            beat.instance_id,
+            one.member_id,
+            one.epoch,
+            one.instance_id,
             deadline,
             subscription=subscription,
-            owned=beat.owned,
+            owned=one.owned,
         )
-        for beat, answer in zip(beats, answers, strict=True)
+        for one, answer in zip(sent, answers, strict=True)
     ]
 
 
-def _heartbeat_request(group_id: str, beat: Beat, subscription: Iterable[str] | None) -> Any:
-    owned = beat.owned
+def _heartbeat_request(
+    group_id: str, heartbeat: Heartbeat, subscription: Iterable[str] | None
+) -> Any:
+    owned = heartbeat.owned
     partitions = None
     if owned is not None:
         partitions = [
@@ -123,9 +127,9 @@ def _heartbeat_request(group_id: str, beat: Beat, subscription: Iterable[str] | 
         ]
     return ConsumerGroupHeartbeatRequest(
         group_id=group_id,
-        member_id=beat.member_id,
-        member_epoch=beat.epoch,
-        instance_id=beat.instance_id,
+        member_id=heartbeat.member_id,
+        member_epoch=heartbeat.epoch,
+        instance_id=heartbeat.instance_id,
         # A full heartbeat has all three fields; a leaving member sends none of them.
         rebalance_timeout_ms=-1 if subscription is None else REBALANCE_TIMEOUT_MS,
         subscribed_topic_names=None if subscription is None else sorted(subscription),
@@ -148,14 +152,17 @@ def _heartbeat_answer(answer: Any) -> HeartbeatAnswer:
     )
 
 
-def check_membership(wire: Wire, group_id: str, deadline: Deadline) -> None:
+def check_membership(connections: Connections, group_id: str, deadline: Deadline) -> None:
     """Checks whether this client may join the group; changes nothing.
 
     Sends a leave for a member that does not exist: the broker checks authorization first.
     """
     nobody = str(uuid.uuid4())
-    answer = heartbeat(wire, group_id, nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody, deadline)
+    answer = heartbeat(connections, group_id, nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody, deadline)
     if answer.code == Code.GROUP_AUTHORIZATION_FAILED:
         raise refusal(
-            f"membership of group {group_id!r}", answer.code, [read_group(group_id)], wire.grantee
+            f"membership of group {group_id!r}",
+            answer.code,
+            [read_group(group_id)],
+            connections.principal,
         )

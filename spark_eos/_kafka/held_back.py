@@ -7,7 +7,7 @@ from typing import Any, Final
 from spark_eos._client.error_codes import Code
 from spark_eos._client.kafka_python import DescribeProducersRequest
 from spark_eos._kafka.cluster import by_topic
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import EndOffsets, partition_leaders
 from spark_eos._kafka.open_transactions import OpenTransaction, described, open_transactions
@@ -41,7 +41,7 @@ class HeldBack:
 
 
 def held_back(
-    wire: Wire, ends: Mapping[tuple[str, int], EndOffsets | None], deadline: Deadline
+    connections: Connections, ends: Mapping[tuple[str, int], EndOffsets | None], deadline: Deadline
 ) -> tuple[HeldBack, ...]:
     """Finds what holds back the partitions whose last stable offset is below their end."""
     short = {
@@ -50,14 +50,14 @@ def held_back(
     if not short:
         return ()
     find = deadline.attempts("finding what holds partitions back", pause=0.05)
-    answers = find(lambda: dict(_producers(wire, short, deadline)))
+    answers = find(lambda: dict(_producers(connections, short, deadline)))
     first = {
         place: int(producer.producer_id)
         for place, answer in answers.items()
         for producer in answer.active_producers
         if producer.current_txn_start_offset == short[place].last_stable
     }
-    transactions = _transactions(wire, sorted(set(first.values())), deadline)
+    transactions = _transactions(connections, sorted(set(first.values())), deadline)
     return tuple(
         HeldBack(
             *place,
@@ -73,25 +73,25 @@ def held_back(
 
 
 def _producers(
-    wire: Wire, places: Collection[tuple[str, int]], deadline: Deadline
+    connections: Connections, places: Collection[tuple[str, int]], deadline: Deadline
 ) -> Iterator[tuple[tuple[str, int], Any]]:
     """The leaders' answers about the producers of partitions, by partition."""
-    led = partition_leaders(wire, {topic for topic, _ in places}, deadline)
+    led = partition_leaders(connections, {topic for topic, _ in places}, deadline)
     topic_class = DescribeProducersRequest.TopicRequest
     for node in sorted({led[place] for place in places if led.get(place, -1) >= 0}):
         own = by_topic(place for place in places if led.get(place) == node)
         topics = [topic_class(name=name, partition_indexes=own[name]) for name in own]
         request = DescribeProducersRequest(topics=topics)
-        for topic in wire.send(request, deadline, node=node).topics:
+        for topic in connections.send(request, deadline, node=node).topics:
             for answer in topic.partitions:
                 yield (topic.name, answer.partition_index), answer
 
 
 def _transactions(
-    wire: Wire, producer_ids: Collection[int], deadline: Deadline
+    connections: Connections, producer_ids: Collection[int], deadline: Deadline
 ) -> dict[int, OpenTransaction]:
     if not producer_ids:
         return {}
-    names = open_transactions(wire, _ANY, deadline, producer_ids=producer_ids)
-    found = (described(wire, name, deadline) for name in names)
+    names = open_transactions(connections, _ANY, deadline, producer_ids=producer_ids)
+    found = (described(connections, name, deadline) for name in names)
     return {transaction.producer_id: transaction for transaction in found if transaction}

@@ -11,7 +11,7 @@ from typing import Final
 from spark_eos._client.error_codes import Code, code_names, refusal
 from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
 from spark_eos._kafka.cluster import by_topic, metadata_request
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos.acls import ResourceType, describe
 
@@ -37,15 +37,15 @@ class EndOffsets:
 
 
 def end_offsets(
-    wire: Wire, topics: Collection[str], deadline: Deadline
+    connections: Connections, topics: Collection[str], deadline: Deadline
 ) -> dict[tuple[str, int], EndOffsets | None]:
     """Reads the ends of all partitions of some topics, without creating a topic."""
 
     def attempt() -> dict[tuple[str, int], EndOffsets | None]:
-        led = partition_leaders(wire, topics, deadline)
+        led = partition_leaders(connections, topics, deadline)
         # The high watermarks come second, so they are never older than the stable offsets.
-        stable = _listed(wire, led, IsolationLevel.READ_COMMITTED, deadline)
-        high = _listed(wire, led, IsolationLevel.READ_UNCOMMITTED, deadline)
+        stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline)
+        high = _listed(connections, led, IsolationLevel.READ_UNCOMMITTED, deadline)
         return {
             partition: EndOffsets(stable[partition], high[partition])
             if partition in stable and partition in high
@@ -57,7 +57,7 @@ def end_offsets(
 
 
 def start_offsets(
-    wire: Wire,
+    connections: Connections,
     topics: Collection[str],
     deadline: Deadline,
     leaders: Offsets | None = None,
@@ -67,11 +67,11 @@ def start_offsets(
 
     def attempt() -> Offsets:
         if not set(topics) <= {topic for topic, _ in known}:
-            known.update(partition_leaders(wire, topics, deadline))
+            known.update(partition_leaders(connections, topics, deadline))
         wanted = {place: node for place, node in known.items() if place[0] in topics}
         try:
             return _listed(
-                wire, wanted, IsolationLevel.READ_UNCOMMITTED, deadline, OffsetSpec.EARLIEST
+                connections, wanted, IsolationLevel.READ_UNCOMMITTED, deadline, OffsetSpec.EARLIEST
             )
         except RetriableError:
             known.clear()
@@ -81,25 +81,25 @@ def start_offsets(
 
 
 def partition_leaders(
-    wire: Wire, topics: Collection[str], deadline: Deadline
+    connections: Connections, topics: Collection[str], deadline: Deadline
 ) -> dict[tuple[str, int], int]:
     """Asks once for the leader of each partition of some topics; -1 for one without a leader."""
     found = {}
-    for topic in wire.send(metadata_request(topics), deadline).topics:
+    for topic in connections.send(metadata_request(topics), deadline).topics:
         if topic.error_code in _GONE:
             continue
         if topic.error_code in _MOVING:
             raise RetriableError(f"topic {topic.name!r}: {code_names([topic.error_code])}")
         if topic.error_code:
             needed = [describe(ResourceType.TOPIC, topic.name)]
-            raise refusal(f"topic {topic.name!r}", topic.error_code, needed, wire.grantee)
+            raise refusal(f"topic {topic.name!r}", topic.error_code, needed, connections.principal)
         for p in topic.partitions:
             found[topic.name, p.partition_index] = p.leader_id
     return found
 
 
 def _listed(
-    wire: Wire,
+    connections: Connections,
     leaders: Mapping[tuple[str, int], int],
     isolation: IsolationLevel,
     deadline: Deadline,
@@ -108,12 +108,12 @@ def _listed(
     found: Offsets = {}
     for node in sorted({leader for leader in leaders.values() if leader >= 0}):
         led = by_topic(partition for partition, leader in leaders.items() if leader == node)
-        found |= _listed_by(wire, node, led, isolation, deadline, offset)
+        found |= _listed_by(connections, node, led, isolation, deadline, offset)
     return found
 
 
 def _listed_by(
-    wire: Wire,
+    connections: Connections,
     node: int,
     partitions: Mapping[str, list[int]],
     isolation: IsolationLevel,
@@ -139,13 +139,13 @@ def _listed_by(
         min_version=2,
     )
     found = {}
-    for topic in wire.send(request, deadline, node=node).topics:
+    for topic in connections.send(request, deadline, node=node).topics:
         for p in topic.partitions:
             place = f"{topic.name}-{p.partition_index}"
             if p.error_code in _MOVING or p.error_code in _GONE:
                 raise RetriableError(f"{place}: {code_names([p.error_code])}")
             if p.error_code:
                 needed = [describe(ResourceType.TOPIC, topic.name)]
-                raise refusal(f"offsets of {place}", p.error_code, needed, wire.grantee)
+                raise refusal(f"offsets of {place}", p.error_code, needed, connections.principal)
             found[topic.name, p.partition_index] = p.offset
     return found

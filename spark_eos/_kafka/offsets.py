@@ -7,7 +7,7 @@ from typing import Any, Final
 from spark_eos._client.error_codes import Code, refusal
 from spark_eos._client.kafka_python import OffsetCommitRequest, OffsetFetchRequest
 from spark_eos._kafka.cluster import NO_ID, by_topic, topics_with_offsets
-from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset, is_position
 from spark_eos.acls import ResourceType, describe
@@ -35,7 +35,7 @@ def _codes(response: Any) -> list[int]:
 
 
 def group_offsets(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
     partitions: Iterable[tuple[str, int]],
     topic_ids: TopicIds,
@@ -68,7 +68,7 @@ def group_offsets(
         **_versions(ids),
     )
 
-    response = wire.ask_coordinator(
+    response = connections.ask_coordinator(
         CoordinatorType.GROUP,
         group_id,
         request,
@@ -78,7 +78,7 @@ def group_offsets(
     )
     bad = [code for code in _codes(response) if code]
     if bad:
-        raise _refused(wire, group_id, grouped, bad[0])
+        raise _refused(connections, group_id, grouped, bad[0])
     found = _found(response, {topic_id: name for name, topic_id in ids.items()})
     return _without_positions(found)
 
@@ -102,7 +102,7 @@ def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[tuple[str, int
 
 
 def committed_offsets(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
     partitions: Iterable[tuple[str, int]],
     topic_ids: TopicIds,
@@ -113,13 +113,13 @@ def committed_offsets(
 ) -> dict[tuple[str, int], int]:
     """Like `group_offsets`, without the metadata."""
     found = group_offsets(
-        wire, group_id, partitions, topic_ids, deadline, member=member, stable=stable
+        connections, group_id, partitions, topic_ids, deadline, member=member, stable=stable
     )
     return {partition: committed.offset for partition, committed in found.items()}
 
 
 def all_group_offsets(
-    wire: Wire, group_id: str, deadline: Deadline, *, positions: bool = False
+    connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
 ) -> dict[tuple[str, int], CommittedOffset]:
     """Fetches all committed offsets of a group, by (topic, partition).
 
@@ -137,28 +137,30 @@ def all_group_offsets(
         # after the topic was deleted.
         max_version=9,
     )
-    response = wire.ask_coordinator(
+    response = connections.ask_coordinator(
         CoordinatorType.GROUP, group_id, request, deadline, codes=_codes
     )
     bad = [code for code in _codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
     if bad:
-        raise _refused(wire, group_id, (), bad[0])
+        raise _refused(connections, group_id, (), bad[0])
     found = _found(response, {})
     return found if positions else _without_positions(found)
 
 
 def all_committed_offsets(
-    wire: Wire, group_id: str, deadline: Deadline
+    connections: Connections, group_id: str, deadline: Deadline
 ) -> dict[tuple[str, int], int]:
     """Like `all_group_offsets`, without the metadata."""
-    found = all_group_offsets(wire, group_id, deadline)
+    found = all_group_offsets(connections, group_id, deadline)
     return {partition: committed.offset for partition, committed in found.items()}
 
 
-def _refused(wire: Wire, group_id: str, topics: Iterable[str], code: int) -> KafkaResponseError:
+def _refused(
+    connections: Connections, group_id: str, topics: Iterable[str], code: int
+) -> KafkaResponseError:
     needed = [describe(ResourceType.TOPIC, topic) for topic in topics]
     needed.append(describe(ResourceType.GROUP, group_id))
-    return refusal(f"offsets of group {group_id!r}", code, needed, wire.grantee)
+    return refusal(f"offsets of group {group_id!r}", code, needed, connections.principal)
 
 
 def in_requests(
@@ -179,7 +181,7 @@ def in_requests(
 
 
 def commit_offsets(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
     member: tuple[str, int, str | None],
     offsets: Mapping[tuple[str, int], int],
@@ -206,7 +208,7 @@ def commit_offsets(
             topics=topics_with_offsets(topic_class, partition_class, part, ids, texts),
             **_versions(ids),
         )
-        response = wire.ask_coordinator(
+        response = connections.ask_coordinator(
             CoordinatorType.GROUP,
             group_id,
             request,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from spark_eos._client.error_codes import Code, code_names, refusal
 from spark_eos._client.kafka_python import DescribeTransactionsRequest, ListTransactionsRequest
-from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.transactional_ids import driver_id, id_pattern, id_prefix_of
 from spark_eos.acls import Operation, transactional_ids
@@ -67,7 +67,7 @@ class OpenTransaction:
 
 
 def open_transactions(
-    wire: Wire,
+    connections: Connections,
     pattern: str,
     deadline: Deadline,
     on_silent: Callable[[str], None] = logger.warning,
@@ -91,16 +91,20 @@ def open_transactions(
         found: set[str] = set()
         silent = []
         # Read again on each attempt: a broker that has died does not stay in the list.
-        nodes = wire.brokers(deadline)
+        nodes = connections.brokers(deadline)
         within = deadline if patience.expired else patience
-        for node, response in zip(nodes, wire.send_to_each(request, nodes, within), strict=True):
+        for node, response in zip(
+            nodes, connections.send_to_each(request, nodes, within), strict=True
+        ):
             if response is None:
-                silent.append(wire.address(node, deadline))
+                silent.append(connections.address(node, deadline))
                 continue
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
-                raise refusal("listing open transactions", response.error_code, (), wire.grantee)
+                raise refusal(
+                    "listing open transactions", response.error_code, (), connections.principal
+                )
             found.update(state.transactional_id for state in response.transaction_states)
         if silent:
             what = f"ListTransactions: broker {', '.join(silent)} does not answer"
@@ -113,9 +117,11 @@ def open_transactions(
     return deadline.attempts("listing open transactions", pause=0.05)(attempt)
 
 
-def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) -> Any:
+def describe_transaction(
+    connections: Connections, transactional_id: str, deadline: Deadline
+) -> Any:
     """Asks the coordinator for a transactional id's ``TransactionState``, as in the protocol."""
-    response = wire.ask_coordinator(
+    response = connections.ask_coordinator(
         CoordinatorType.TRANSACTION,
         transactional_id,
         DescribeTransactionsRequest(transactional_ids=[transactional_id]),
@@ -128,19 +134,19 @@ def describe_transaction(wire: Wire, transactional_id: str, deadline: Deadline) 
             f"describing transactional id {transactional_id!r}",
             state.error_code,
             [transactional_ids(id_prefix_of(transactional_id), Operation.DESCRIBE)],
-            wire.grantee,
+            connections.principal,
         )
     return state
 
 
-def lingering(
-    wire: Wire, prefix: str, group_id: str, deadline: Deadline
+def lingering_transactions(
+    connections: Connections, prefix: str, group_id: str, deadline: Deadline
 ) -> tuple[OpenTransaction, ...]:
     """Finds all open transactions of a query's workers, the oldest first. Changes nothing."""
     # Brokers silently leave out of the list what this client may not describe. This call raises.
-    wire.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
-    names = open_transactions(wire, id_pattern(prefix, group_id), deadline)
-    found = (described(wire, name, deadline) for name in names)
+    connections.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
+    names = open_transactions(connections, id_pattern(prefix, group_id), deadline)
+    found = (described(connections, name, deadline) for name in names)
     return tuple(
         sorted(
             (transaction for transaction in found if transaction is not None),
@@ -149,10 +155,12 @@ def lingering(
     )
 
 
-def described(wire: Wire, transactional_id: str, deadline: Deadline) -> OpenTransaction | None:
+def described(
+    connections: Connections, transactional_id: str, deadline: Deadline
+) -> OpenTransaction | None:
     """Describes a transactional id's open transaction; None if it has ended since."""
     try:
-        state = describe_transaction(wire, transactional_id, deadline)
+        state = describe_transaction(connections, transactional_id, deadline)
     except KafkaResponseError as error:
         if error.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
             return None

@@ -14,7 +14,7 @@ from cachetools import TTLCache
 from spark_eos._client.kafka_python import ensure_valid_topic_name
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import NO_ID, TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos.acls import Operation
 from spark_eos.errors import DeadlineExceededError, OffsetsLostError, TopicNotFoundError
@@ -37,8 +37,10 @@ class MissingTopicsError(TopicNotFoundError):
 class TopicCache:
     """A cache of topics; not thread-safe."""
 
-    def __init__(self, wire: Wire, *, max_block_ms: float, max_idle_ms: float) -> None:
-        self._wire = wire
+    def __init__(
+        self, connections: Connections, *, max_block_ms: float, max_idle_ms: float
+    ) -> None:
+        self._connections = connections
         self._max_block = max_block_ms / 1000
         self._topics: TTLCache[str, TopicInfo] = TTLCache(math.inf, max_idle_ms / 1000)
 
@@ -75,7 +77,7 @@ class TopicCache:
     ) -> dict[str, TopicInfo]:
         """Asks the cluster for topics without waiting for missing ones, which are left out."""
         deadline = Deadline(self._max_block, "max_block_ms")
-        found = cluster.topics(self._wire, names, deadline, operation)
+        found = cluster.topics(self._connections, names, deadline, operation)
         self._topics.update(found)
         return found
 
@@ -111,7 +113,7 @@ class TopicCache:
         def attempt() -> None:
             nonlocal answered
             answered = False
-            found.update(cluster.topics(self._wire, missing, deadline, operation))
+            found.update(cluster.topics(self._connections, missing, deadline, operation))
             missing.difference_update(found)
             answered = True
             if missing:

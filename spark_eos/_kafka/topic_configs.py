@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_eos._client.kafka_python import DescribeConfigsRequest
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 
 _TOPIC: Final = 2
@@ -45,7 +45,7 @@ Values = Mapping[str, str | None]
 
 
 def config_values(
-    wire: Wire, topics: Collection[str], names: Collection[str], deadline: Deadline
+    connections: Connections, topics: Collection[str], names: Collection[str], deadline: Deadline
 ) -> dict[str, Values | None]:
     """Asks for configs of topics; None for a topic whose configs the broker does not tell."""
     if not topics:
@@ -68,14 +68,14 @@ def config_values(
             for found in response.results
         }
 
-    return wire.ask(request, deadline, interpret=values)
+    return connections.ask(request, deadline, interpret=values)
 
 
 def topic_configs(
-    wire: Wire, names: Collection[str], deadline: Deadline
+    connections: Connections, names: Collection[str], deadline: Deadline
 ) -> dict[str, TopicConfig | None]:
     """Asks for the configs of topics; None for a topic whose configs the broker does not tell."""
-    found = config_values(wire, names, _NAMES, deadline)
+    found = config_values(connections, names, _NAMES, deadline)
     return {topic: None if values is None else _config(values) for topic, values in found.items()}
 
 

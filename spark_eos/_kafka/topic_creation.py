@@ -7,7 +7,7 @@ from spark_eos._client.error_codes import is_final, refusal
 from spark_eos._client.kafka_python import CreatePartitionsRequest, CreateTopicsRequest
 from spark_eos._client.printable import printable
 from spark_eos._kafka.cluster import TopicInfo, topics
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.errors import AuthorizationError, KafkaResponseError
@@ -19,7 +19,7 @@ _DEFAULT_REPLICAS: Final = 4
 
 
 def create_topic(
-    wire: Wire, name: str, partitions: int, replicas: int | None, deadline: Deadline
+    connections: Connections, name: str, partitions: int, replicas: int | None, deadline: Deadline
 ) -> bool:
     """Creates a topic; any broker forwards the request to the controller (KIP-590)."""
     request = CreateTopicsRequest(
@@ -42,13 +42,13 @@ def create_topic(
             return False
         if topic.error_code:
             acl = acls.create_topic(topic.name)
-            raise _refused(wire, f"creating topic {topic.name!r}", topic, acl)
+            raise _refused(connections, f"creating topic {topic.name!r}", topic, acl)
         return True
 
-    return wire.ask(request, deadline, interpret=interpret)
+    return connections.ask(request, deadline, interpret=interpret)
 
 
-def add_partitions(wire: Wire, name: str, total: int, deadline: Deadline) -> None:
+def add_partitions(connections: Connections, name: str, total: int, deadline: Deadline) -> None:
     """Adds partitions to a topic; does nothing if somebody else has added as many."""
     request = CreatePartitionsRequest(
         topics=[
@@ -63,13 +63,13 @@ def add_partitions(wire: Wire, name: str, total: int, deadline: Deadline) -> Non
         # The topic has them already, or another controller has added them before its answer.
         if topic.error_code not in (0, _INVALID_PARTITIONS):
             acl = Acl(ResourceType.TOPIC, name, Operation.ALTER)
-            raise _refused(wire, f"adding partitions to topic {name!r}", topic, acl)
+            raise _refused(connections, f"adding partitions to topic {name!r}", topic, acl)
 
-    wire.ask(request, deadline, interpret=interpret)
+    connections.ask(request, deadline, interpret=interpret)
 
 
-def _refused(wire: Wire, what: str, topic: Any, acl: Acl) -> Exception:
-    error = refusal(what, topic.error_code, [acl], wire.grantee)
+def _refused(connections: Connections, what: str, topic: Any, acl: Acl) -> Exception:
+    error = refusal(what, topic.error_code, [acl], connections.principal)
     if not is_final(error):
         return RetriableError(str(error))
     if isinstance(error, AuthorizationError) or not topic.error_message:
@@ -78,12 +78,17 @@ def _refused(wire: Wire, what: str, topic: Any, acl: Acl) -> Exception:
 
 
 def await_topic(
-    wire: Wire, name: str, deadline: Deadline, operation: Operation, *, partitions: int = 1
+    connections: Connections,
+    name: str,
+    deadline: Deadline,
+    operation: Operation,
+    *,
+    partitions: int = 1,
 ) -> TopicInfo:
     """Waits until the metadata has a topic, and a leader for each of its partitions."""
 
     def attempt() -> TopicInfo:
-        found = topics(wire, [name], deadline, operation, leaders=True).get(name)
+        found = topics(connections, [name], deadline, operation, leaders=True).get(name)
         if found is None:
             raise RetriableError(f"topic {name!r} is not in the metadata")
         if found.partitions < partitions:

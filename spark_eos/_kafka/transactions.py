@@ -8,7 +8,7 @@ from typing import Any, Final
 from spark_eos._client.error_codes import RETRIED, Code, Verdict, code_name, refusal, verdict
 from spark_eos._client.kafka_python import InitProducerIdRequest
 from spark_eos._kafka.cluster import NO_ID, topics_with_offsets
-from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.open_transactions import describe_transaction
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
@@ -58,7 +58,7 @@ class MemberIdentity:
 
 
 def fence_producer(
-    wire: Wire, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
+    connections: Connections, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
 ) -> None:
     """Fences the current producer of an id by InitProducerId and ends its open transaction.
 
@@ -70,7 +70,7 @@ def fence_producer(
         producer_id=-1,
         producer_epoch=-1,
     )
-    response = wire.ask_coordinator(
+    response = connections.ask_coordinator(
         CoordinatorType.TRANSACTION,
         transactional_id,
         request,
@@ -83,18 +83,18 @@ def fence_producer(
             f"InitProducerId for transactional id {transactional_id!r}",
             response.error_code,
             [transactional_ids(id_prefix_of(transactional_id), Operation.WRITE)],
-            wire.grantee,
+            connections.principal,
         )
 
 
 def producer_id_and_epoch(
-    wire: Wire, transactional_id: str, deadline: Deadline
+    connections: Connections, transactional_id: str, deadline: Deadline
 ) -> ProducerIdAndEpoch:
     """Asks the coordinator for the producer id and epoch of a transactional id.
 
     Right after a producer's ``init_transactions``, these are the producer's own.
     """
-    state = describe_transaction(wire, transactional_id, deadline)
+    state = describe_transaction(connections, transactional_id, deadline)
     return ProducerIdAndEpoch(transactional_id, state.producer_id, state.producer_epoch)
 
 
@@ -140,7 +140,7 @@ def _name(code: int) -> str:
 
 
 def txn_offset_commit(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
     producer: ProducerIdAndEpoch,
     member: MemberIdentity,
@@ -209,7 +209,7 @@ def txn_offset_commit(
             on_unknown_topic(unknown)
         return answer.codes.values()
 
-    response = wire.ask_coordinator(
+    response = connections.ask_coordinator(
         CoordinatorType.GROUP,
         group_id,
         request,

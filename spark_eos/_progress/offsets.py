@@ -9,12 +9,12 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, refusal, verdict
 from spark_eos._driver.assigned_partitions import by_member
 from spark_eos._driver.group_deadline import group_deadline
-from spark_eos._driver.leftover_transactions import LeftoverTransactions
 from spark_eos._driver.membership import GroupMembership
+from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._driver.source_positions import SourcePositions
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, SuspectRange
 from spark_eos._kafka.offsets import commit_offsets
@@ -31,23 +31,25 @@ class GroupOffsets:
 
     def __init__(
         self,
-        wire: Wire,
+        connections: Connections,
         settings: WriterSettings,
         membership: GroupMembership,
-        transactions: LeftoverTransactions,
+        transactions: OpenTransactions,
         group_timeout_ms: int,
     ) -> None:
-        self._wire = wire
+        self._connections = connections
         self._settings = settings
         self._membership = membership
         self._timeout_ms = group_timeout_ms
         self._topics = TopicCache(
-            wire,
+            connections,
             max_block_ms=settings.limits.max_block_ms,
             max_idle_ms=settings.limits.metadata_max_idle_ms,
         )
-        self._reader = OffsetReader(wire, settings, membership, transactions, group_timeout_ms)
-        self._positions = SourcePositions(wire, settings, membership, group_timeout_ms)
+        self._reader = OffsetReader(
+            connections, settings, membership, transactions, group_timeout_ms
+        )
+        self._positions = SourcePositions(connections, settings, membership, group_timeout_ms)
         # Whether brokers may accept offsets by topic name, so that a recreated topic has to be
         # noticed here.
         self._by_name = False
@@ -184,7 +186,7 @@ class GroupOffsets:
     ) -> dict[tuple[str, int], int]:
         """Commits as one member; returns the error codes."""
         codes = commit_offsets(
-            self._wire,
+            self._connections,
             self._settings.group_id,
             (member.member_id, member.epoch, member.instance_id),
             own,
@@ -211,7 +213,7 @@ class GroupOffsets:
             f"committing offsets of group {settings.group_id!r}",
             min(codes),
             query_acls(settings.group_id, settings.id_prefix, {t for t, _ in own}, []),
-            settings.client.grantee,
+            settings.client.principal,
         )
 
     def initialize(self, initial: Positions) -> None:
@@ -252,7 +254,7 @@ class GroupOffsets:
         if not self._by_name:
             return True
         ids = self._membership.topic_ids
-        now = cluster.topics(self._wire, {topic for topic, _ in self.held}, deadline)
+        now = cluster.topics(self._connections, {topic for topic, _ in self.held}, deadline)
         return all(name in now and now[name].topic_id == ids[name] for name in ids)
 
     def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:

@@ -53,8 +53,8 @@ class PairedOffsets(OwnOffsets):
     def first(self, batch: Batch) -> Partitions:
         """All progress partitions: to be fenced and read before any pair is known."""
         del batch
-        wire, deadline = self._query.clusters.target, self._query.deadline()
-        topic = ensure_progress_topic(wire, self._topic, deadline)
+        connections, deadline = self._query.clusters.target, self._query.deadline()
+        topic = ensure_progress_topic(connections, self._topic, deadline)
         return {(topic.name, index): 0 for index in range(topic.partitions)}.keys()
 
     def learn(self, batch: Batch, note: Note) -> None:
@@ -141,8 +141,8 @@ class PairedOffsets(OwnOffsets):
     def _first_offsets(self, new: Partitions) -> Positions:
         pairs = self._offsets.state.pairs
         topics = {pairs.source(partition)[0] for partition in new}
-        wire, deadline = self._query.clusters.source, self._query.deadline()
-        return pairs.by_progress(start_offsets(wire, topics, deadline))
+        connections, deadline = self._query.clusters.source, self._query.deadline()
+        return pairs.by_progress(start_offsets(connections, topics, deadline))
 
     def _add(self, new: Collection[tuple[str, int]], topics: dict[str, TopicInfo]) -> None:
         known, topic = self._offsets.state.known, self._topic.name

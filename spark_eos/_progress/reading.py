@@ -6,9 +6,9 @@ from spark_eos._batch.plan import Partitions
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code
 from spark_eos._driver.group_deadline import group_deadline
-from spark_eos._driver.leftover_transactions import ABORT_INTERVAL, LeftoverTransactions
 from spark_eos._driver.membership import GroupMembership
-from spark_eos._kafka.connection import Wire
+from spark_eos._driver.open_transactions import ABORT_INTERVAL, OpenTransactions
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.hanging_transactions import holder_of_offsets
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
@@ -27,13 +27,13 @@ class OffsetReader:
 
     def __init__(
         self,
-        wire: Wire,
+        connections: Connections,
         settings: WriterSettings,
         membership: GroupMembership,
-        transactions: LeftoverTransactions,
+        transactions: OpenTransactions,
         group_timeout_ms: int,
     ) -> None:
-        self._wire = wire
+        self._connections = connections
         self._settings = settings
         self._membership = membership
         self._transactions = transactions
@@ -73,7 +73,7 @@ class OffsetReader:
         except DeadlineExceededError as error:
             if f"{Code.UNSTABLE_OFFSET_COMMIT:d} " not in str(error.__cause__):
                 raise
-            held = holder_of_offsets(self._wire, self._settings.group_id, self._deadline())
+            held = holder_of_offsets(self._connections, self._settings.group_id, self._deadline())
             raise DeadlineExceededError(f"{error}. {held}") from error
 
     def _look_again_if_overdue(self) -> None:
@@ -89,7 +89,7 @@ class OffsetReader:
     def fetch(self, partitions: Partitions, deadline: Deadline) -> Committed:
         """The partitions' offsets now; raises if a transaction holds some."""
         return group_offsets(
-            self._wire,
+            self._connections,
             self._settings.group_id,
             partitions,
             self._membership.topic_ids,
@@ -100,7 +100,7 @@ class OffsetReader:
 
     def known(self) -> KnownPartitions:
         """What the metadata of all offsets of the group tells."""
-        found = all_group_offsets(self._wire, self._settings.group_id, self._deadline())
+        found = all_group_offsets(self._connections, self._settings.group_id, self._deadline())
         return KnownPartitions.of(found)
 
     def _deadline(self) -> Deadline:

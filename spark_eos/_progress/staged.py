@@ -50,8 +50,8 @@ class StagedOffsets:
     # The start --------------------------------------------------------------------------------
 
     def first(self, batch: Batch) -> Partitions:
-        wire, deadline = self._query.clusters.target, self._query.deadline()
-        self._partitions = ensure_progress_topic(wire, self._topic, deadline).partitions
+        connections, deadline = self._query.clusters.target, self._query.deadline()
+        self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
     def learn(self, batch: Batch, note: Note) -> None:
@@ -94,9 +94,9 @@ class StagedOffsets:
         committed = self._offsets.state.committed
         new = held.ends.keys() - committed.keys() - held.starts.keys()
         topics = {topic for topic, _ in new}
-        firsts = start_offsets(self._query.clusters.target, topics, self._query.deadline())
+        log_starts = start_offsets(self._query.clusters.target, topics, self._query.deadline())
         try:
-            return initial_offsets(held, committed, firsts, evidence)
+            return initial_offsets(held, committed, log_starts, evidence)
         except OffsetsLostError as error:
             raise self._checks.lost(held.batch_id, error) from error
 

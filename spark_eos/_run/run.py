@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from spark_eos._batch.batch_report import BatchReport, batch_report
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.leftover_transactions import LeftoverTransactions
 from spark_eos._driver.membership import GroupMembership
+from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._kafka.clusters import Clusters
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.progress import Progress
@@ -42,10 +42,10 @@ class Run:
             max_members=limits.max_members,
             group_timeout_ms=timeout_ms,
             watch=watch,
-            each_beat=self._renew_if_due,
+            each_heartbeat=self._renew_if_due,
             at_end=self.leave,
         )
-        self._transactions = LeftoverTransactions(clusters.target, settings, timeout_ms)
+        self._transactions = OpenTransactions(clusters.target, settings, timeout_ms)
         offsets = GroupOffsets(
             clusters.target, settings, self._membership, self._transactions, timeout_ms
         )

@@ -21,7 +21,7 @@ from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED
 from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._kafka.addresses import leads_here
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.group_members import own_group
 from spark_eos._spark.asynchronous import check_asynchronous, check_logged
@@ -264,10 +264,10 @@ class ExactlyOnceSink:
         selection = {name: text for name, text in given.items() if text is not None}
         own = named_topics(selection) if self._settings.source_client is None else set()
 
-        def check(wire: Wire) -> None:
-            preflight.check_brokers(wire, self._settings, self._deadline())
+        def check(connections: Connections) -> None:
+            preflight.check_brokers(connections, self._settings, self._deadline())
             # Before any lookup, so that the error names every missing ACL.
-            preflight.check_authorization(wire, self._settings, own, self._deadline())
+            preflight.check_authorization(connections, self._settings, own, self._deadline())
 
         frame = read_from_offsets(
             spark,
@@ -365,23 +365,23 @@ class ExactlyOnceSink:
         renew_hourly(settings.client, settings.group_id, settings.limits.connect_timeout_ms / 1000)
 
     def _check_cluster(self) -> None:
-        with contextlib.closing(Wire(self._settings.client)) as wire:
+        with contextlib.closing(Connections(self._settings.client)) as connections:
             self._settings = settings = replace(
-                self._settings, source_topics=self._refused_targets(wire)
+                self._settings, source_topics=self._refused_targets(connections)
             )
-            sources = set[str]() if settings.source_client else self._source_topics(wire)
+            sources = set[str]() if settings.source_client else self._source_topics(connections)
             if self._delivery in (MIRRORED, STAGED):
                 sources.add(self._progress_topic.name)
-                ensure_progress_topic(wire, self._progress_topic, self._deadline())
-            preflight.check_cluster(wire, settings, sources, self._deadline())
-            own_group(wire, settings.group_id, self._deadline())
+                ensure_progress_topic(connections, self._progress_topic, self._deadline())
+            preflight.check_cluster(connections, settings, sources, self._deadline())
+            own_group(connections, settings.group_id, self._deadline())
 
-    def _refused_targets(self, wire: Wire) -> SourceTopics:
+    def _refused_targets(self, connections: Connections) -> SourceTopics:
         """The topics that rows may not be for: those that are read, and the progress topic."""
 
         def here(servers: str) -> bool:
             # A direct query commits the offsets of what it reads in this cluster.
-            return self._delivery == DIRECT or leads_here(wire, servers, self._deadline())
+            return self._delivery == DIRECT or leads_here(connections, servers, self._deadline())
 
         return topics_read(self._sources, here) | SourceTopics((self._progress_topic.name,))
 
@@ -389,11 +389,11 @@ class ExactlyOnceSink:
         client = self._settings.source_client or self._settings.client
         check_losses_seen(self._sources, self._selections, client.bootstrap_servers)
 
-    def _source_topics(self, wire: Wire) -> set[str]:
+    def _source_topics(self, connections: Connections) -> set[str]:
         """The topics that the query reads now."""
         found: set[str] = set()
         for selection in self._selections:
-            found |= source_partitions(wire, selection, self._deadline())[0].keys()
+            found |= source_partitions(connections, selection, self._deadline())[0].keys()
         return found
 
     def _deadline(self) -> Deadline:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from spark_eos._client.settings import QUICK_SOURCE, ClientSettings
 from spark_eos._driver.offset_renewal import renew_hourly, renew_unattended
 from spark_eos._kafka import cluster
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets, committed_offsets
@@ -84,7 +84,7 @@ def check_source_options(
 
 
 def source_partitions(
-    wire: Wire, selection: Mapping[str, str], deadline: Deadline
+    connections: Connections, selection: Mapping[str, str], deadline: Deadline
 ) -> tuple[dict[str, cluster.TopicInfo], set[tuple[str, int]]]:
     """The topics and partitions that a selection reads now."""
     names, assigned = _named(selection)
@@ -92,16 +92,16 @@ def source_partitions(
         pattern = re.compile(selection["subscribePattern"])
         found = {
             name: topic
-            for name, topic in cluster.topics(wire, None, deadline).items()
+            for name, topic in cluster.topics(connections, None, deadline).items()
             if pattern.fullmatch(name)
         }
         if not found:
             raise TopicNotFoundError(
-                f"no topic that {wire.grantee.who} may describe matches subscribePattern "
+                f"no topic that {connections.principal.who} may describe matches subscribePattern "
                 f"{pattern.pattern!r}"
             )
         return found, _all_partitions(found)
-    found = _existing(wire, names, deadline)
+    found = _existing(connections, names, deadline)
     for topic, partition in sorted(assigned - _all_partitions(found)):
         raise TopicNotFoundError(f"source topic {topic!r} has no partition {partition}")
     return found, assigned or _all_partitions(found)
@@ -135,8 +135,10 @@ def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[tuple[str
     return {topic for topic, _ in assigned}, assigned
 
 
-def _existing(wire: Wire, names: set[str], deadline: Deadline) -> dict[str, cluster.TopicInfo]:
-    found = cluster.topics(wire, names, deadline, Operation.READ)
+def _existing(
+    connections: Connections, names: set[str], deadline: Deadline
+) -> dict[str, cluster.TopicInfo]:
+    found = cluster.topics(connections, names, deadline, Operation.READ)
     missing = sorted(names - found.keys())
     if missing or not names:
         raise TopicNotFoundError(f"source topic {', '.join(missing) or '(none)'} does not exist")
@@ -148,19 +150,19 @@ def _all_partitions(topics: Mapping[str, cluster.TopicInfo]) -> set[tuple[str, i
 
 
 def starting_positions(
-    wire: Wire,
+    connections: Connections,
     group_id: str,
     selection: Mapping[str, str],
     starting_offsets: str,
     deadline: Deadline,
-    target: Wire | None = None,
+    target: Connections | None = None,
 ) -> dict[str, dict[str, int]]:
     """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of a new group.
 
     Once a query of the group has begun, what it has no offset for was added while it was stopped:
     that begins at its beginning, as Spark does it itself for a query with a checkpoint.
     """
-    topics, partitions = source_partitions(wire, selection, deadline)
+    topics, partitions = source_partitions(connections, selection, deadline)
     ids = {name: topic.topic_id for name, topic in topics.items()}
     # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
     # worst Spark reads from further back, and the sink skips what was written.
@@ -168,11 +170,13 @@ def starting_positions(
         committed = _mirrored(target, group_id, deadline)
         begun = bool(committed)
     else:
-        committed = committed_offsets(wire, group_id, partitions, ids, deadline, stable=False)
+        committed = committed_offsets(
+            connections, group_id, partitions, ids, deadline, stable=False
+        )
         begun = False
         if starting_offsets != "earliest" and partitions - committed.keys():
             # Offsets that were set by hand before the first start tell of no query.
-            found = all_group_offsets(wire, group_id, deadline)
+            found = all_group_offsets(connections, group_id, deadline)
             begun = bool(KnownPartitions.of(found).partitions)
     start = _SPECIAL["earliest" if begun else starting_offsets]
     if committed and start == _SPECIAL["latest"]:
@@ -199,7 +203,7 @@ def _warn_of_skipped(group_id: str, partitions: set[tuple[str, int]]) -> None:
     )
 
 
-def _mirrored(target: Wire, group_id: str, deadline: Deadline) -> dict[tuple[str, int], int]:
+def _mirrored(target: Connections, group_id: str, deadline: Deadline) -> dict[tuple[str, int], int]:
     """A group's offsets by source partition, as its progress partitions tell."""
     found = all_group_offsets(target, group_id, deadline)
     # Whether they belong to this cluster, the run's start checks.
@@ -222,9 +226,9 @@ def read_from_offsets(
     fail_on_data_loss: bool,
     source_client: ClientSettings | None = None,
     carry_records: bool = False,
-    check: Callable[[Wire], None] | None = None,
+    check: Callable[[Connections], None] | None = None,
 ) -> DataFrame:
-    """The stream of a selection, from a group's offsets on; ``check`` sees the wire before."""
+    """The stream of a selection, from a group's offsets on, after ``check``."""
     options = dict(options or {})
     read = source_client or client
     check_source_options(starting_offsets, options, read)
@@ -232,17 +236,17 @@ def read_from_offsets(
     # Executors may have taken minutes to start; that time was not the brokers'.
     deadline = Deadline(deadline.seconds, deadline.setting)
     with contextlib.ExitStack() as stack:
-        wire = stack.enter_context(contextlib.closing(Wire(client)))
+        connections = stack.enter_context(contextlib.closing(Connections(client)))
         if check is not None:
-            check(wire)
+            check(connections)
         place = (group_id, selection, starting_offsets, deadline)
         if source_client is None:
-            starting = starting_positions(wire, *place)
+            starting = starting_positions(connections, *place)
         else:
-            source = stack.enter_context(contextlib.closing(Wire(source_client)))
-            starting = starting_positions(source, *place, target=wire)
+            source = stack.enter_context(contextlib.closing(Connections(source_client)))
+            starting = starting_positions(source, *place, target=connections)
         # Without records Spark runs no batch, and nothing else would renew the offsets.
-        renew_unattended(wire, group_id, deadline)
+        renew_unattended(connections, group_id, deadline)
     renew_hourly(client, group_id, deadline.seconds)
     with unlogged():
         reader = spark.readStream.format("kafka").options(

@@ -152,8 +152,8 @@ def _cause_and_remedy(
         needed = [transactional_ids(settings.id_prefix, Operation.WRITE)]
         if topic is not None:
             needed.append(write_topic(topic))
-        grantee = settings.client.grantee
-        return f"{cause}: {remedy(cause.code(), needed, grantee)}".removesuffix(": ")
+        principal = settings.client.principal
+        return f"{cause}: {remedy(cause.code(), needed, principal)}".removesuffix(": ")
     return str(cause)
 
 

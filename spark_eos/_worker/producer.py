@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.topic_cache import TopicCache
 from spark_eos._kafka.transactions import (
@@ -51,13 +51,13 @@ class TransactionalProducer:
 
     def __init__(self, settings: WriterSettings) -> None:
         self.settings = settings
-        self.wire = Wire(settings.client)
+        self.connections = Connections(settings.client)
         self.topics = TopicCache(
-            self.wire,
+            self.connections,
             max_block_ms=settings.limits.max_block_ms,
             max_idle_ms=settings.limits.metadata_max_idle_ms,
         )
-        self.rules = TopicRules(self.wire, settings)
+        self.rules = TopicRules(self.connections, settings)
         self.absent_topics: LRUCache[str, bool] = LRUCache(MOST_NAMES)
         self.batch_size = 0
         self._slot: Slot | None = None
@@ -146,7 +146,10 @@ class TransactionalProducer:
             return False
         mine = self.identity
         try:
-            return producer_id_and_epoch(self.wire, mine.transactional_id, self._deadline()) != mine
+            return (
+                producer_id_and_epoch(self.connections, mine.transactional_id, self._deadline())
+                != mine
+            )
         except KafkaResponseError as error:
             return error.code == Code.TRANSACTIONAL_ID_NOT_FOUND
         except SparkEosError as error:
@@ -162,7 +165,7 @@ class TransactionalProducer:
         deadline = self._deadline()
         try:
             # Fails at once if a listener refuses the client; librdkafka would keep trying.
-            self.wire.brokers(deadline)
+            self.connections.brokers(deadline)
             if self._slot is None:
                 self._slot = Slot(
                     settings.transactions.id_prefix,
@@ -187,7 +190,7 @@ class TransactionalProducer:
                 logger=ConnectionLog(self._on_lost_connection),
             )
             self._initialize(deadline)
-            self._identity = producer_id_and_epoch(self.wire, transactional_id, deadline)
+            self._identity = producer_id_and_epoch(self.connections, transactional_id, deadline)
             self._producer.poll(0)
         except Exception as error:
             self._producer = None
@@ -249,7 +252,7 @@ class TransactionalProducer:
         try:
             # Fence first, so that a delayed request of this producer meets an old epoch.
             fence_producer(
-                self.wire,
+                self.connections,
                 identity.transactional_id,
                 self.settings.transactions.timeout_ms,
                 self._deadline(),
@@ -273,7 +276,7 @@ class TransactionalProducer:
         if self._in_transaction:
             self.drop()
         self._producer = self._identity = self._records = None
-        self.wire.close()
+        self.connections.close()
         if self._slot is not None:
             self._slot.release()
             self._slot = None

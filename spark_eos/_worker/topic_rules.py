@@ -18,7 +18,7 @@ from cachetools import TTLCache
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.timestamps import NOW
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
 from spark_eos._worker.dead_letters import Fault
@@ -86,8 +86,8 @@ class _Known:
 class TopicRules:
     """The rules of a worker process's target topics; a topic whose config is unknown has none."""
 
-    def __init__(self, wire: Wire, settings: WriterSettings) -> None:
-        self._wire = wire
+    def __init__(self, connections: Connections, settings: WriterSettings) -> None:
+        self._connections = connections
         self._settings = settings
         client = settings.client.for_producer("", settings.transactions.timeout_ms)
         self._own_batch_size = int(client["batch.size"])
@@ -124,7 +124,7 @@ class TopicRules:
             )
             now = time.monotonic()
             try:
-                found = topic_configs(self._wire, topics, deadline)
+                found = topic_configs(self._connections, topics, deadline)
             except SparkEosError as error:
                 raise cluster_failure("asking for the configs of target topics", error) from error
             for topic, config in found.items():

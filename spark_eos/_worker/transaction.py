@@ -194,7 +194,7 @@ class Transactions:
             if again:
                 why = ". The topic's config has changed meanwhile, or the record has grown too old"
             elif not self._rules.is_known(topic):
-                needed = self._settings.client.grantee.lacks([describe_configs(topic)])
+                needed = self._settings.client.principal.lacks([describe_configs(topic)])
                 why = f". Rows that it refuses are not known before: {needed}"
             raise TransactionError(f"{error}{why}", again=again) from error
 
@@ -290,7 +290,7 @@ class Transactions:
         try:
             for member, offsets in requests:
                 answer = txn_offset_commit(
-                    self._producer.wire,
+                    self._producer.connections,
                     self._settings.group_id,
                     self._producer.identity,
                     member,
@@ -378,7 +378,7 @@ class Transactions:
             remedy(
                 code,
                 query_acls(settings.group_id, settings.id_prefix, [topic], []),
-                settings.client.grantee,
+                settings.client.principal,
             )
             for (topic, _partition), code in answer.codes.items()
         }

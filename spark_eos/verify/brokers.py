@@ -45,7 +45,7 @@ class Brokers:
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
         self._timeout = timeout
-        configuration = settings.for_wire()
+        configuration = settings.for_kafka_python()
         self._loop = EventLoop(configuration, our_connections)
         self._manager = ConnectionManager(self._loop.selector, settings, configuration)
         try:

@@ -28,11 +28,11 @@ from chaos.staged_files import StagedFiles
 from chaos.staged_loads import EVERY_LOAD
 from spark_eos._client.settings import ClientSettings
 from spark_eos._demo.process import session_members
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.offsets import all_group_offsets
-from spark_eos._kafka.open_transactions import lingering
+from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos.errors import SparkEosError
 from spark_eos.testing import EmbeddedKafka
 from support.proxy import KafkaProxy
@@ -127,10 +127,10 @@ class Stage:
                     {"bootstrap.servers": self.source_servers, "log_level": 0}
                 )
             # Not librdkafka's: asked while its broker is away, its administration can crash.
-            self.wire = Wire(
+            self.connections = Connections(
                 ClientSettings({"bootstrap.servers": self.servers}), request_timeout=1.0
             )
-            self._stack.callback(self.wire.close)
+            self._stack.callback(self.connections.close)
             self.source = Source(self.load, self.sources, self.source_servers, self.plan.seed)
             self.top_up()
             self.watcher = _Watcher(self)
@@ -336,7 +336,7 @@ class Stage:
     def group_offsets(self) -> Mapping[tuple[str, int], CommittedOffset] | None:
         """The same, with the texts that were committed with them."""
         try:
-            return all_group_offsets(self.wire, self.name, Deadline(1.0, "harness"))
+            return all_group_offsets(self.connections, self.name, Deadline(1.0, "harness"))
         except SparkEosError:
             return None
 
@@ -346,7 +346,9 @@ class Stage:
 
     def abandoned(self, since: float) -> list[str]:
         """Transactional ids whose open transaction began before a moment, in seconds since 1970."""
-        found = lingering(self.wire, "spark-eos", self.name, Deadline(10, "harness"))
+        found = lingering_transactions(
+            self.connections, "spark-eos", self.name, Deadline(10, "harness")
+        )
         return [t.transactional_id for t in found if (t.started_ms or 0) < since * 1000]
 
 

@@ -1,4 +1,4 @@
-"""Group members that join, beat and leave one at a time, as a test tells them; without Spark."""
+"""Group members that join, heartbeat and leave one at a time, as a test says; without Spark."""
 
 import uuid
 from collections.abc import Collection, Iterator
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat
 from spark_eos._kafka import cluster, groups, heartbeats
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.transactions import (
     MemberIdentity,
     ProducerIdAndEpoch,
@@ -25,15 +25,15 @@ class Actors:
 
     Args:
         flow: its group; the source topic is what they subscribe to.
-        wire: the connections.
+        connections: the connections.
         group_id: another group than the flow's.
     """
 
-    def __init__(self, flow: Flow, wire: Wire, group_id: str | None = None) -> None:
-        self.wire = wire
+    def __init__(self, flow: Flow, connections: Connections, group_id: str | None = None) -> None:
+        self.connections = connections
         self.group_id = group_id or flow.group_id
         self.source = flow.source
-        self.topics = cluster.topics(wire, [flow.source, flow.target], deadline())
+        self.topics = cluster.topics(connections, [flow.source, flow.target], deadline())
         self.members: dict[str, Member] = {}
         self._transactional_id = f"actors-{self.group_id}"
 
@@ -44,16 +44,16 @@ class Actors:
 
     def join(self, instance_id: str) -> None:
         """A new member joins."""
-        self._beat(Member(instance_id, str(uuid.uuid4()), heartbeats.JOIN_EPOCH))
+        self._heartbeat(Member(instance_id, str(uuid.uuid4()), heartbeats.JOIN_EPOCH))
 
-    def beat(self, *instance_ids: str) -> None:
+    def heartbeat(self, *instance_ids: str) -> None:
         """Members tell what they own and learn what they are assigned."""
         for instance_id in instance_ids or list(self.members):
-            self._beat(self.members[instance_id])
+            self._heartbeat(self.members[instance_id])
 
-    def _beat(self, member: Member) -> None:
+    def _heartbeat(self, member: Member) -> None:
         answer = heartbeats.heartbeat(
-            self.wire,
+            self.connections,
             self.group_id,
             member.member_id,
             member.epoch,
@@ -69,17 +69,17 @@ class Actors:
 
     def leave(self, instance_id: str) -> None:
         """A member leaves for good."""
-        leave(self.wire, self.group_id, self.members.pop(instance_id).member_id, instance_id)
+        leave(self.connections, self.group_id, self.members.pop(instance_id).member_id, instance_id)
 
     def settle(self) -> None:
-        """All beat until the group is stable, and all know it."""
+        """All heartbeat until the group is stable, and all know it."""
 
         def stable() -> bool:
-            self.beat()
-            return groups.describe_group(self.wire, self.group_id, deadline()).stable
+            self.heartbeat()
+            return groups.describe_group(self.connections, self.group_id, deadline()).stable
 
         until(stable, lambda: f"group {self.group_id} to be stable")
-        self.beat()
+        self.heartbeat()
 
     def owned(self, instance_id: str) -> set[int]:
         """Partitions of the source that a member is assigned."""
@@ -111,7 +111,7 @@ class Actors:
         self, producer: ProducerIdAndEpoch, member: MemberIdentity, topic: str, partition: int
     ) -> dict[tuple[str, int], int]:
         answer = txn_offset_commit(
-            self.wire,
+            self.connections,
             self.group_id,
             producer,
             member,
@@ -125,23 +125,28 @@ class Actors:
     @contextmanager
     def _transaction(self) -> Iterator[ProducerIdAndEpoch]:
         # A producer without a client: the id is its own, and what it sends opens a transaction.
-        fence_producer(self.wire, self._transactional_id, 60_000, deadline())
-        yield producer_id_and_epoch(self.wire, self._transactional_id, deadline())
-        fence_producer(self.wire, self._transactional_id, 60_000, deadline())
+        fence_producer(self.connections, self._transactional_id, 60_000, deadline())
+        yield producer_id_and_epoch(self.connections, self._transactional_id, deadline())
+        fence_producer(self.connections, self._transactional_id, 60_000, deadline())
 
 
-def leave(wire: Wire, group_id: str, member_id: str, instance_id: str) -> None:
+def leave(connections: Connections, group_id: str, member_id: str, instance_id: str) -> None:
     """Lets any member leave, as anybody who knows its ids can."""
     left = heartbeats.heartbeat(
-        wire, group_id, member_id, heartbeats.LEAVE_GROUP_MEMBER_EPOCH, instance_id, deadline()
+        connections,
+        group_id,
+        member_id,
+        heartbeats.LEAVE_GROUP_MEMBER_EPOCH,
+        instance_id,
+        deadline(),
     )
     assert left.code == 0, left
 
 
 def drop_members(flow: Flow, *instance_ids: str) -> None:
     """Lets members leave without their knowing, as when their sessions end; all unless named."""
-    with flow.wire() as wire:
+    with flow.connections() as connections:
         for member in flow.members():
             name = member.instance_id or ""
             if not instance_ids or name in instance_ids:
-                leave(wire, flow.group_id, member.member_id, name)
+                leave(connections, flow.group_id, member.member_id, name)

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
@@ -43,7 +43,7 @@ class Bench:
     flow: Flow
     proxy: KafkaProxy
     writing: Transactions
-    wire: Wire
+    connections: Connections
     _consumer: Consumer
     _seen: dict[int, int] = field(default_factory=dict)
 
@@ -124,7 +124,7 @@ class Bench:
         target = self.flow.target
 
         def ends() -> dict[int, int]:
-            found = end_offsets(self.wire, [target], deadline())
+            found = end_offsets(self.connections, [target], deadline())
             stable = {p: e.last_stable for (_, p), e in found.items() if e is not None}
             high = {p: e.high_watermark for (_, p), e in found.items() if e is not None}
             return stable if stable == high else {}
@@ -149,7 +149,7 @@ class Bench:
         assert self.news() == []
         assert self.flow.open_transactions() == []
         assert self.worker._producer is None
-        now = producer_id_and_epoch(self.wire, used.transactional_id, deadline())
+        now = producer_id_and_epoch(self.connections, used.transactional_id, deadline())
         assert (now.producer_id, now.epoch) > (used.producer_id, used.epoch)
 
     def assert_as_before(self, used: ProducerIdAndEpoch) -> None:
@@ -182,8 +182,8 @@ def bench(flow: Flow, proxy: KafkaProxy) -> Iterator[Bench]:
     with (
         started(flow, max_members=1) as membership,
         transactions(flow, membership) as writing,
-        flow.wire() as wire,
+        flow.connections() as connections,
         closing(consumer),
     ):
         consumer.assign([TopicPartition(flow.target, p, 0) for p in range(flow.partitions)])
-        yield Bench(flow, proxy, writing, wire, consumer)
+        yield Bench(flow, proxy, writing, connections, consumer)

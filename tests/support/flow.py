@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, groups, offsets
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.transactional_ids import id_pattern
@@ -134,11 +134,11 @@ class Flow:
         return [(m.value() or b"").decode() for m in self.written(topic)]
 
     @contextmanager
-    def wire(self) -> Iterator[Wire]:
+    def connections(self) -> Iterator[Connections]:
         """Connections of the test's own."""
         plain = {"bootstrap.servers": self.bootstrap_servers}
-        with closing(Wire(ClientSettings(plain))) as wire:
-            yield wire
+        with closing(Connections(ClientSettings(plain))) as connections:
+            yield connections
 
     def committed(self, *, stable: bool = True) -> dict[int, int]:
         """The group's committed offsets of the source topic, by partition.
@@ -146,10 +146,10 @@ class Flow:
         Args:
             stable: whether to wait until no transaction holds others.
         """
-        with self.wire() as wire:
-            topic = cluster.topics(wire, [self.source], _deadline())[self.source]
+        with self.connections() as connections:
+            topic = cluster.topics(connections, [self.source], _deadline())[self.source]
             found = offsets.committed_offsets(
-                wire,
+                connections,
                 self.group_id,
                 [(self.source, p) for p in range(topic.partitions)],
                 {self.source: topic.topic_id},
@@ -160,13 +160,15 @@ class Flow:
 
     def open_transactions(self) -> list[str]:
         """Transactional ids of the query that have a transaction open."""
-        with self.wire() as wire:
-            return open_transactions(wire, id_pattern("spark-eos", self.group_id), _deadline())
+        with self.connections() as connections:
+            return open_transactions(
+                connections, id_pattern("spark-eos", self.group_id), _deadline()
+            )
 
     def members(self) -> list[groups.DescribedMember]:
         """Live members of the group."""
-        with self.wire() as wire:
-            return list(groups.describe_group(wire, self.group_id, _deadline()).members)
+        with self.connections() as connections:
+            return list(groups.describe_group(connections, self.group_id, _deadline()).members)
 
 
 def _deadline() -> Deadline:

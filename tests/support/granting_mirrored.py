@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos.testing.broker_admin import admin_client
 from support.granting import Guarded
 from support.mirroring import MirroredFlow
@@ -48,10 +48,10 @@ class GuardedMirror(Guarded, MirroredFlow):
         )
 
     @contextmanager
-    def wire(self) -> Iterator[Wire]:
+    def connections(self) -> Iterator[Connections]:
         """The principal's own connections: the run's driver has no others."""
-        with closing(Wire(ClientSettings(self.kafka))) as wire:
-            yield wire
+        with closing(Connections(ClientSettings(self.kafka))) as connections:
+            yield connections
 
     def grant_all(self, *more: str) -> dict[str, str]:
         """Grants all that is printed; the commands by operation and kind of name."""

@@ -23,16 +23,16 @@ def started(
 ) -> Iterator[GroupMembership]:
     """A membership whose members have all partitions of the flow's source, and of others."""
     sources = [flow.source, *also]
-    with flow.wire() as wire:
+    with flow.connections() as connections:
         membership = GroupMembership(
-            wire,
+            connections,
             flow.group_id,
             max_members=max_members,
             group_timeout_ms=20_000,
             watch=lambda: True,
             at_end=lambda: None,
         )
-        topics = cluster.topics(wire, sources, deadline())
+        topics = cluster.topics(connections, sources, deadline())
         membership.start(topics, [(s, p) for s in sources for p in range(flow.partitions)])
         try:
             yield membership

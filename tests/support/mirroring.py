@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, offsets
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._progress.paired import Mirrored
 from spark_eos.options import ProgressTopic
@@ -43,9 +43,9 @@ class MirroredFlow(Flow):
     @cached_property
     def identity(self) -> tuple[str, str]:
         """Ids of the source's cluster and of the source topic, as texts tell them."""
-        with closing(Wire(ClientSettings(self.source_kafka))) as wire:
-            topic = cluster.topics(wire, [self.source], deadline())[self.source]
-            return cluster.cluster_id(wire, deadline()), topic.topic_id.hex
+        with closing(Connections(ClientSettings(self.source_kafka))) as connections:
+            topic = cluster.topics(connections, [self.source], deadline())[self.source]
+            return cluster.cluster_id(connections, deadline()), topic.topic_id.hex
 
     def group_offsets(self, offsets: Mapping[int, int]) -> dict[tuple[str, int], tuple[int, str]]:
         """See `Flow`; the last progress partition stands for the first of the source."""
@@ -78,8 +78,8 @@ class MirroredFlow(Flow):
         return {n: one for (topic, n), one in self._offsets().items() if topic == self.progress}
 
     def _offsets(self) -> dict[tuple[str, int], CommittedOffset]:
-        with self.wire() as wire:
-            return offsets.all_group_offsets(wire, self.group_id, deadline())
+        with self.connections() as connections:
+            return offsets.all_group_offsets(connections, self.group_id, deadline())
 
     def committed(self, *, stable: bool = True) -> dict[int, int]:
         """The group's progress in the source topic, by source partition, in any progress topic."""

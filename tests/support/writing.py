@@ -75,8 +75,8 @@ def transactions(
 
 def take_over(flow: Flow, membership: GroupMembership) -> None:
     """Fences all members of the flow's source that a plan may name."""
-    with flow.wire() as wire:
-        topics = cluster.topics(wire, [flow.source], deadline())
+    with flow.connections() as connections:
+        topics = cluster.topics(connections, [flow.source], deadline())
     membership.take_over_own(topics, [(flow.source, p) for p in range(flow.partitions)])
 
 

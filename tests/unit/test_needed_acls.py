@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from spark_eos._cli import main
 from spark_eos._client.error_codes import refusal
-from spark_eos.acls import Grantee, Purpose, acls_for, read_group, read_topic
+from spark_eos.acls import Principal, Purpose, acls_for, read_group, read_topic
 from spark_eos.errors import AuthorizationError
 from support.tables import table_of
 
@@ -145,7 +145,7 @@ def test_a_principal_without_its_type_is_refused() -> None:
 
 def test_errors_have_the_acls_that_they_name() -> None:
     acl = read_group("orders")
-    error = refusal("x", 30, [acl, read_topic("in")], Grantee(None, "kafka:9092"))
+    error = refusal("x", 30, [acl, read_topic("in")], Principal(None, "kafka:9092"))
     assert isinstance(error, AuthorizationError)
     assert copy.copy(error).missing == (acl,)
     assert str(error).startswith(

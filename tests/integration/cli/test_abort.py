@@ -37,8 +37,8 @@ def test_an_open_transaction_is_shown_and_ended(flow: Flow) -> None:
         } in shown["partitions"]
         # Seconds, of a transaction of this test's, not milliseconds, and not since 1970.
         assert 0 <= shown["age_seconds"] <= time.time() - began
-        with flow.wire() as wire:
-            ends = end_offsets(wire, [flow.target, "no-such-topic"], deadline())
+        with flow.connections() as connections:
+            ends = end_offsets(connections, [flow.target, "no-such-topic"], deadline())
             held = [e.high_watermark - e.last_stable for e in ends.values() if e]
             assert sorted(held) == [0, 1]
         # Other groups, and other prefixes, have nothing to do with it.
@@ -61,8 +61,8 @@ def test_an_open_transaction_is_shown_and_ended(flow: Flow) -> None:
         assert "End 1 open transaction? [y/N]: y" in result.stdout
         assert result.stdout.endswith("Ended 1 open transaction.\n")
         assert document(flow)["open_transactions"] == []
-        with flow.wire() as wire:
-            ends = end_offsets(wire, [flow.target], deadline())
+        with flow.connections() as connections:
+            ends = end_offsets(connections, [flow.target], deadline())
             assert all(e and e.high_watermark == e.last_stable for e in ends.values())
         assert sorted(flow.values()) == ["0/0", "0/1"]
         assert flow.committed() == {0: 2}

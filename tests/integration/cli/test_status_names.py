@@ -18,11 +18,11 @@ def test_a_clients_id_moves_no_cursor(flow: Flow) -> None:
     consumer = Consumer({**settings, "client.id": EVIL, "group.protocol": "consumer"})
     try:
         consumer.subscribe([flow.source])
-        with flow.wire() as wire:
+        with flow.connections() as connections:
 
             def members() -> tuple[DescribedMember, ...]:
                 consumer.poll(0.1)
-                return groups.describe_group(wire, flow.group_id, deadline()).members
+                return groups.describe_group(connections, flow.group_id, deadline()).members
 
             until(lambda: bool(members()), lambda: "the member")
             (member,) = members()

@@ -36,12 +36,12 @@ def _commit(
 ) -> None:
     """Commits offsets as a driver does; only some have a staged batch in their metadata."""
     nobody = ("", -1, None)
-    with flow.wire() as wire:
-        topics = cluster.topics(wire, {topic for topic, _ in offsets}, deadline())
+    with flow.connections() as connections:
+        topics = cluster.topics(connections, {topic for topic, _ in offsets}, deadline())
         ids = {name: topic.topic_id for name, topic in topics.items()}
         texts = KnownPartitions(staged=staged).including(offsets, ids).texts(offsets)
         codes = commit_offsets(
-            wire, flow.group_id, nobody, offsets, ids, deadline(), metadata=texts
+            connections, flow.group_id, nobody, offsets, ids, deadline(), metadata=texts
         )
     assert set(codes.values()) == {0}
 

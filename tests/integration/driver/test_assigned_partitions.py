@@ -97,7 +97,7 @@ class _Group:
             if self.tenures.get(partition, ("", 0))[0] == member_id:
                 del self.tenures[partition]
 
-    def beat(self, instance_id: str, owned: set[int]) -> tuple[int, set[int]]:
+    def heartbeat(self, instance_id: str, owned: set[int]) -> tuple[int, set[int]]:
         """A member's heartbeat with what it owns; its epoch and assignment from now on."""
         seat = self.seats[instance_id]
         mine = {p for p, i in self.target.items() if i == instance_id}
@@ -175,7 +175,7 @@ class AssignmentHistories(RuleBasedStateMachine):
         else:
             self.group.seats[instance_id] = _Seat(member_id, self.group.epoch)
         self.driver[instance_id] = Member(instance_id, member_id, 0)
-        self._deliver(instance_id, self.group.beat(instance_id, set()), in_full=True)
+        self._deliver(instance_id, self.group.heartbeat(instance_id, set()), in_full=True)
 
     @rule(partition=st.sampled_from(_PARTITIONS), instance_id=st.sampled_from(_INSTANCES))
     def assign_or_give_back(self, partition: int, instance_id: str) -> None:
@@ -193,7 +193,7 @@ class AssignmentHistories(RuleBasedStateMachine):
         self._tick()
         instance_id = data.draw(st.sampled_from(sorted(self.group.seats)))
         owned = {p for _, p in self.driver[instance_id].owned}
-        answer = self.group.beat(instance_id, owned)
+        answer = self.group.heartbeat(instance_id, owned)
         if lost:
             self.missed[self.driver[instance_id].member_id] += 1
         else:
@@ -226,7 +226,7 @@ class AssignmentHistories(RuleBasedStateMachine):
             for instance_id in sorted(self.group.seats):
                 self._tick()
                 owned = {p for _, p in self.driver[instance_id].owned}
-                self._deliver(instance_id, self.group.beat(instance_id, owned), in_full=True)
+                self._deliver(instance_id, self.group.heartbeat(instance_id, owned), in_full=True)
         lost = self.driver.keys() - self.group.seats.keys()
         self.driver = {i: m for i, m in self.driver.items() if i not in lost}
         # Nothing is left out that could be committed.
@@ -270,8 +270,8 @@ TestAssignmentHistories.settings = settings(
 def group(new_flow: Callable[..., Flow]) -> Iterator[Actors]:
     """A group of two, ``a`` and ``b``, on four partitions; ``a`` was alone before."""
     flow = new_flow(partitions=4)
-    with flow.wire() as wire:
-        actors = Actors(flow, wire)
+    with flow.connections() as connections:
+        actors = Actors(flow, connections)
         actors.join("a")
         actors.settle()
         actors.join("b")
@@ -361,19 +361,19 @@ def test_the_broker_takes_commits_of_a_lost_partition_until_the_epoch_is_raised(
     group.settle()
     epoch = group.members["a"].epoch
     group.join("b")
-    group.beat("a")
+    group.heartbeat("a")
     lost = {0, 1, 2, 3} - group.owned("a")
     group.join("c")
     group.join("d")
-    group.beat("a")
-    group.beat("b", "c", "d")
+    group.heartbeat("a")
+    group.heartbeat("b", "c", "d")
     member = group.members["a"]
     assert (member.epoch, len(member.acknowledged - member.owned)) == (epoch, 1)
     taken = lost & (group.owned("b") | group.owned("c") | group.owned("d"))
     assert taken
     assert group.codes("a", epoch, taken) == dict.fromkeys(taken, _ACCEPTED)
     assert not any(_by_rule(group, "a", partition, epoch) for partition in taken)
-    group.beat("a")
+    group.heartbeat("a")
     assert group.members["a"].epoch > epoch
     assert group.codes("a", epoch, taken) == dict.fromkeys(taken, _STALE)
 
@@ -381,7 +381,7 @@ def test_the_broker_takes_commits_of_a_lost_partition_until_the_epoch_is_raised(
 # Histories on the real broker ----------------------------------------------------------------
 
 _STEPS = st.lists(
-    st.tuples(st.sampled_from(["join", "leave", "beat", "beat"]), st.sampled_from("abc")),
+    st.tuples(st.sampled_from(["join", "leave", "heartbeat", "heartbeat"]), st.sampled_from("abc")),
     min_size=6,
     max_size=16,
 )
@@ -400,16 +400,16 @@ _STEPS = st.lists(
 def test_the_broker_judges_older_epochs_by_the_same_rule(
     flow_of_4: Flow, steps: list[tuple[str, str]]
 ) -> None:
-    with flow_of_4.wire() as wire:
-        actors = Actors(flow_of_4, wire, f"group-{uuid.uuid4()}")
-        for step, name in [("join", "a"), ("beat", "a"), *steps]:
+    with flow_of_4.connections() as connections:
+        actors = Actors(flow_of_4, connections, f"group-{uuid.uuid4()}")
+        for step, name in [("join", "a"), ("heartbeat", "a"), *steps]:
             if (step == "join") == (name in actors.members):
                 continue
             if step == "leave":
                 actors.leave(name)
                 continue
             before = actors.members.get(name)
-            actors.join(name) if step == "join" else actors.beat(name)
+            actors.join(name) if step == "join" else actors.heartbeat(name)
             member = actors.members[name]
             for epoch in range(1, member.epoch):
                 expected = {}
@@ -453,7 +453,7 @@ def _plan(group: Actors, name: str, partition: int, how: str) -> BatchPlan:
 
 def _committed(group: Actors) -> dict[tuple[str, int], int]:
     every = [(group.source, p) for p in range(group.topics[group.source].partitions)]
-    return committed_offsets(group.wire, group.group_id, every, group.topic_ids, deadline())
+    return committed_offsets(group.connections, group.group_id, every, group.topic_ids, deadline())
 
 
 def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[str, int, int]:
@@ -468,8 +468,8 @@ def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[
 @pytest.fixture
 def moved(flow: Flow) -> Iterator[tuple[Actors, int, BatchPlan]]:
     """A partition that ``b`` had and ``a`` has; ``b``'s plan of the time before."""
-    with flow.wire() as wire:
-        group = Actors(flow, wire)
+    with flow.connections() as connections:
+        group = Actors(flow, connections)
         group.join("b")
         group.settle()
         older = {p: _plan(group, "b", p, _RULE) for p in group.owned("b")}

@@ -65,8 +65,8 @@ def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
         return answer.assignment is not None and bool(answer.assignment.topic_partitions)
 
     fault = faults.CutAfter(brings_partitions)
-    beats = _of(proxied_flow, lambda m: m.member_epoch >= 0)
-    proxy.on(ConsumerGroupHeartbeatRequest, fault, times=None, where=beats)
+    heartbeats = _of(proxied_flow, lambda m: m.member_epoch >= 0)
+    proxy.on(ConsumerGroupHeartbeatRequest, fault, times=None, where=heartbeats)
     with started(proxied_flow, max_members=1) as membership:
         assert fault.cuts == 1
         _assert_members_are_its_own(proxied_flow, membership)

@@ -74,7 +74,7 @@ def _partitions(flow: Flow) -> dict[str, list[int]]:
 
 
 def _has_one(group: Actors, instance_id: str) -> bool:
-    group.beat()
+    group.heartbeat()
     return len(group.owned(instance_id)) == 1
 
 
@@ -85,10 +85,10 @@ def _has_one(group: Actors, instance_id: str) -> bool:
 def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: Flow) -> None:
     # As when a topic was created a moment ago: the members have confirmed all they were given,
     # and the broker computes the assignment anew only for a heartbeat.
-    with flow.wire() as wire:
-        topic_id = cluster.topics(wire, [flow.source], deadline())[flow.source].topic_id
+    with flow.connections() as connections:
+        topic_id = cluster.topics(connections, [flow.source], deadline())[flow.source].topic_id
         membership = GroupMembership(
-            wire,
+            connections,
             flow.group_id,
             max_members=64,
             group_timeout_ms=60_000,
@@ -170,10 +170,10 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
 ) -> None:
     caplog.set_level(logging.INFO, "spark_eos")
     _set_timeouts(flow)
-    with running(flow) as runs, flow.wire() as wire:
+    with running(flow) as runs, flow.connections() as connections:
         runs.batch(3, 3)
         (before,) = _epochs(flow)
-        visitor = Actors(flow, wire)
+        visitor = Actors(flow, connections)
 
         def visit() -> None:
             visitor.join("spark-eos-visitor")
@@ -386,13 +386,13 @@ def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -
     _set_timeouts(flow)
     with running(flow) as runs:
         runs.batch(3, 3)
-        with flow.wire() as wire:
-            group = Actors(flow, wire)
+        with flow.connections() as connections:
+            group = Actors(flow, connections)
             group.join("spark-eos-visitor")
             until(lambda: _has_one(group, "spark-eos-visitor"), lambda: "its share")
             visitor = group.members["spark-eos-visitor"]
             codes = commit_offsets(
-                wire,
+                connections,
                 flow.group_id,
                 (visitor.member_id, visitor.epoch, visitor.instance_id),
                 {(flow.source, 1): 5},

@@ -34,8 +34,8 @@ def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
 
 
 def _known(flow: Flow) -> KnownPartitions:
-    with flow.wire() as wire:
-        found = offsets.all_group_offsets(wire, flow.group_id, deadline())
+    with flow.connections() as connections:
+        found = offsets.all_group_offsets(connections, flow.group_id, deadline())
     return KnownPartitions.of(found)
 
 
@@ -354,10 +354,10 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
     checkpoint = Checkpoint(flow)
     commit = offsets.commit_offsets
 
-    def dying(wire: Any, group: str, member: Any, *more: Any, **named: Any) -> Any:
+    def dying(connections: Any, group: str, member: Any, *more: Any, **named: Any) -> Any:
         if member[2] != "spark-eos-0":
             _fail()
-        return commit(wire, group, member, *more, **named)
+        return commit(connections, group, member, *more, **named)
 
     monkeypatch.setattr(group_offsets, "commit_offsets", dying)
     with (
@@ -375,13 +375,15 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
 def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
-    with flow.wire() as wire:
-        before = cluster.topics(wire, [other], deadline())[other].topic_id
+    with flow.connections() as connections:
+        before = cluster.topics(connections, [other], deadline())[other].topic_id
         ids = {other: before}
         known = KnownPartitions(topics=KnownPartitions().including([(other, 0)], ids).topics)
         assert known.knows(other, 0, before)
         flow.recreate(other, 1)
-        assert not known.knows(other, 0, cluster.topics(wire, [other], deadline())[other].topic_id)
+        assert not known.knows(
+            other, 0, cluster.topics(connections, [other], deadline())[other].topic_id
+        )
 
 
 @pytest.mark.proves("records-deleted")
@@ -417,10 +419,15 @@ def test_offsets_are_renewed_between_batches_and_within(
     commit, committed = offsets.commit_offsets, []
 
     def noting(
-        wire: Any, group: str, member: Any, offsets: Mapping[Any, int], *more: Any, **named: Any
+        connections: Any,
+        group: str,
+        member: Any,
+        offsets: Mapping[Any, int],
+        *more: Any,
+        **named: Any,
     ) -> Any:
         committed.append({partition: offset for (_, partition), offset in offsets.items()})
-        return commit(wire, group, member, offsets, *more, **named)
+        return commit(connections, group, member, offsets, *more, **named)
 
     monkeypatch.setattr(group_offsets, "commit_offsets", noting)
     with running(flow) as runs:
@@ -456,10 +463,15 @@ def test_offsets_are_renewed_where_no_batch_is_run(
     commit, committed = offsets.commit_offsets, []
 
     def noting(
-        wire: Any, group: str, member: Any, offsets: Mapping[Any, int], *more: Any, **named: Any
+        connections: Any,
+        group: str,
+        member: Any,
+        offsets: Mapping[Any, int],
+        *more: Any,
+        **named: Any,
     ) -> Any:
         committed.append((member[2], {p: o for (_, p), o in offsets.items()}))
-        return commit(wire, group, member, offsets, *more, **named)
+        return commit(connections, group, member, offsets, *more, **named)
 
     monkeypatch.setattr(offset_renewal, "commit_offsets", noting)
     # There is nothing to read, so Spark runs no batch.

@@ -16,7 +16,7 @@ from spark_eos._client.error_codes import Code
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver import heartbeat_thread
 from spark_eos._kafka import cluster
-from spark_eos._kafka.connection import CoordinatorType, Wire
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._kafka.transactional_ids import id_pattern
@@ -84,11 +84,11 @@ def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
 
 
 def test_closed_connections_stay_closed(flow: Flow) -> None:
-    wire = Wire(ClientSettings(flow.kafka))
-    assert wire.brokers(deadline()) == [1]
-    wire.close()
+    connections = Connections(ClientSettings(flow.kafka))
+    assert connections.brokers(deadline()) == [1]
+    connections.close()
     with pytest.raises(errors.SparkEosError, match="closed"):
-        wire.brokers(deadline())
+        connections.brokers(deadline())
 
 
 def _empty_transaction(producer: TransactionalProducer) -> int:
@@ -110,10 +110,13 @@ def test_a_producer_outlives_clean_commits_only(flow: Flow) -> None:
 
 
 def test_a_producer_that_was_fenced_while_idle_is_replaced(flow: Flow) -> None:
-    with closing(TransactionalProducer(writer_settings(flow))) as producer, flow.wire() as wire:
+    with (
+        closing(TransactionalProducer(writer_settings(flow))) as producer,
+        flow.connections() as connections,
+    ):
         first = _empty_transaction(producer)
         transactional_id = producer.identity.transactional_id
-        fence_producer(wire, transactional_id, 60_000, deadline())
+        fence_producer(connections, transactional_id, 60_000, deadline())
         producer.drop()
         assert _empty_transaction(producer) > first + 1
         assert producer.identity.transactional_id == transactional_id
@@ -121,10 +124,13 @@ def test_a_producer_that_was_fenced_while_idle_is_replaced(flow: Flow) -> None:
 
 def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
     # DescribeTransactions tells what the broker holds; a transaction shows that it is the same.
-    with closing(TransactionalProducer(writer_settings(flow))) as producer, flow.wire() as wire:
+    with (
+        closing(TransactionalProducer(writer_settings(flow))) as producer,
+        flow.connections() as connections,
+    ):
         producer.begin()
         pattern = id_pattern("spark-eos", flow.group_id)
-        assert open_transactions(wire, pattern, deadline()) == []
+        assert open_transactions(connections, pattern, deadline()) == []
         identity = producer.identity
         request = EndTxnRequest(
             transactional_id=identity.transactional_id,
@@ -133,7 +139,7 @@ def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
             committed=False,
             max_version=4,
         )
-        answer = wire.ask_coordinator(
+        answer = connections.ask_coordinator(
             CoordinatorType.TRANSACTION,
             identity.transactional_id,
             request,

@@ -8,7 +8,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from spark_eos._admin.mirrored_progress import set_progress
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos.errors import (
     CheckpointError,
@@ -240,8 +240,11 @@ def test_progress_in_two_topics_of_one_name_is_refused(mirrored_flow: MirroredFl
     flow.recreate(flow.source, 4)
     # By an operator, who leaves the other two at offsets of the deleted topic.
     new = {(flow.source, 2): 0, (flow.source, 3): 0}
-    with flow.wire() as wire, contextlib.closing(Wire(ClientSettings(flow.source_kafka))) as east:
-        set_progress(wire, flow.group_id, new, deadline(), source_wire=east)
+    with (
+        flow.connections() as connections,
+        contextlib.closing(Connections(ClientSettings(flow.source_kafka))) as east,
+    ):
+        set_progress(connections, flow.group_id, new, deadline(), source_connections=east)
     with (
         mirrored_run(flow) as again,
         pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"),

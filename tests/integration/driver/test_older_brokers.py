@@ -44,8 +44,10 @@ def _versions(requests: list[Request], key: int) -> set[int]:
 
 
 def _chosen(flow: Flow) -> int:
-    with flow.wire() as wire:
-        return preflight.check_cluster(wire, writer_settings(flow), [flow.source], deadline())
+    with flow.connections() as connections:
+        return preflight.check_cluster(
+            connections, writer_settings(flow), [flow.source], deadline()
+        )
 
 
 @pytest.mark.proves("version-5")
@@ -127,8 +129,10 @@ def test_open_transactions_of_the_group_alone_are_found(
             writing.add(rows(each, 0, 0))
             writing._producer.records.flush(deadline())
         requests = sent_requests(monkeypatch)
-        with flow.wire() as wire:
-            found = open_transactions(wire, id_pattern("spark-eos", flow.group_id), deadline())
+        with flow.connections() as connections:
+            found = open_transactions(
+                connections, id_pattern("spark-eos", flow.group_id), deadline()
+            )
         assert len(found) == 1
         assert flow.group_id in found[0]
         assert _versions(requests, _LIST_TRANSACTIONS) == {spoken[_LIST_TRANSACTIONS]}
@@ -171,18 +175,18 @@ def test_the_groups_offsets_and_members(
     speak_at_most(monkeypatch, spoken)
     requests = sent_requests(monkeypatch)
     partitions = [(flow.source, p) for p in range(flow.partitions)]
-    with started(flow, max_members=1) as membership, flow.wire() as wire:
+    with started(flow, max_members=1) as membership, flow.connections() as connections:
         ids = membership.topic_ids
         member = next(iter(membership.identities().values()))
 
         def commit(epoch: int) -> dict[tuple[str, int], int]:
             who = (member.member_id, epoch, member.instance_id)
             wanted = dict.fromkeys(partitions, 7)
-            return commit_offsets(wire, flow.group_id, who, wanted, ids, deadline())
+            return commit_offsets(connections, flow.group_id, who, wanted, ids, deadline())
 
         def committed(member_id: str, epoch: int) -> dict[tuple[str, int], int]:
             return committed_offsets(
-                wire, flow.group_id, partitions, ids, deadline(), member=(member_id, epoch)
+                connections, flow.group_id, partitions, ids, deadline(), member=(member_id, epoch)
             )
 
         assert set(commit(member.epoch + 1).values()) == {Code.STALE_MEMBER_EPOCH}
@@ -193,7 +197,7 @@ def test_the_groups_offsets_and_members(
             committed(member.member_id, member.epoch + 1)
         with pytest.raises(KafkaResponseError, match="25 UNKNOWN_MEMBER_ID"):
             committed("nobody", member.epoch)
-        group = describe_group(wire, flow.group_id, deadline())
+        group = describe_group(connections, flow.group_id, deadline())
         assert group.stable
         (described,) = group.members
         assert (described.member_id, described.instance_id, described.epoch) == (

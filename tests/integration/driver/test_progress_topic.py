@@ -14,7 +14,7 @@ from kafka.protocol.metadata import MetadataRequest
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import ConfigurationError, DeadlineExceededError, KafkaResponseError
 from spark_eos.options import ProgressTopic
@@ -33,14 +33,14 @@ def name() -> str:
 
 
 @contextmanager
-def _wire(servers: str) -> Iterator[Wire]:
-    with closing(Wire(ClientSettings({"bootstrap.servers": servers}))) as wire:
-        yield wire
+def _connections(servers: str) -> Iterator[Connections]:
+    with closing(Connections(ClientSettings({"bootstrap.servers": servers}))) as connections:
+        yield connections
 
 
 def _ensure(broker: EmbeddedKafka | KafkaProxy, name: str, **options: Any) -> TopicInfo:
-    with _wire(broker.bootstrap_servers) as wire:
-        return ensure_progress_topic(wire, ProgressTopic(name, **options), deadline())
+    with _connections(broker.bootstrap_servers) as connections:
+        return ensure_progress_topic(connections, ProgressTopic(name, **options), deadline())
 
 
 def _there(broker: EmbeddedKafka, name: str) -> list[int]:
@@ -175,10 +175,10 @@ def test_a_new_topic_is_waited_for_until_all_partitions_have_leaders(
 def test_leaders_that_do_not_come_end_the_wait(proxy: KafkaProxy, name: str) -> None:
     proxy.on(MetadataRequest, Rewrite(_without_a_leader), times=None, where=_asked_for(name))
     with (
-        _wire(proxy.bootstrap_servers) as wire,
+        _connections(proxy.bootstrap_servers) as connections,
         pytest.raises(DeadlineExceededError, match="partitions without a leader: 1"),
     ):
-        ensure_progress_topic(wire, ProgressTopic(name), Deadline(1, "test"))
+        ensure_progress_topic(connections, ProgressTopic(name), Deadline(1, "test"))
 
 
 def test_one_that_exists_needs_no_leaders(proxy: KafkaProxy, name: str) -> None:

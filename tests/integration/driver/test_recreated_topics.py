@@ -18,7 +18,7 @@ import pytest
 from spark_eos._client.error_codes import Code
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._worker import transaction
 from spark_eos._worker.librdkafka_errors import TransactionError
@@ -46,8 +46,8 @@ def _writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
 
 
 def _id(flow: Flow, topic: str) -> str:
-    with flow.wire() as wire:
-        return str(cluster.topics(wire, [topic], deadline())[topic].topic_id)
+    with flow.connections() as connections:
+        return str(cluster.topics(connections, [topic], deadline())[topic].topic_id)
 
 
 # Source topics ------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_offsets_sent_to_a_topic_go_with_it(flow: Flow) -> None:
 
 
 def test_an_id_that_the_broker_does_not_know_yet_is_sent_again(flow: Flow) -> None:
-    class Late(Wire):
+    class Late(Connections):
         """The broker has yet to hear of the topic when it is asked for the first time, or twice."""
 
         asked = 0
@@ -121,7 +121,7 @@ def test_an_id_that_the_broker_does_not_know_yet_is_sent_again(flow: Flow) -> No
             return answer
 
     with _writing(flow) as writing, closing(Late(ClientSettings(flow.kafka))) as late:
-        writing._producer.wire = late
+        writing._producer.connections = late
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
         assert late.asked == 3

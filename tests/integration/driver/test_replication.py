@@ -83,8 +83,8 @@ def test_only_what_the_brokers_tell_is_warned_of(
         Rewrite(change),
         where=lambda m: _INTERNAL[0] in {topic.name for topic in m.topics or ()},
     )
-    with proxied_flow.wire() as wire:
-        warn_of_replication(wire, [proxied_flow.target], deadline())
+    with proxied_flow.connections() as connections:
+        warn_of_replication(connections, [proxied_flow.target], deadline())
     told = [w.partition(". ")[0] for w in _warnings(caplog) if "a single replica" in w]
     assert told == [f"a single replica in topics: {proxied_flow.target}"] * named
 
@@ -96,7 +96,7 @@ def test_where_rows_name_their_topics_the_internal_ones_are_looked_at(
         # Both are made by whoever needs them first.
         writing.add(rows(flow, 0, 0))
         writing.commit()
-        warn_of_replication(writing._producer.wire, [], deadline())
+        warn_of_replication(writing._producer.connections, [], deadline())
     told = [w.partition(". ")[0] for w in _warnings(caplog)]
     assert told == [f"a single replica in topics: {', '.join(_INTERNAL)}"]
 
@@ -128,8 +128,8 @@ def test_configs_that_may_lose_records_are_warned_of_once(
     flow = proxied_flow
     _configure(flow, flow.target, {**_SAFE, **configs})
     proxy.on(MetadataRequest, Rewrite(_replicated), times=None)
-    with flow.wire() as wire:
-        warn_of_replication(wire, [flow.target], deadline())
+    with flow.connections() as connections:
+        warn_of_replication(connections, [flow.target], deadline())
     found = [w for w in _warnings(caplog) if flow.target in w]
     assert len(found) == bool(told)
     for warning in found:
@@ -140,8 +140,8 @@ def test_configs_that_may_lose_records_are_warned_of_once(
         # What it advises.
         _configure(flow, flow.target, {name: _SAFE[name] for name in configs})
     caplog.clear()
-    with flow.wire() as wire:
-        warn_of_replication(wire, [flow.target], deadline())
+    with flow.connections() as connections:
+        warn_of_replication(connections, [flow.target], deadline())
     assert not any(flow.target in warning for warning in _warnings(caplog))
 
 
@@ -149,8 +149,8 @@ def test_a_single_replica_needs_no_such_configs(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     _configure(flow, flow.target, {"unclean.leader.election.enable": "true"})
-    with flow.wire() as wire:
-        warn_of_replication(wire, [flow.target], deadline())
+    with flow.connections() as connections:
+        warn_of_replication(connections, [flow.target], deadline())
     (warning,) = _warnings(caplog)
     assert "a single replica" in warning
 
@@ -164,8 +164,8 @@ def test_configs_that_are_hidden_are_not_warned_of(
 
     proxy.on(MetadataRequest, Rewrite(_replicated), times=None)
     hidden = proxy.on(DescribeConfigsRequest, Rewrite(hide))
-    with proxied_flow.wire() as wire:
-        warn_of_replication(wire, [proxied_flow.target], deadline())
+    with proxied_flow.connections() as connections:
+        warn_of_replication(connections, [proxied_flow.target], deadline())
     assert len(hidden.hits) == 1
     assert _warnings(caplog) == []
 

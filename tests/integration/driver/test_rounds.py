@@ -110,10 +110,10 @@ def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
 
 
 def _knows_of_broker_2(runs: Runs) -> bool:
-    wire = runs.run._clusters.target
-    _, manager = wire._connected(deadline())
+    connections = runs.run._clusters.target
+    _, manager = connections._connected(deadline())
     manager.expire_metadata()
-    return 2 in wire.brokers(deadline())
+    return 2 in connections.brokers(deadline())
 
 
 @pytest.mark.proves("records-deleted")

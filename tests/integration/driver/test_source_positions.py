@@ -44,14 +44,16 @@ def _shown(flow: Flow) -> dict[tuple[str, int], int]:
 
 def _texts(flow: Flow) -> list[str]:
     """Their texts; confluent_kafka's admin client adds bytes of other memory to these."""
-    with flow.wire() as wire:
-        found = all_group_offsets(wire, flow.group_id, deadline(), positions=True)
+    with flow.connections() as connections:
+        found = all_group_offsets(connections, flow.group_id, deadline(), positions=True)
     return [one.metadata for (topic, _), one in found.items() if topic == flow.source]
 
 
 def _status(flow: Flow) -> Status:
-    with flow.wire() as wire:
-        return query_status(wire, flow.bootstrap_servers, flow.group_id, "spark-eos", deadline())
+    with flow.connections() as connections:
+        return query_status(
+            connections, flow.bootstrap_servers, flow.group_id, "spark-eos", deadline()
+        )
 
 
 def _batches(runs: StagedRuns, count: int) -> None:
@@ -83,12 +85,12 @@ def test_nothing_is_decided_by_positions(staged: Flow) -> None:
         checkpoint, copies = runs.checkpoint, runs.copies
     assert len(_shown(staged)) == staged.partitions
     assert staged.committed() == {}
-    with staged.wire() as wire:
-        known = KnownPartitions.of(all_group_offsets(wire, staged.group_id, deadline()))
+    with staged.connections() as connections:
+        known = KnownPartitions.of(all_group_offsets(connections, staged.group_id, deadline()))
         assert {topic for topic, _ in known.partitions} == {progress_topic(staged)}
         assert known.set_by_others == frozenset()
         selection = {"subscribe": staged.source}
-        starts = starting_positions(wire, staged.group_id, selection, "earliest", deadline())
+        starts = starting_positions(connections, staged.group_id, selection, "earliest", deadline())
     assert starts == {staged.source: {"0": -2, "1": -2}}
     with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
         _batches(runs, 2)
@@ -133,6 +135,6 @@ def test_a_source_in_another_cluster_is_looked_after_there(mirrored_flow: Mirror
         admin.delete_records([place])[place].result(20)
         with pytest.raises(RecordsLostError, match=f"{flow.source}-0 offsets 1 to 1"):
             runs.batch()
-        with flow.wire() as wire:
-            found = all_group_offsets(wire, flow.group_id, deadline(), positions=True)
+        with flow.connections() as connections:
+            found = all_group_offsets(connections, flow.group_id, deadline(), positions=True)
         assert {topic for topic, _ in found} == {progress_topic(flow)}

@@ -250,8 +250,8 @@ def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) ->
             runs.batch(buckets_read=lambda _: False)
         checkpoint, copies = runs.checkpoint, runs.copies
     until(lambda: staged.members() == [], lambda: "the members to leave")
-    with staged.wire() as wire:
-        found = all_group_offsets(wire, staged.group_id, deadline())[place]
+    with staged.connections() as connections:
+        found = all_group_offsets(connections, staged.group_id, deadline())[place]
     *_, copy = copies.rows
     forged = {place: found.metadata.replace(copy, "../../../payroll")}
     assert forged[place] != found.metadata

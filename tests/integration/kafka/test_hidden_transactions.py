@@ -59,9 +59,9 @@ def _hang(flow: Flow) -> None:
     are sent without the coordinator's knowledge, which this broker does not verify.
     """
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-    with flow.wire() as wire:
-        fence_producer(wire, "somebody", 60_000, deadline())
-        producer = describe_transaction(wire, "somebody", deadline())
+    with flow.connections() as connections:
+        fence_producer(connections, "somebody", 60_000, deadline())
+        producer = describe_transaction(connections, "somebody", deadline())
         request = TxnOffsetCommitRequest(
             transactional_id="somebody",
             group_id=flow.group_id,
@@ -79,7 +79,7 @@ def _hang(flow: Flow) -> None:
             ),
             max_version=4,
         )
-        answer = wire.ask_coordinator(
+        answer = connections.ask_coordinator(
             CoordinatorType.GROUP, flow.group_id, request, deadline(), codes=_codes
         )
     assert _codes(answer) == [0]
@@ -126,11 +126,11 @@ def _abort(flow: Flow, *, partition: int, start_offset: int) -> None:
     """What ``kafka-transactions.sh abort`` does."""
     topic_class = DescribeProducersRequest.TopicRequest
     markers = WriteTxnMarkersRequest.WritableTxnMarker
-    with flow.wire() as wire:
+    with flow.connections() as connections:
         asked = DescribeProducersRequest(
             topics=[topic_class(name="__consumer_offsets", partition_indexes=[partition])]
         )
-        answer = wire.send(asked, deadline())
+        answer = connections.send(asked, deadline())
         (hanging,) = (
             p
             for p in answer.topics[0].partitions[0].active_producers
@@ -151,5 +151,5 @@ def _abort(flow: Flow, *, partition: int, start_offset: int) -> None:
                 )
             ]
         )
-        ended = wire.send(request, deadline())
+        ended = connections.send(request, deadline())
     assert [p.error_code for m in ended.markers for t in m.topics for p in t.partitions] == [0]

@@ -52,7 +52,7 @@ class _Watched(NodeConnections):
 
 @contextlib.contextmanager
 def _connections(servers: str, **settings: str) -> Iterator[tuple[EventLoop, _Watched]]:
-    configuration = ClientSettings({"bootstrap.servers": servers, **settings}).for_wire()
+    configuration = ClientSettings({"bootstrap.servers": servers, **settings}).for_kafka_python()
     loop = EventLoop(configuration)
     manager = _Watched(loop.selector, configuration)
     try:

@@ -64,6 +64,6 @@ def test_one_transaction_commits_the_offsets_of_230_topics(flow: Flow) -> None:
             for topic, partition in sorted(places):
                 writing.add(rows(flow, partition, 0, topic=topic))
             writing.commit()
-        with flow.wire() as wire:
-            found = offsets.all_committed_offsets(wire, flow.group_id, deadline())
+        with flow.connections() as connections:
+            found = offsets.all_committed_offsets(connections, flow.group_id, deadline())
     assert found == dict.fromkeys(places, 1)

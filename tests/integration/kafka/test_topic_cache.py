@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
 from spark_eos._worker import task
@@ -30,14 +30,16 @@ from support.versions import needs_topic_ids
 from support.writing import row_batch, rows, sent_requests, transactions
 
 
-def _cache(wire: Wire, max_block_ms: int = 10_000, max_idle_ms: int = 300_000) -> TopicCache:
-    return TopicCache(wire, max_block_ms=max_block_ms, max_idle_ms=max_idle_ms)
+def _cache(
+    connections: Connections, max_block_ms: int = 10_000, max_idle_ms: int = 300_000
+) -> TopicCache:
+    return TopicCache(connections, max_block_ms=max_block_ms, max_idle_ms=max_idle_ms)
 
 
-def _cache_with_a_clock(wire: Wire) -> tuple[TopicCache, list[float]]:
+def _cache_with_a_clock(connections: Connections) -> tuple[TopicCache, list[float]]:
     """A cache that forgets what nobody asks for within a second of a clock that the test moves."""
     clock = [0.0]
-    cache = _cache(wire)
+    cache = _cache(connections)
     cache._topics = TTLCache(math.inf, 1.0, timer=lambda: clock[0])
     return cache, clock
 
@@ -53,8 +55,8 @@ def _asking(requests: list[Request], *topics: str) -> int:
 
 def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sent_requests(monkeypatch)
-    with flow.wire() as wire:
-        cache, clock = _cache_with_a_clock(wire)
+    with flow.connections() as connections:
+        cache, clock = _cache_with_a_clock(connections)
         first = cache.get([flow.source])
         for _ in range(5):
             clock[0] += 0.7
@@ -69,8 +71,8 @@ def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.Monkey
 @pytest.mark.proves("topic-id-idle")
 def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sent_requests(monkeypatch)
-    with flow.wire() as wire:
-        cache, clock = _cache_with_a_clock(wire)
+    with flow.connections() as connections:
+        cache, clock = _cache_with_a_clock(connections)
         before = cache.get([flow.source])
         flow.recreate(flow.source)
         clock[0] += 1.1
@@ -80,13 +82,13 @@ def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_cache_forgets_after_the_time_that_it_is_told(flow: Flow) -> None:
-    with flow.wire() as wire:
-        assert _cache(wire, max_idle_ms=1_500)._topics.ttl == 1.5
+    with flow.connections() as connections:
+        assert _cache(connections, max_idle_ms=1_500)._topics.ttl == 1.5
 
 
 def test_what_was_forgotten_is_asked_for_again(flow: Flow) -> None:
-    with flow.wire() as wire:
-        cache = _cache(wire)
+    with flow.connections() as connections:
+        cache = _cache(connections)
         old = cache.get([flow.source])
         flow.recreate(flow.source, 3)
         assert cache.get([flow.source]) == old
@@ -104,8 +106,8 @@ def test_a_missing_topic_is_waited_for(flow: Flow) -> None:
     late = f"late-{flow.name}"
     create = threading.Timer(0.4, flow.broker.create_topic, [late])
     create.start()
-    with flow.wire() as wire:
-        found = _cache(wire).get([flow.source, late])
+    with flow.connections() as connections:
+        found = _cache(connections).get([flow.source, late])
     create.join()
     assert found.keys() == {flow.source, late}
 
@@ -113,10 +115,10 @@ def test_a_missing_topic_is_waited_for(flow: Flow) -> None:
 @pytest.mark.proves("topic-id-missing")
 def test_a_topic_that_does_not_come_to_be(flow: Flow) -> None:
     names = [f"none-{flow.name}", flow.source, f"never-{flow.name}"]
-    with flow.wire() as wire:
+    with flow.connections() as connections:
         began = time.monotonic()
         with pytest.raises(MissingTopicsError, match=r"0\.3 s for it \(max_block_ms\)") as failure:
-            _cache(wire, max_block_ms=300).get(names)
+            _cache(connections, max_block_ms=300).get(names)
     assert time.monotonic() - began >= 0.3
     assert failure.value.names == sorted(names[::2])
 
@@ -127,25 +129,28 @@ def test_a_name_that_no_topic_can_have_is_not_waited_for(
 ) -> None:
     requests = sent_requests(monkeypatch)
     impossible = pytest.raises(MissingTopicsError, match="no topic can have such a name")
-    with flow.wire() as wire, impossible:
-        _cache(wire).get([name])
+    with flow.connections() as connections, impossible:
+        _cache(connections).get([name])
     assert requests == []
 
 
 def test_a_cluster_that_does_not_answer() -> None:
     late = pytest.raises(DeadlineExceededError, match="max_block_ms")
-    with closing(Wire(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as wire, late:
-        _cache(wire, max_block_ms=200).get(["any"])
+    with (
+        closing(Connections(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as connections,
+        late,
+    ):
+        _cache(connections, max_block_ms=200).get(["any"])
 
 
 def test_an_answer_is_not_cut_off_by_the_end_of_the_time(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     """The last attempt may begin when hardly any time is left; a busy broker takes its time."""
-    with proxied_flow.wire() as wire:
-        wire.brokers(deadline())
+    with proxied_flow.connections() as connections:
+        connections.brokers(deadline())
         proxy.latency = 0.1
-        answer = wire.send(MetadataRequest(topics=[]), Deadline(0.0, "test"))
+        answer = connections.send(MetadataRequest(topics=[]), Deadline(0.0, "test"))
     assert answer.brokers
 
 

@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offsets import commit_offsets, committed_offsets
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.transactions import txn_offset_commit
@@ -103,7 +103,7 @@ def test_both_topics_of_a_request_by_name_are_answered(
         producer = writing._producer
         producer.records.flush(deadline())
         answer = txn_offset_commit(
-            producer.wire,
+            producer.connections,
             flow.group_id,
             producer.identity,
             writing._plan[flow.source, 0].member,
@@ -124,15 +124,15 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
     flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = {(flow.source, 0): 7, (flow.source, 1): 9}
-    with started(flow, 1) as membership, flow.wire() as wire:
+    with started(flow, 1) as membership, flow.connections() as connections:
         (member,) = set(membership.identities().values())
         who = (member.member_id, member.epoch, member.instance_id)
         requests = sent_requests(monkeypatch)
         found: list[Any] = []
         for ids in ({flow.source: missing}, {}, membership.topic_ids):
-            codes = commit_offsets(wire, flow.group_id, who, wanted, ids, deadline())
+            codes = commit_offsets(connections, flow.group_id, who, wanted, ids, deadline())
             assert codes == dict.fromkeys(wanted, 0)
-            found.append(committed_offsets(wire, flow.group_id, wanted, ids, deadline()))
+            found.append(committed_offsets(connections, flow.group_id, wanted, ids, deadline()))
     assert found == [wanted] * 3
     for key in (OffsetCommitRequest.API_KEY, OffsetFetchRequest.API_KEY):
         assert [f.version for f in requests if f.api_key == key] == [9, 9, 10]
@@ -142,7 +142,7 @@ def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
     with started(flow, 1) as membership, transactions(flow, membership) as writing:
         ids: dict[str, uuid.UUID | None] = {**membership.topic_ids}
 
-        class Changing(Wire):
+        class Changing(Connections):
             """The ids that are known change while the request is on its way."""
 
             def ask_coordinator(self, *arguments: Any, **options: Any) -> Any:
@@ -153,9 +153,9 @@ def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
 
         writing.add(rows(flow, 0, 0))
         writing._producer.records.flush(deadline())
-        with closing(Changing(ClientSettings(flow.kafka))) as wire:
+        with closing(Changing(ClientSettings(flow.kafka))) as connections:
             codes = txn_offset_commit(
-                wire,
+                connections,
                 flow.group_id,
                 writing._producer.identity,
                 writing._plan[flow.source, 0].member,

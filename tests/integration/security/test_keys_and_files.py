@@ -54,7 +54,7 @@ def test_files_are_read_once_and_travel(secured: Secured, tmp_path: Path) -> Non
     assert travelled == client
     assert travelled.for_producer("id", 1)["ssl.ca.pem"] == secured.authority_file.read_text()
     travelled.checked_by_librdkafka()
-    travelled.for_wire()
+    travelled.for_kafka_python()
 
 
 def test_nothing_secret_is_shown(secured: Secured) -> None:

@@ -9,7 +9,7 @@ import pytest
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos.errors import AuthorizationError
 from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
@@ -43,8 +43,8 @@ def _commands(flow: Guarded) -> tuple[str, str]:
 
 
 def _ensure(flow: Guarded) -> TopicInfo:
-    with closing(Wire(ClientSettings(flow.kafka))) as wire:
-        return ensure_progress_topic(wire, ProgressTopic(_name(flow), 3, 1), deadline())
+    with closing(Connections(ClientSettings(flow.kafka))) as connections:
+        return ensure_progress_topic(connections, ProgressTopic(_name(flow), 3, 1), deadline())
 
 
 def _refused(flow: Guarded) -> AuthorizationError:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from support import secrets_main
 from support.certificates import encrypted
@@ -231,9 +231,9 @@ def test_what_is_sent_to_brokers_is_in_no_log(
     with (
         caplog.at_level(debug),
         caplog.at_level(debug, "kafka"),
-        closing(Wire(ClientSettings(settings))) as wire,
+        closing(Connections(ClientSettings(settings))) as connections,
     ):
-        wire.brokers(Deadline(10, "test"))
+        connections.brokers(Deadline(10, "test"))
     assert "SaslHandshakeRequest" in caplog.text
     assert MARK not in caplog.text
     assert token[0] not in caplog.text

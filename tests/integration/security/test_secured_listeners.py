@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
 from spark_eos.testing.broker_admin import admin_client
@@ -118,8 +118,8 @@ def test_the_authorizer_allows_what_acls_say() -> None:
         admin.create_acls([acl])[acl].result(10)
         assert seen_by("alice", "a") == {"seen"}
         # kafka-python sends names as they are; SCRAM has commas and equals signs of its own.
-        with closing(Wire(ClientSettings(login(ODD_NAME, "o")))) as wire:
-            assert wire.brokers(Deadline(10, "test")) == [1]
+        with closing(Connections(ClientSettings(login(ODD_NAME, "o")))) as connections:
+            assert connections.brokers(Deadline(10, "test")) == [1]
         broker.stop()
         broker.start()
         assert seen_by("alice", "a") == {"seen"}

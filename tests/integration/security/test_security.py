@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from support.certificates import encrypted
 from support.flow import Flow
@@ -234,11 +234,11 @@ def test_a_connection_that_lives_longer_than_its_login(
         settings |= {"sasl.mechanism": mechanism, "oauth_cb": lambda _: token}
     with (
         caplog.at_level(logging.DEBUG, "kafka.net.connection"),
-        closing(Wire(ClientSettings(settings))) as wire,
+        closing(Connections(ClientSettings(settings))) as connections,
     ):
         end = time.monotonic() + 1.3 * SHORT_LOGIN_MS / 1000
         while time.monotonic() < end:
-            wire.send(MetadataRequest(topics=[]), Deadline(30, "test"))
+            connections.send(MetadataRequest(topics=[]), Deadline(30, "test"))
             time.sleep(0.05)
     assert "Beginning SASL re-authentication" in caplog.text
     assert "Connection lost" not in caplog.text

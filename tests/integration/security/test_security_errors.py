@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from spark_eos._cli import main
 from spark_eos._client import connections
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
@@ -34,18 +34,18 @@ SECONDS = 60.0
 def runs_out(settings: dict[str, Any], words: str, seconds: float) -> None:
     """Checks what is said when the time is over; a busy machine may need more to find it out."""
     with (
-        closing(Wire(ClientSettings(settings))) as wire,
+        closing(Connections(ClientSettings(settings))) as connections,
         pytest.raises(DeadlineExceededError) as failure,
     ):
-        wire.brokers(Deadline(seconds, "connect_timeout_ms"))
+        connections.brokers(Deadline(seconds, "connect_timeout_ms"))
     if not re.search(words, str(failure.value)):
         assert seconds < SECONDS, failure.value
         runs_out(settings, words, seconds * 5)
 
 
 def reach(settings: dict[str, Any]) -> None:
-    with closing(Wire(ClientSettings(settings))) as wire:
-        wire.brokers(Deadline(PATIENCE, "connect_timeout_ms"))
+    with closing(Connections(ClientSettings(settings))) as connections:
+        connections.brokers(Deadline(PATIENCE, "connect_timeout_ms"))
 
 
 def refused(settings: dict[str, Any], words: str, within: float = SECONDS) -> str:
@@ -263,7 +263,7 @@ def test_a_producer_that_is_refused_ends_its_task_at_once(
         producer.begin()
     assert not caught.value.again
     # And if librdkafka alone is refused.
-    monkeypatch.setattr(Wire, "brokers", lambda *_: [])
+    monkeypatch.setattr(Connections, "brokers", lambda *_: [])
     producer = TransactionalProducer(settings)
     with closing(producer), pytest.raises(TransactionError, match="sasl_ssl://") as caught:
         producer.begin()

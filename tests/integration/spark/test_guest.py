@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import DeadlineExceededError
 from support import guest_main
@@ -72,12 +72,12 @@ def _records(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 def _ask_nobody() -> None:
-    wire = Wire(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))
+    connections = Connections(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))
     try:
         with pytest.raises(DeadlineExceededError):
-            wire.brokers(Deadline(1.5, "test"))
+            connections.brokers(Deadline(1.5, "test"))
     finally:
-        wire.close()
+        connections.close()
 
 
 def test_only_our_connections_log_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -72,8 +72,8 @@ def test_a_transactional_source_leaves_no_lag(flow: Flow, spark: SparkSession) -
     for _ in range(2):
         flow.produce_in_transaction([record(9)], commit=False)
         _run(spark, flow, staging.repartitioned, "append")
-        with flow.wire() as wire:
-            shown = all_group_offsets(wire, flow.group_id, deadline(), positions=True)
+        with flow.connections() as connections:
+            shown = all_group_offsets(connections, flow.group_id, deadline(), positions=True)
         ends = {index: shown[flow.source, index].offset for index in range(flow.partitions)}
         assert ends == dict(enumerate(flow.ends()))
 

@@ -42,9 +42,9 @@ class _Answered:
 def test_everything_passes_and_is_recorded(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     proxied_flow.produce(range(4))
 
-    with proxied_flow.wire() as wire:
+    with proxied_flow.connections() as connections:
         before = proxy.count(MetadataRequest, "spark-eos-")
-        found = cluster.topics(wire, [proxied_flow.source], deadline())
+        found = cluster.topics(connections, [proxied_flow.source], deadline())
 
     assert found[proxied_flow.source].partitions == 2
     assert proxy.count(MetadataRequest, "spark-eos-") > before
@@ -60,11 +60,11 @@ def test_an_answer_of_the_tests_own(proxied_flow: Flow, proxy: KafkaProxy) -> No
     def asks(message: Any) -> bool:
         return any(t.name == proxied_flow.source for t in message.topics or ())
 
-    with proxied_flow.wire() as wire:
+    with proxied_flow.connections() as connections:
         rule = proxy.on(MetadataRequest, faults.Rewrite(nothing_found), where=asks)
 
-        assert cluster.topics(wire, [proxied_flow.source], deadline()) == {}
-        assert cluster.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(connections, [proxied_flow.source], deadline()) == {}
+        assert cluster.topics(connections, [proxied_flow.source], deadline())
     assert len(rule.hits) == 1
 
 
@@ -79,13 +79,13 @@ def test_lost_requests_and_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = _Answered()
-    with proxied_flow.wire() as wire:
-        cluster.topics(wire, [proxied_flow.source], deadline())
-        wire._request_timeout = 0.3
+    with proxied_flow.connections() as connections:
+        cluster.topics(connections, [proxied_flow.source], deadline())
+        connections._request_timeout = 0.3
         monkeypatch.setattr(proxy, "observer", seen)
         rule = proxy.on(MetadataRequest, fault, where=lambda m: bool(m.topics))
 
-        assert cluster.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(connections, [proxied_flow.source], deadline())
     (lost,) = rule.hits
     asked = [r for r in proxy.requests if r.api_key == MetadataRequest.API_KEY]
     repeated = asked[asked.index(lost) + 1 :]
@@ -95,18 +95,18 @@ def test_lost_requests_and_answers(
 
 def test_held_and_doubled(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     until = threading.Event()
-    with proxied_flow.wire() as wire:
-        cluster.topics(wire, [proxied_flow.source], deadline())
+    with proxied_flow.connections() as connections:
+        cluster.topics(connections, [proxied_flow.source], deadline())
         proxy.on(MetadataRequest, faults.HoldAnswer(until))
         began = time.monotonic()
         threading.Timer(0.3, until.set).start()
-        cluster.topics(wire, [proxied_flow.source], deadline())
+        cluster.topics(connections, [proxied_flow.source], deadline())
         assert time.monotonic() - began >= 0.3
 
         twice = faults.Twice()
         doubled = proxy.on(MetadataRequest, twice)
-        assert cluster.topics(wire, [proxied_flow.source], deadline())
-        assert cluster.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(connections, [proxied_flow.source], deadline())
+        assert cluster.topics(connections, [proxied_flow.source], deadline())
 
     late = proxy.deliver(doubled.await_hit())
     for answer in (twice.first, late):
@@ -114,11 +114,11 @@ def test_held_and_doubled(proxied_flow: Flow, proxy: KafkaProxy) -> None:
 
 
 def test_all_connections_are_cut(proxied_flow: Flow, proxy: KafkaProxy) -> None:
-    with proxied_flow.wire() as wire:
-        cluster.topics(wire, [proxied_flow.source], deadline())
+    with proxied_flow.connections() as connections:
+        cluster.topics(connections, [proxied_flow.source], deadline())
         before = proxy.count(ApiVersionsRequest, "spark-eos-")
         proxy.cut()
 
-        assert cluster.topics(wire, [proxied_flow.source], deadline())
+        assert cluster.topics(connections, [proxied_flow.source], deadline())
     # On a connection of its own, which begins with this.
     assert proxy.count(ApiVersionsRequest, "spark-eos-") > before

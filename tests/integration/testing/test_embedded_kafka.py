@@ -17,7 +17,7 @@ from kafka.protocol.consumer import IsolationLevel
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import list_offsets
 from spark_eos._kafka.cluster import broker_features
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
 from spark_eos.testing.broker_admin import admin_client
 from support.members import deadline
@@ -87,16 +87,20 @@ def test_records_arrive(kafka: EmbeddedKafka) -> None:
 
 def test_a_topic_of_many_partitions_can_be_used_at_once(kafka: EmbeddedKafka) -> None:
     """Else an idempotent producer may have its first batch refused, and its second one accepted."""
-    with closing(Wire(ClientSettings({"bootstrap.servers": kafka.bootstrap_servers}))) as wire:
-        leaders = list_offsets.partition_leaders(wire, ["first"], deadline())
+    with closing(
+        Connections(ClientSettings({"bootstrap.servers": kafka.bootstrap_servers}))
+    ) as connections:
+        leaders = list_offsets.partition_leaders(connections, ["first"], deadline())
         assert leaders == {}
         kafka.create_topic("first", 500)
         kafka.create_topic("second", 1)
         kafka.add_partitions("second", 500)
         for topic in ("first", "second"):
-            leaders = list_offsets.partition_leaders(wire, [topic], deadline())
+            leaders = list_offsets.partition_leaders(connections, [topic], deadline())
             # A single attempt, which raises if a partition has no leader that works.
-            found = list_offsets._listed(wire, leaders, IsolationLevel.READ_UNCOMMITTED, deadline())
+            found = list_offsets._listed(
+                connections, leaders, IsolationLevel.READ_UNCOMMITTED, deadline()
+            )
             assert found == {(topic, partition): 0 for partition in range(500)}
 
 
@@ -176,8 +180,8 @@ def test_features_and_properties_reach_the_broker() -> None:
         # Without a name it would be gone before it answers.
         admin = admin_client(broker.bootstrap_servers)
         assert admin.describe_configs([node])[node].result(10)["num.partitions"].value == "7"
-        with closing(Wire(ClientSettings(settings))) as wire:
-            features = broker_features(wire, deadline()).features
+        with closing(Connections(ClientSettings(settings))) as connections:
+            features = broker_features(connections, deadline()).features
         assert features["transaction.version"] == 1
         # What is not chosen is the newest.
         assert features["group.version"] > 0

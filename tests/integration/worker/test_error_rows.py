@@ -303,7 +303,7 @@ def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: Bench) -> N
     rows.worker.records.flush(deadline())
     used = rows.worker.identity
     if row.startswith("47"):
-        fence_producer(rows.wire, used.transactional_id, 60_000, deadline())
+        fence_producer(rows.connections, used.transactional_id, 60_000, deadline())
     else:
         rows.worker._identity = ProducerIdAndEpoch(used.transactional_id, 1 << 40, used.epoch)
     with pytest.raises(TransactionError, match=row) as failure:

@@ -15,9 +15,9 @@ def test_a_producer_that_is_fenced_with_many_records_on_their_way(flow: Flow) ->
     with started(flow) as membership, transactions(flow, membership, client=client) as writing:
         for _attempt in range(5):
             writing.add(rows(flow, 0, *range(3_000)))
-            with flow.wire() as wire:
+            with flow.connections() as connections:
                 name = writing._producer.identity.transactional_id
-                fence_producer(wire, name, 60_000, deadline())
+                fence_producer(connections, name, 60_000, deadline())
             failure = refused(flow, writing, KafkaError(KafkaError._FENCED).name())
             assert failure.again
             writing.abort()

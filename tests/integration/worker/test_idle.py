@@ -11,7 +11,7 @@ import pytest
 
 from spark_eos._client.error_codes import Code
 from spark_eos._driver import preflight
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.open_transactions import describe_transaction
 from spark_eos._kafka.transactional_ids import driver_id
 from spark_eos._kafka.transactions import fence_producer
@@ -37,9 +37,9 @@ def forgetful() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-def _known(wire: Wire, transactional_id: str) -> bool:
+def _known(connections: Connections, transactional_id: str) -> bool:
     try:
-        describe_transaction(wire, transactional_id, deadline())
+        describe_transaction(connections, transactional_id, deadline())
     except KafkaResponseError as error:
         if error.code != Code.TRANSACTIONAL_ID_NOT_FOUND:
             raise
@@ -48,8 +48,8 @@ def _known(wire: Wire, transactional_id: str) -> bool:
 
 
 def _await_forgotten(flow: Flow, name: str) -> None:
-    with flow.wire() as wire:
-        until(lambda: not _known(wire, name), lambda: f"{name} to be forgotten")
+    with flow.connections() as connections:
+        until(lambda: not _known(connections, name), lambda: f"{name} to be forgotten")
 
 
 @pytest.mark.proves("query-idle", "error-idle-producer")
@@ -77,11 +77,11 @@ def test_the_drivers_ids_are_made_anew(
     name = driver_id("spark-eos", flow.group_id)
     made: list[int] = []
 
-    def fence(wire: Wire, transactional_id: str, *limits: Any) -> None:
-        fence_producer(wire, transactional_id, *limits)
+    def fence(connections: Connections, transactional_id: str, *limits: Any) -> None:
+        fence_producer(connections, transactional_id, *limits)
         # Before the broker forgets it.
         assert transactional_id == name
-        made.append(describe_transaction(wire, name, deadline()).producer_id)
+        made.append(describe_transaction(connections, name, deadline()).producer_id)
 
     monkeypatch.setattr(preflight, "fence_producer", fence)
     with running(flow) as runs:

@@ -37,7 +37,7 @@ def worker(
     module_bench: Bench, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
     """A worker that gives an answer up after 0.3 s."""
-    monkeypatch.setattr(module_bench.worker.wire, "_request_timeout", 0.3)
+    monkeypatch.setattr(module_bench.worker.connections, "_request_timeout", 0.3)
     module_bench.add_and_commit()
     yield module_bench
     proxy.reset()

@@ -328,7 +328,7 @@ def test_the_message(message: str, newest: int, classes: str, asked: str, answer
 def test_the_settings(settings: dict[str, Any]) -> None:
     from spark_eos._client.settings import ClientSettings
 
-    given = ClientSettings({"bootstrap.servers": "localhost:9", **settings}).for_wire()
+    given = ClientSettings({"bootstrap.servers": "localhost:9", **settings}).for_kafka_python()
     known = {
         *_found("kafka.net.manager", "KafkaConnectionManager").DEFAULT_CONFIG,
         *_found("kafka.net.selector", "NetworkSelector").DEFAULT_CONFIG,
@@ -376,7 +376,7 @@ def test_everything_that_the_adapter_inherits_has_a_test() -> None:
 
 
 # The verifier shares no code with what it judges.
-_WITHOUT_ADAPTER = re.compile(r"spark_eos/(client/kafka_python\.py|verify/\w+\.py)")
+_WITHOUT_ADAPTER = re.compile(r"spark_eos/(_client/kafka_python\.py|verify/\w+\.py)")
 
 
 # What kafka-python itself offers its users; `kafka.admin` is all of that kind.

@@ -188,7 +188,7 @@ def test_on_this_host_it_need_not_be(url: str) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("client", ["wire", "librdkafka"])
+@pytest.mark.parametrize("client", ["connections", "librdkafka"])
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
 def test_a_secret_for_this_host_goes_through_no_proxy(
     client: str, variable: str, monkeypatch: pytest.MonkeyPatch
@@ -210,8 +210,8 @@ def test_a_secret_for_this_host_goes_through_no_proxy(
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(variable, proxy)
         settings = _settings(url)
-        if client == "wire":
-            sasl = settings.security.for_wire()
+        if client == "connections":
+            sasl = settings.security.for_kafka_python()
             assert sasl["sasl_oauth_token_provider"].token() == "token"
         else:
             producer = Producer({**settings.for_consumer(), "bootstrap.servers": "127.0.0.1:1"})

@@ -37,10 +37,10 @@ def test_the_assigned_partition_rule(
     )
 )
 def test_assignment_epochs_against_a_plain_history(
-    beats: list[tuple[int, frozenset[int] | None]],
+    heartbeats: list[tuple[int, frozenset[int] | None]],
 ) -> None:
     member, history = Member("spark-eos-0", "m", 1), [(1, frozenset[int]())]
-    for step, assigned in beats:
+    for step, assigned in heartbeats:
         epoch = history[-1][0] + step
         now = history[-1][1] if assigned is None else assigned
         history.append((epoch, now))

@@ -5,13 +5,13 @@ from contextlib import closing
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.assigned_partitions import IdPartition, Member
 from spark_eos._driver.membership import GroupMembership
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 
 
 def test_a_takeover_in_the_middle_of_the_question_does_not_end_the_thread() -> None:
-    with closing(Wire(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as wire:
+    with closing(Connections(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as connections:
         membership = GroupMembership(
-            wire,
+            connections,
             "group",
             max_members=2,
             group_timeout_ms=1_000,

@@ -65,5 +65,5 @@ def test_markers_of_checkpoints(delivery: str, expected: dict[str, Any]) -> None
 def test_dead_letters(style: str) -> None:
     headers = [(name, text.encode()) for name, text in _KEPT["dead_letters"][style]]
     found = read_letter_headers(headers)
-    told = {"topic": b"orders", "partition": b"1", "offset": b"7", "reason": b"error"}
-    assert (found.own, found.told) == ([("trace", b"t")], told)
+    error_headers = {"topic": b"orders", "partition": b"1", "offset": b"7", "reason": b"error"}
+    assert (found.own, found.error_headers) == ([("trace", b"t")], error_headers)

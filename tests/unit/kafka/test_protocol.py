@@ -170,10 +170,10 @@ def test_an_answer_byte_by_byte(
 
 @pytest.mark.proves("group-heartbeat-bytes")
 def test_a_plain_heartbeat_byte_by_byte() -> None:
-    beat = protocol.ConsumerGroupHeartbeatRequest(
+    heartbeat = protocol.ConsumerGroupHeartbeatRequest(
         group_id="g", member_id="m", member_epoch=3, subscribed_topic_names=None
     )
-    assert beat.encode(version=1) == (
+    assert heartbeat.encode(version=1) == (
         b"\x02g"  # GroupId
         b"\x02m"  # MemberId
         b"\x00\x00\x00\x03"  # MemberEpoch

@@ -8,7 +8,7 @@ from typing import Final
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.printable import printable
 from spark_eos._driver.group_deadline import group_deadline
-from spark_eos._kafka.connection import Wire
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.group_members import RENEWAL_INSTANCE
 from spark_eos._kafka.groups import describe_group
@@ -32,7 +32,7 @@ _SWEEP_TIMEOUT: Final = 5.0
 _END_TIMEOUT: Final = 10.0
 
 
-class LeftoverTransactions:
+class OpenTransactions:
     """The query's open transactions, to be ended once whoever opened them has been fenced.
 
     A fenced writer can't add offsets to what it has open, and the offsets that its transaction
@@ -40,8 +40,10 @@ class LeftoverTransactions:
     or ended here costs time and nothing else: it is logged, and left to the brokers.
     """
 
-    def __init__(self, wire: Wire, settings: WriterSettings, group_timeout_ms: int) -> None:
-        self._wire = wire
+    def __init__(
+        self, connections: Connections, settings: WriterSettings, group_timeout_ms: int
+    ) -> None:
+        self._connections = connections
         self._settings = settings
         self._group_timeout_ms = group_timeout_ms
         self._warned = False
@@ -51,7 +53,7 @@ class LeftoverTransactions:
         """Transactional ids of the query that have an open transaction."""
         pattern = id_pattern(self._settings.transactions.id_prefix, self._settings.group_id)
         return open_transactions(
-            self._wire,
+            self._connections,
             pattern,
             deadline or group_deadline(self._group_timeout_ms),
             self._warn_of_silent_broker,
@@ -97,7 +99,7 @@ class LeftoverTransactions:
             )
 
     def _has_run(self, deadline: Deadline) -> bool:
-        group = describe_group(self._wire, self._settings.group_id, deadline)
+        group = describe_group(self._connections, self._settings.group_id, deadline)
         return any(member.instance_id != RENEWAL_INSTANCE for member in group.members)
 
     def _end(self, names: Collection[str], deadline: Deadline) -> None:
@@ -106,7 +108,7 @@ class LeftoverTransactions:
             logger.info("ending the open transaction of %s", printable(name))
             each = Deadline(min(_END_TIMEOUT, deadline.remaining()), deadline.setting)
             try:
-                fence_producer(self._wire, name, timeout_ms, each)
+                fence_producer(self._connections, name, timeout_ms, each)
             except AuthorizationError as error:
                 self.warn_of_hidden(str(error))
             except DeadlineExceededError as error:
@@ -144,5 +146,5 @@ class LeftoverTransactions:
             settings.transactions.timeout_ms,
             ABORT_INTERVAL,
             needed,
-            settings.client.grantee.command(needed),
+            settings.client.principal.command(needed),
         )
