@@ -17,6 +17,7 @@ from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster, groups
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing import EmbeddedKafka
 
 
@@ -27,7 +28,7 @@ def _deadline() -> Deadline:
 def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, float]:
     topic = f"in-{uuid.uuid4().hex[:6]}"
     broker.create_topic(topic, members)
-    needed = [(topic, partition) for partition in range(members)]
+    needed = [TopicPartition(topic, partition) for partition in range(members)]
     with closing(
         Connections(ClientSettings({"bootstrap.servers": broker.bootstrap_servers}))
     ) as connections:

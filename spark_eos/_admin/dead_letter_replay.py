@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
 from spark_eos._admin.replay_progress import PartitionProgress, PartitionScan
@@ -30,6 +31,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.offsets import group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Operation, replay_group
 from spark_eos.errors import OffsetsLostError, SparkEosError, TopicNotFoundError, WriteError
 
@@ -41,8 +43,8 @@ _NAMED: Final = 5
 # Errors show at most so many characters of a header.
 _SHOWN: Final = 100
 
-# A letter, and the topic and partition to replay it to; -1 lets the key choose.
-_Planned = tuple[DeadLetter, tuple[str, int]]
+# A letter, and the partition to replay it to; -1 lets the key choose.
+_Planned = tuple[DeadLetter, TopicPartition]
 
 
 @dataclass
@@ -137,7 +139,7 @@ class DeadLetterReplay:
         return done
 
     def _planned(self, letter: DeadLetter) -> list[_Planned]:
-        """The letter with its place, if it is to be replayed now."""
+        """The letter with its target, if it is to be replayed now."""
         # None of a partition that was added meanwhile: the next replay begins there.
         scan = self._scans.get(letter.partition)
         if scan is None or not scan.due(letter.offset):
@@ -147,10 +149,10 @@ class DeadLetterReplay:
         if kept_back is not None or (unreadable and not self._skip_omitted):
             if not scan.leave(letter.offset):
                 raise WriteError(
-                    f"dead letter {letter.place} would have to be left, and its partition's offset "
-                    "has no room to note more letters that were left, so the replay ends before "
-                    "it. Replay some of these first (--source, --to), or pass over those whose "
-                    "headers can't be read (--skip-omitted)"
+                    f"dead letter {letter.position} would have to be left, and its partition's "
+                    "offset has no room to note more letters that were left, so the replay ends "
+                    "before it. Replay some of these first (--source, --to), or pass over those "
+                    "whose headers can't be read (--skip-omitted)"
                 )
             if kept_back is None:
                 self.done.unreadable += 1
@@ -161,7 +163,7 @@ class DeadLetterReplay:
         omitted = letter.error_headers.get("omitted")
         if omitted is not None and not self._skip_omitted:
             raise WriteError(
-                f"dead letter {letter.place} does not hold its whole record (omitted: "
+                f"dead letter {letter.position} does not hold its whole record (omitted: "
                 f"{omitted[:_SHOWN]}), so it can't be replayed, and the replay ends "
                 "before it. Read its source record yourself, and give --skip-omitted to pass over "
                 "it"
@@ -170,30 +172,37 @@ class DeadLetterReplay:
         if unreadable or "omitted" in letter.error_headers:
             self.done.omitted += 1
             return []
-        return [(letter, self._place(letter))]
+        return [(letter, self._target_of(letter))]
 
     def _kept_back(self, letter: DeadLetter) -> tuple[Counter[str], str] | None:
         """If the letter is to be left: by which counter of `Replay`, and as what."""
         source, why = letter.source, _not_for_its_source(letter)
-        if self._sources is not None and (source is None or source[0] not in self._sources):
+        if self._sources is not None and (source is None or source.topic not in self._sources):
             if source is not None and why is None:
-                return self.done.others, source[0]
+                return self.done.others, source.topic
             return self.done.left, why or ""
         if self._target is not None:
             return None
         if why is not None:
             return self.done.left, why
-        if source is not None and source[1] >= self._partitions.get(source[0], source[1] + 1):
+        if source is not None and not self._has(source):
             return self.done.left, "name a partition that their source topic does not have"
         return None
 
-    def _place(self, letter: DeadLetter) -> tuple[str, int]:
+    def _target_of(self, letter: DeadLetter) -> TopicPartition:
         source, target = letter.source, self._target
-        if source is not None and _not_for_its_source(letter) is None:
-            known = source[1] < self._partitions.get(source[0], source[1] + 1)
-            if target in (None, source[0]) and known:
-                return source
-        return target or "", -1
+        if source is not None and (
+            _not_for_its_source(letter) is None
+            and target in (None, source.topic)
+            and self._has(source)
+        ):
+            return source
+        return TopicPartition(target or "", -1)
+
+    def _has(self, partition: TopicPartition) -> bool:
+        """Whether a partition exists, as far as its topic was looked up."""
+        number = self._partitions.get(partition.topic)
+        return number is None or partition.partition < number
 
     def _check_topics(self) -> None:
         """Checks that the topics exist, since brokers may create one for records that come."""
@@ -247,11 +256,11 @@ class DeadLetterReplay:
                 failed.append((error.args[0], letter, topic))
                 break
         if flush_records(producer, timeout) or failed:
-            what = f"replaying to {chosen[0][1][0]!r}: no answer within {timeout:g} s"
+            what = f"replaying to {chosen[0][1].topic!r}: no answer within {timeout:g} s"
             if failed:
                 cause, refused, to = failed[0]
                 what = (
-                    f"replaying dead letter {refused.place} to {to!r}: {cause.str()}. If it "
+                    f"replaying dead letter {refused.position} to {to!r}: {cause.str()}. If it "
                     "is refused for what it is, change what the topic takes (max.message.bytes, "
                     "message.timestamp.*), or replay to another one (--to)"
                 )
@@ -259,14 +268,16 @@ class DeadLetterReplay:
             producer.abort_transaction(timeout)
             raise WriteError(what)
         found = {partition: scan.progress for partition, scan in self._scans.items()}
-        places = [
-            TopicPartition(self._letters.name, partition, progress.offset, progress.text)
+        offsets = [
+            confluent_kafka.TopicPartition(
+                self._letters.name, partition, progress.offset, progress.text
+            )
             for partition, progress in found.items()
         ]
         group = consumer.consumer_group_metadata()
         self._retried(
             "committing how far the topic is replayed",
-            lambda seconds: producer.send_offsets_to_transaction(places, group, seconds),
+            lambda seconds: producer.send_offsets_to_transaction(offsets, group, seconds),
         )
         self._retried("committing the replayed letters", producer.commit_transaction)
 
@@ -316,8 +327,8 @@ class DeadLetterReplay:
         with closing(Connections(self._letters.settings)) as connections:
             found = cluster.topics(connections, [topic], deadline)
             ids = {name: one.topic_id for name, one in found.items()}
-            places = [(topic, partition) for partition in partitions]
-            offsets = group_offsets(connections, self._group_id, places, ids, deadline)
+            own = [TopicPartition(topic, partition) for partition in partitions]
+            offsets = group_offsets(connections, self._group_id, own, ids, deadline)
         return {partition: committed for (_, partition), committed in offsets.items()}
 
 

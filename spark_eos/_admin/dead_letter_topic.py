@@ -5,7 +5,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from spark_eos._client.error_codes import DENIED
 from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION, header_number, topic_name
@@ -13,6 +14,7 @@ from spark_eos._client.letter_headers import Header, read_letter_headers
 from spark_eos._client.message_headers import headers_of
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
     AuthorizationError,
     DeadlineExceededError,
@@ -64,16 +66,16 @@ class DeadLetter:
     error_headers: Mapping[str, str]
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         """Where the letter is, as ``topic-partition offset``."""
         return f"{self.topic}-{self.partition} offset {self.offset}"
 
     @property
-    def source(self) -> tuple[str, int] | None:
-        """Topic and partition of its source record; None if the headers don't tell one."""
+    def source(self) -> TopicPartition | None:
+        """The partition of its source record; None if the headers don't tell one."""
         topic = topic_name(self.error_headers.get("topic"))
         partition = header_number(self.error_headers.get("partition"), MAX_PARTITION)
-        return None if topic is None or partition is None else (topic, partition)
+        return None if topic is None or partition is None else TopicPartition(topic, partition)
 
     @property
     def record_timestamp(self) -> int:
@@ -192,8 +194,8 @@ class DeadLetterTopic:
         """
 
         def ask(partition: int) -> tuple[int, int]:
-            place = TopicPartition(self.name, partition)
-            low, high = consumer.get_watermark_offsets(place, self.timeout, cached=False)
+            asked = confluent_kafka.TopicPartition(self.name, partition)
+            low, high = consumer.get_watermark_offsets(asked, self.timeout, cached=False)
             return low, high
 
         return {p: ask(p) for p in (self.partitions(consumer) if only is None else [only])}
@@ -208,7 +210,7 @@ class DeadLetterTopic:
             start = max(low, starts.get(partition, low))
             if start < high:
                 open_[partition] = high
-                assigned.append(TopicPartition(self.name, partition, start))
+                assigned.append(confluent_kafka.TopicPartition(self.name, partition, start))
         consumer.assign(assigned)
         while open_:
             message = self._next(consumer)

@@ -16,10 +16,8 @@ from spark_eos._kafka.offset_metadata import (
     is_position,
 )
 from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import ConfigurationError
-
-Place = tuple[str, int]
-"""A (topic, partition) pair."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +27,12 @@ class MirroredPartition:
     Attributes:
         source: The source partition, and its cluster's id.
         offset: The next source offset to read.
-        place: The progress topic and partition whose group offset this is.
+        progress: The progress partition whose group offset this is.
     """
 
     source: SourcePartition
     offset: int
-    place: Place
+    progress: TopicPartition
 
 
 @dataclass(frozen=True)
@@ -60,30 +58,30 @@ class StagedStatus:
 
 @dataclass(frozen=True)
 class GroupProgress:
-    """All committed offsets of a group, by (topic, partition).
+    """All committed offsets of a group.
 
     Example:
         >>> import uuid
-        >>> place = ("spark-eos-progress", 0)
+        >>> first, second, third = (TopicPartition("progress", index) for index in range(3))
         >>> source = SourcePartition("9dZ", "orders", uuid.UUID(int=0), 3)
-        >>> text = KnownPartitions(sources={place: source}).texts([place])[place]
-        >>> (found,) = GroupProgress({place: CommittedOffset(120, text)}).mirrored
-        >>> found.source.topic, found.source.partition, found.offset
-        ('orders', 3, 120)
+        >>> text = KnownPartitions(sources={first: source}).texts([first])[first]
+        >>> (found,) = GroupProgress({first: CommittedOffset(120, text)}).mirrored
+        >>> print(found.source.topic_partition, found.offset)
+        orders-3 120
         >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 2, "00d1e4a77b3c9f52")
-        >>> ledger = KnownPartitions(staged={("progress", 0): batch}).texts([("progress", 0)])
+        >>> ledger = KnownPartitions(staged={first: batch}).texts([first])[first]
         >>> found = GroupProgress(
         ...     {
-        ...         ("progress", 0): CommittedOffset(7, ledger["progress", 0]),
-        ...         ("progress", 1): CommittedOffset(8 << 32, ""),
-        ...         ("progress", 2): CommittedOffset(7 << 32 | 250, ""),
+        ...         first: CommittedOffset(7, ledger),
+        ...         second: CommittedOffset(8 << 32, ""),
+        ...         third: CommittedOffset(7 << 32 | 250, ""),
         ...     }
         ... ).staged
         >>> (found.files_written, found.written)
         (1, False)
     """
 
-    committed: Mapping[Place, CommittedOffset]
+    committed: Mapping[TopicPartition, CommittedOffset]
 
     @classmethod
     def read(cls, connections: Connections, group_id: str, deadline: Deadline) -> "GroupProgress":
@@ -101,10 +99,10 @@ class GroupProgress:
     def mirrored(self) -> tuple[MirroredPartition, ...]:
         """The source partitions that the offsets stand for; empty unless the query mirrors."""
         found = (
-            MirroredPartition(source, self.committed[place].offset, place)
-            for place, source in self.known.sources.items()
+            MirroredPartition(source, self.committed[partition].offset, partition)
+            for partition, source in self.known.sources.items()
         )
-        return tuple(sorted(found, key=lambda one: (one.source.topic, one.source.partition)))
+        return tuple(sorted(found, key=lambda one: one.source.topic_partition))
 
     @cached_property
     def staged(self) -> StagedStatus | None:
@@ -125,17 +123,17 @@ class GroupProgress:
     @property
     def progress_topics(self) -> set[str]:
         """Topics whose offsets are no positions in their logs."""
-        return {topic for topic, _ in self._ledgers} | {one.place[0] for one in self.mirrored}
+        return {topic for topic, _ in self._ledgers} | {one.progress.topic for one in self.mirrored}
 
     @property
-    def foreign(self) -> tuple[Place, ...]:
+    def foreign(self) -> tuple[TopicPartition, ...]:
         """Partitions whose offsets have a text of another client."""
         others = self.known.set_by_others
-        return tuple(sorted(place for place in others if has_text(self.committed[place])))
+        return tuple(sorted(p for p in others if has_text(self.committed[p])))
 
     @property
-    def _ledgers(self) -> dict[Place, StagedBatch]:
-        return {place: one for place, one in self.known.staged.items() if place[1] == LEDGER}
+    def _ledgers(self) -> dict[TopicPartition, StagedBatch]:
+        return {p: one for p, one in self.known.staged.items() if p.partition == LEDGER}
 
 
 def mirrored_progress(

@@ -16,6 +16,7 @@ from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offsets import all_committed_offsets, commit_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -58,10 +59,10 @@ def check_unused(
     if committed == wanted:
         return False
     if committed:
-        topic, partition = min(committed)
+        first = min(committed)
         raise ConfigurationError(
             f"group_id {group_id!r} has offsets already, such as "
-            f"{committed[topic, partition]} of {topic}-{partition}: it belongs to another query, "
+            f"{committed[first]} of {first}: it belongs to another query, "
             "or this query has already run with it. Choose another group_id, or delete the group "
             "(kafka-consumer-groups.sh --delete)"
         )
@@ -76,24 +77,23 @@ def check_topics(
     found = cluster.topics(connections, names, deadline)
     starts = start_offsets(connections, found, deadline)
     ends = end_offsets(connections, found, deadline)
-    for (topic, partition), offset in sorted(wanted.items()):
-        name = f"{topic}-{partition}"
-        if (topic, partition) not in ends:
+    for partition, offset in sorted(wanted.items()):
+        if partition not in ends:
             raise TopicNotFoundError(
-                f"the checkpoint has offsets of {name}, which does not exist on this cluster"
+                f"the checkpoint has offsets of {partition}, which does not exist on this cluster"
             )
-        end, start = ends[topic, partition], starts.get((topic, partition))
+        end, start = ends[partition], starts.get(partition)
         if end is None or start is None:
-            raise TopicNotFoundError(f"{name} has no leader at the moment; try again")
+            raise TopicNotFoundError(f"{partition} has no leader at the moment; try again")
         if offset > end.high_watermark:
             raise CheckpointError(
-                f"the checkpoint has read {name} up to {offset}, but it ends at "
+                f"the checkpoint has read {partition} up to {offset}, but it ends at "
                 f"{end.high_watermark}: the topic was deleted and recreated, or this is "
                 "another cluster"
             )
         if offset < start:
             raise CheckpointError(
-                f"the checkpoint has read {name} up to {offset}, but it begins at {start}: "
+                f"the checkpoint has read {partition} up to {offset}, but it begins at {start}: "
                 f"offsets {offset} to {start - 1} were deleted by the topic's retention before "
                 "they were read. If you can do without them, set the group's offsets yourself "
                 "(kafka-consumer-groups.sh --reset-offsets)"
@@ -107,7 +107,7 @@ def set_offsets(
     wanted: Positions,
     topics: dict[str, TopicInfo],
     deadline: Deadline,
-    texts: Mapping[tuple[str, int], str] | None = None,
+    texts: Mapping[TopicPartition, str] | None = None,
 ) -> None:
     """Commits offsets to a group without members; the broker refuses if it has any."""
     ids = {name: topic.topic_id for name, topic in topics.items()}

@@ -16,9 +16,10 @@ from spark_eos._kafka.held_back import HeldBack, held_back
 from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError, UnsupportedBrokerError
 
-_Ends = Mapping[tuple[str, int], EndOffsets | None]
+_Ends = Mapping[TopicPartition, EndOffsets | None]
 
 
 class UnknownGroupError(SparkEosError):
@@ -118,7 +119,7 @@ class Status:
     partitions: tuple[PartitionStatus, ...]
     mirrored: tuple[MirroredPartition, ...]
     staged: StagedStatus | None
-    foreign: tuple[tuple[str, int], ...]
+    foreign: tuple[TopicPartition, ...]
     transactions: tuple[OpenTransaction, ...]
     held_back: tuple[HeldBack, ...]
     cluster: ClusterStatus
@@ -264,9 +265,9 @@ def query_status(
     )
 
 
-def _assigned(group: groups.DescribedGroup) -> dict[tuple[str, int], str]:
+def _assigned(group: groups.DescribedGroup) -> dict[TopicPartition, str]:
     """Member ids by partition."""
-    return {place: m.member_id for m in group.members for place in m.assigned or ()}
+    return {p: m.member_id for m in group.members for p in m.assigned or ()}
 
 
 def _partitions(
@@ -276,10 +277,10 @@ def _partitions(
     group: groups.DescribedGroup,
 ) -> Iterator[PartitionStatus]:
     members = _assigned(group)
-    for place in sorted(p for p in {*progress.committed, *members, *ends} if p[0] in topics):
-        known = progress.committed.get(place)
+    for one in sorted(p for p in {*progress.committed, *members, *ends} if p.topic in topics):
+        known = progress.committed.get(one)
         yield _partition(
-            *place, None if known is None else known.offset, ends.get(place), members.get(place)
+            one, None if known is None else known.offset, ends.get(one), members.get(one)
         )
 
 
@@ -288,16 +289,16 @@ def _mirrored(
 ) -> Iterator[PartitionStatus]:
     members = _assigned(group)
     for one in mirrored:
-        place = one.source.topic, one.source.partition
-        yield _partition(*place, one.offset, ends.get(place), members.get(one.place))
+        source = one.source.topic_partition
+        yield _partition(source, one.offset, ends.get(source), members.get(one.progress))
 
 
 def _partition(
-    topic: str, partition: int, committed: int | None, end: EndOffsets | None, member: str | None
+    partition: TopicPartition, committed: int | None, end: EndOffsets | None, member: str | None
 ) -> PartitionStatus:
     return PartitionStatus(
-        topic=topic,
-        partition=partition,
+        topic=partition.topic,
+        partition=partition.partition,
         committed=committed,
         last_stable=end.last_stable if end else None,
         high_watermark=end.high_watermark if end else None,

@@ -15,6 +15,7 @@ from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.held_back import HeldBack
 from spark_eos._kafka.open_transactions import OpenTransaction
+from spark_eos._kafka.topic_partition import TopicPartition
 
 if TYPE_CHECKING:  # Which shows itself with these tables.
     from spark_eos._admin.status import ClusterStatus, PartitionStatus, Status
@@ -112,7 +113,7 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def ranges(partitions: Iterable[tuple[str, int]]) -> str:
+def ranges(partitions: Iterable[TopicPartition]) -> str:
     """Formats partitions by topic as ranges: ``orders 0-3,7``."""
     found = []
     for topic, numbers in by_topic(partitions).items():
@@ -190,7 +191,7 @@ def progress_table(found: Iterable[MirroredPartition]) -> FittingTable:
     )
     for one in found:
         source = one.source
-        _row(table, source.topic, source.partition, one.offset, *one.place, source.cluster)
+        _row(table, source.topic, source.partition, one.offset, *one.progress, source.cluster)
     return table
 
 
@@ -208,9 +209,9 @@ def _staged(staged: StagedStatus) -> Group:
     return Group(Text(f"Last staged batch of Spark's query {printable(batch.query)}"), table)
 
 
-def _foreign(places: Sequence[tuple[str, int]]) -> Text:
-    names = ranges(places[:_NAMED]) + (", ..." if len(places) > _NAMED else "")
-    what = count(len(places), "offset")
+def _foreign(partitions: Sequence[TopicPartition]) -> Text:
+    names = ranges(partitions[:_NAMED]) + (", ..." if len(partitions) > _NAMED else "")
+    what = count(len(partitions), "offset")
     return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
 
 

@@ -10,6 +10,7 @@ from spark_eos._batch.plan import BatchRange
 from spark_eos._batch.report_html import report_html
 from spark_eos._batch.task_report import JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 
 # Steps of tasks; their times are summed over all tasks of the batch.
@@ -177,7 +178,7 @@ def batch_report(
     cluster_version: int,
     batch: BatchRange,
     outcomes: Sequence[JobOutcome],
-    members: Mapping[tuple[str, int], MemberIdentity],
+    members: Mapping[TopicPartition, MemberIdentity],
     milliseconds: Mapping[str, float],
     lost: tuple[LostRecords, ...] = (),
     delivery: str = "direct",
@@ -197,23 +198,23 @@ def batch_report(
         delivery: The road that the rows took.
     """
 
-    def total(partition: tuple[str, int], name: str) -> int:
+    def total(partition: TopicPartition, name: str) -> int:
         return sum(
             getattr(o.partitions[partition], name) for o in outcomes if partition in o.partitions
         )
 
     partitions = tuple(
         PartitionReport(
-            topic=topic,
-            partition=index,
-            start=batch.starts.get((topic, index)),
+            topic=partition.topic,
+            partition=partition.partition,
+            start=batch.starts.get(partition),
             end=end,
-            rows_written=total((topic, index), "rows"),
-            rows_skipped=total((topic, index), "skipped"),
-            member_epoch=members[topic, index].epoch if (topic, index) in members else None,
-            dead_letters=total((topic, index), "dead_letters"),
+            rows_written=total(partition, "rows"),
+            rows_skipped=total(partition, "skipped"),
+            member_epoch=members[partition].epoch if partition in members else None,
+            dead_letters=total(partition, "dead_letters"),
         )
-        for (topic, index), end in sorted(batch.ends.items())
+        for partition, end in sorted(batch.ends.items())
     )
     versions = (o.counters.offset_commit_version for o in outcomes)
     sent = [version for version in versions if version is not None]

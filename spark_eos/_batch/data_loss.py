@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._kafka.topic_partition import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -43,49 +44,49 @@ def lost_records(
 
     Args:
         batch: The batch's range.
-        committed: Next offset by (topic, partition), from before the batch.
-        first_offsets: The first offset that still exists, by (topic, partition).
+        committed: Next offset by partition, from before the batch.
+        first_offsets: The first offset that still exists, by partition.
 
     Example:
-        >>> batch = BatchRange(1, {("orders", 0): 5}, {("orders", 0): 9})
-        >>> [str(lost) for lost in lost_records(batch, {("orders", 0): 5}, {("orders", 0): 7})]
+        >>> orders = TopicPartition("orders", 0)
+        >>> batch = BatchRange(1, {orders: 5}, {orders: 9})
+        >>> [str(lost) for lost in lost_records(batch, {orders: 5}, {orders: 7})]
         ['orders-0 offsets 5 to 6']
     """
     found = []
-    for (topic, partition), end in sorted(batch.ends.items()):
-        place = (topic, partition)
-        position = max(batch.starts.get(place, 0), committed.get(place, 0))
-        after = min(first_offsets.get(place, 0), end)
+    for partition, end in sorted(batch.ends.items()):
+        position = max(batch.starts.get(partition, 0), committed.get(partition, 0))
+        after = min(first_offsets.get(partition, 0), end)
         if after > position:
-            found.append(LostRecords(topic, partition, position, after))
+            found.append(LostRecords(*partition, position, after))
     return tuple(found)
 
 
 def unreadable(
     batch: BatchRange, committed: Positions, first_offsets: Positions
-) -> dict[tuple[str, int], int]:
+) -> dict[TopicPartition, int]:
     """Where the batch would read records again that are written, and deleted by now.
 
     Args:
         batch: The batch's range.
-        committed: Next offset by (topic, partition), from before the batch.
-        first_offsets: The first offset that still exists, by (topic, partition).
+        committed: Next offset by partition, from before the batch.
+        first_offsets: The first offset that still exists, by partition.
 
     Returns:
-        The first offset to read, by (topic, partition).
+        The first offset to read, by partition.
 
     Example:
-        >>> orders = ("orders", 0)
+        >>> orders = TopicPartition("orders", 0)
         >>> unreadable(BatchRange(1, {orders: 5}, {orders: 9}), {orders: 9}, {orders: 7})
-        {('orders', 0): 5}
+        {TopicPartition(topic='orders', partition=0): 5}
     """
     found = {}
-    for place, end in sorted(batch.ends.items()):
-        first, start = first_offsets.get(place, 0), batch.starts.get(place)
+    for partition, end in sorted(batch.ends.items()):
+        first, start = first_offsets.get(partition, 0), batch.starts.get(partition)
         # A partition that the log does not know may be new, and begin where it does.
-        written = committed.get(place, 0) - (start is None)
+        written = committed.get(partition, 0) - (start is None)
         if (start or 0) < end and (start or 0) < first <= written:
-            found[place] = start or 0
+            found[partition] = start or 0
     return found
 
 
@@ -103,10 +104,10 @@ def deleted_meanwhile(
         >>> [str(lost) for lost in deleted_meanwhile([began], [ended])]
         ['orders-0 offsets 7 to 8']
     """
-    known = {(lost.topic, lost.partition): lost.after for lost in before}
+    known = {TopicPartition(lost.topic, lost.partition): lost.after for lost in before}
     found = []
     for lost in now:
-        first = known.get((lost.topic, lost.partition), lost.first)
+        first = known.get(TopicPartition(lost.topic, lost.partition), lost.first)
         if lost.after > first:
             found.append(replace(lost, first=first, certain=False))
     return tuple(found)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from spark_eos._client.printable import printable
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.options import DeadLetters
 
 # Why a row became a dead letter; also the values of a metric's label.
@@ -143,28 +144,31 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "..."
 
 
-def allowances(limit: int, records: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Divides a batch's limit among source partitions, in proportion to their records.
 
     A task that needs more than its partitions' part stops, and a further round gives it what
     others have not used. So never more than the limit are written, in whatever number of tasks.
 
     Example:
-        >>> allowances(10, {("a", 0): 90, ("a", 1): 10, ("a", 2): 0})
-        {('a', 0): 9, ('a', 1): 1, ('a', 2): 0}
+        >>> records = {TopicPartition("in", 0): 90, TopicPartition("in", 1): 10}
+        >>> for partition, allowed in allowances(10, records).items():
+        ...     print(partition, allowed)
+        in-0 9
+        in-1 1
     """
     total = sum(records.values())
     weights = records if total else dict.fromkeys(records, 1)
     whole = total or len(records)
-    found = {place: limit * weight // whole for place, weight in weights.items()}
+    found = {partition: limit * weight // whole for partition, weight in weights.items()}
     left = limit - sum(found.values())
-    for place in _fullest(weights):
+    for partition in _fullest(weights):
         if left <= 0:
             break
-        found[place] += 1
+        found[partition] += 1
         left -= 1
     return found
 
 
-def _fullest(records: Mapping[tuple[str, int], int]) -> Iterable[tuple[str, int]]:
-    return sorted(records, key=lambda place: -records[place])
+def _fullest(records: Mapping[TopicPartition, int]) -> Iterable[TopicPartition]:
+    return sorted(records, key=lambda partition: -records[partition])

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 
-Positions = dict[tuple[str, int], int]
-"""Offsets by (topic, partition)."""
-Partitions = Collection[tuple[str, int]]
-"""(topic, partition) pairs."""
+Positions = dict[TopicPartition, int]
+Partitions = Collection[TopicPartition]
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,8 @@ class BatchRange:
 
     Attributes:
         batch_id: Spark's number of the batch.
-        starts: First offset by (topic, partition), without partitions that are new in this batch.
-        ends: Offset after the last one, by (topic, partition).
+        starts: First offset by partition, without partitions that are new in this batch.
+        ends: Offset after the last one, by partition.
     """
 
     batch_id: int
@@ -40,8 +39,8 @@ class PartitionPlan:
         committed: Rows below this offset are already written, and are skipped.
         member: The member that commits the partition's offsets.
         metadata: The text to commit with them.
-        progress: The (topic, partition) whose offset in the group is committed; None for the
-            source partition itself. ``topic_id`` is the id of its topic.
+        progress: The partition whose offset in the group is committed; None for the source
+            partition itself. ``topic_id`` is the id of its topic.
         max_dead_letters: How many rows of the partition may become dead letters in this round.
         holds_back: Whether a task commits nothing if all of its rows are dead letters of one error,
             and they are more than a handful.
@@ -53,7 +52,7 @@ class PartitionPlan:
     committed: int
     member: MemberIdentity
     metadata: str
-    progress: tuple[str, int] | None = None
+    progress: TopicPartition | None = None
     max_dead_letters: int = 0
     holds_back: bool = False
 
@@ -71,9 +70,10 @@ def task_count(
     """How many Spark tasks to use for the batch's source partitions.
 
     Example:
-        >>> places = [("orders", partition) for partition in range(100)]
-        >>> idle = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 6))
-        >>> busy = BatchRange(1, dict.fromkeys(places, 5), dict.fromkeys(places, 100_000))
+        >>> partitions = [TopicPartition("orders", index) for index in range(100)]
+        >>> starts = dict.fromkeys(partitions, 5)
+        >>> idle = BatchRange(1, starts, dict.fromkeys(partitions, 6))
+        >>> busy = BatchRange(1, starts, dict.fromkeys(partitions, 100_000))
         >>> task_count(idle, {}, cores=4), task_count(busy, {}, cores=4)
         (4, 100)
     """
@@ -93,22 +93,22 @@ def tasks_for(records: int, partitions: int, cores: int, most_partitions: int | 
     return min(partitions, wanted)
 
 
-BatchPlan = Mapping[tuple[str, int], PartitionPlan]
+BatchPlan = Mapping[TopicPartition, PartitionPlan]
 _NOTHING_KNOWN = KnownPartitions()
 
 
 def batch_plan(
     batch: BatchRange,
     committed: Positions,
-    members: Mapping[tuple[str, int], MemberIdentity],
+    members: Mapping[TopicPartition, MemberIdentity],
     topic_ids: Mapping[str, uuid.UUID],
     known: KnownPartitions = _NOTHING_KNOWN,
-) -> dict[tuple[str, int], PartitionPlan]:
+) -> dict[TopicPartition, PartitionPlan]:
     """The plan for each of the batch's partitions."""
     texts = known.texts(batch.ends)
     return {
         partition: PartitionPlan(
-            topic_id=topic_ids[partition[0]],
+            topic_id=topic_ids[partition.topic],
             start=batch.starts.get(partition, 0),
             end=end,
             committed=committed.get(partition, 0),

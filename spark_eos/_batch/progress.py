@@ -11,6 +11,7 @@ from typing import Final
 
 from spark_eos._batch.plan import BatchRange
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import WriteError
 
 LEDGER: Final = 0
@@ -41,19 +42,20 @@ def progress_range(topic: str, partitions: int, batch_id: int, known: int) -> Ba
 
     Example:
         >>> batch = progress_range("progress", 2, batch_id=0, known=2)
-        >>> batch.starts, batch.ends
-        ({('progress', 0): 0, ('progress', 1): 0}, \
-{('progress', 0): 4294967296, ('progress', 1): 4294967296})
+        >>> for partition, end in batch.ends.items():
+        ...     print(partition, batch.starts[partition], end)
+        progress-0 0 4294967296
+        progress-1 0 4294967296
     """
     start, end = first_position(batch_id), first_position(batch_id + 1)
     return BatchRange(
         batch_id,
-        {(topic, index): start for index in range(min(known, partitions))},
-        {(topic, index): end for index in range(partitions)},
+        {TopicPartition(topic, index): start for index in range(min(known, partitions))},
+        {TopicPartition(topic, index): end for index in range(partitions)},
     )
 
 
 def rows_relayed(outcomes: Sequence[JobOutcome]) -> int:
     """How many rows of the copy the tasks have read and committed, now or in an earlier attempt."""
-    last = {place: part for outcome in outcomes for place, part in outcome.partitions.items()}
+    last = {p: part for outcome in outcomes for p, part in outcome.partitions.items()}
     return sum(part.rows + part.skipped + part.dead_letters for part in last.values())

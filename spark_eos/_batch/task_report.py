@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_eos._batch.dead_letters import DeadLetterTally
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import BY_ID, BY_NAME
 
 WRITTEN: Final = "written"
@@ -96,7 +97,7 @@ def report_batch(
     status: str,
     reason: str | None,
     counters: Counters,
-    outcomes: Mapping[tuple[str, int], PartitionOutcome],
+    outcomes: Mapping[TopicPartition, PartitionOutcome],
     dead: DeadLetterTally | None = None,
     dead_over_limit: DeadLetterTally | None = None,
     *,
@@ -123,7 +124,7 @@ class JobOutcome:
     """What became of the source partitions in one Spark job, that is in one round of a batch.
 
     Attributes:
-        partitions: Outcomes by (topic, partition).
+        partitions: Outcomes by partition.
         counters: Sums over all tasks.
         reason: The first reason why rows were not written, or None.
         failed: Whether another round can't help.
@@ -136,18 +137,18 @@ class JobOutcome:
         left_out_others: Whether rows that may be no dead letters were left out with these.
     """
 
-    partitions: dict[tuple[str, int], PartitionOutcome] = field(default_factory=dict)
+    partitions: dict[TopicPartition, PartitionOutcome] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     reason: str | None = None
     failed: bool = False
-    misplaced: set[tuple[str, int]] = field(default_factory=set)
+    misplaced: set[TopicPartition] = field(default_factory=set)
     deferred: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
     left_out_others: bool = False
 
     @property
-    def unwritten(self) -> list[tuple[str, int]]:
+    def unwritten(self) -> list[TopicPartition]:
         """Source partitions that need another round."""
         return sorted(p for p, o in self.partitions.items() if o.status != WRITTEN)
 
@@ -189,19 +190,19 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
             row["reason"],
             row["dead_letters"],
         )
-        place = (row["topic"], row["partition"])
-        known = job.partitions.setdefault(place, outcome)
+        partition = TopicPartition(row["topic"], row["partition"])
+        known = job.partitions.setdefault(partition, outcome)
         if row["status"] == MISPLACED:
-            job.misplaced.add(place)
+            job.misplaced.add(partition)
         if known is not outcome:
             # Two tasks got rows of one partition: one's offset must not make the other's rows
             # count as written.
             job.failed = True
-            job.misplaced.add(place)
+            job.misplaced.add(partition)
             # The group's offset is that of the task that committed last.
             known.next_offset = max(known.next_offset or 0, outcome.next_offset or 0) or None
             job.reason = (
-                f"two tasks hold rows of source {row['topic']}-{row['partition']}: between "
+                f"two tasks hold rows of source {partition}: between "
                 "sink.read and sink.write, rows must stay in their source partition"
             )
     return job

@@ -37,8 +37,8 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
         unset = migration.check_unused(
             connections, query.group_id, query.prefix, finished.ends, query.deadline()
         )
-        for (topic, partition), offset in sorted(finished.ends.items()):
-            click.echo(f"{topic}-{partition}: {offset}")
+        for partition, offset in sorted(finished.ends.items()):
+            click.echo(f"{partition}: {offset}")
         if unset and not dry_run:
             ids = {name: topic.topic_id for name, topic in topics.items()}
             # So that partitions which are added before the first start count as new ones.

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import click
 
-from spark_eos._admin.group_progress import Place, mirrored_progress
+from spark_eos._admin.group_progress import mirrored_progress
 from spark_eos._admin.mirrored_progress import set_progress
 from spark_eos._admin.status_tables import progress_table
 from spark_eos._cli.query import Query, connected, query_options, terminal
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.jobs.client_options import source_client_options
 
 _WANTED = re.compile(r"([A-Za-z0-9._-]+):(\d+)=(\d+)")
@@ -19,16 +20,16 @@ _WANTED = re.compile(r"([A-Za-z0-9._-]+):(\d+)=(\d+)")
 
 def _wanted(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[Place, int]:
-    found: dict[Place, int] = {}
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
     for text in values:
         parts = _WANTED.fullmatch(text)
         if parts is None:
             raise click.BadParameter(f"{text!r} is not of the form topic:partition=offset")
-        place = (parts[1], int(parts[2]))
-        if place in found:
+        partition = TopicPartition(parts[1], int(parts[2]))
+        if partition in found:
             raise click.BadParameter(f"{parts[1]}:{parts[2]} is given twice")
-        found[place] = int(parts[3])
+        found[partition] = int(parts[3])
     return found
 
 
@@ -53,7 +54,7 @@ def progress(
     *,
     query: Query,
     source_kafka: Mapping[str, str] | None,
-    wanted: dict[Place, int],
+    wanted: dict[TopicPartition, int],
     progress_topic: str | None,
     dry_run: bool,
 ) -> None:
@@ -85,7 +86,7 @@ def progress(
             progress_topic=progress_topic,
             dry_run=dry_run,
         )
-    for (topic, partition), offset in sorted(wanted.items()):
-        was = before[topic, partition]
+    for partition, offset in sorted(wanted.items()):
+        was = before[partition]
         verb = "would be" if dry_run else "is"
-        click.echo(f"{topic}-{partition}: was {'unset' if was is None else was}, {verb} {offset}")
+        click.echo(f"{partition}: was {'unset' if was is None else was}, {verb} {offset}")

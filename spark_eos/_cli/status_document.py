@@ -10,6 +10,7 @@ from spark_eos._admin.status_tables import host
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.held_back import HeldBack
 from spark_eos._kafka.open_transactions import OpenTransaction
+from spark_eos._kafka.topic_partition import TopicPartition
 
 
 def as_json(status: Status) -> str:
@@ -29,7 +30,7 @@ def as_json(status: Status) -> str:
         "delivery": status.delivery,
         "staged": None if status.staged is None else _staged(status.staged),
         # Whose text another client has written.
-        "foreign_offsets": _places(status.foreign),
+        "foreign_offsets": _topic_partitions(status.foreign),
         "transactional_id_prefix": status.prefix,
         "open_transactions": [_transaction(t, status.taken_at) for t in status.transactions],
         "held_back": [_held_back(one, status.taken_at) for one in status.held_back],
@@ -56,7 +57,7 @@ def _member(member: DescribedMember) -> dict[str, Any]:
         "epoch": member.epoch,
         "client_id": member.client_id,
         "host": host(member),
-        "assigned": None if member.assigned is None else _places(member.assigned),
+        "assigned": None if member.assigned is None else _topic_partitions(member.assigned),
     }
 
 
@@ -97,7 +98,7 @@ def _transaction(transaction: OpenTransaction, now: float) -> dict[str, Any]:
         "timeout_ms": transaction.timeout_ms,
         "producer_id": transaction.producer_id,
         "producer_epoch": transaction.producer_epoch,
-        "partitions": _places(transaction.partitions),
+        "partitions": _topic_partitions(transaction.partitions),
     }
 
 
@@ -113,5 +114,5 @@ def _held_back(one: HeldBack, now: float) -> dict[str, Any]:
     }
 
 
-def _places(partitions: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
-    return [{"topic": topic, "partition": partition} for topic, partition in sorted(partitions)]
+def _topic_partitions(found: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [partition._asdict() for partition in sorted(found)]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 
 IdPartition = tuple[uuid.UUID, int]
@@ -68,9 +69,9 @@ def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> boo
     after ``client_epoch``.
 
     Example:
-        >>> place = (uuid.uuid4(), 0)
-        >>> member = Member("spark-eos-0", "id", 5, {place: 3})
-        >>> [may_commit(member, place, epoch) for epoch in (2, 3, 5, 6)]
+        >>> partition = (uuid.uuid4(), 0)
+        >>> member = Member("spark-eos-0", "id", 5, {partition: 3})
+        >>> [may_commit(member, partition, epoch) for epoch in (2, 3, 5, 6)]
         [False, True, True, False]
     """
     assignment_epoch = member.assignment_epochs.get(partition)
@@ -88,18 +89,19 @@ def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
 
 
 def by_member(
-    values: Mapping[tuple[str, int], Value], members: Mapping[tuple[str, int], MemberIdentity]
-) -> dict[MemberIdentity, dict[tuple[str, int], Value]]:
+    values: Mapping[TopicPartition, Value], members: Mapping[TopicPartition, MemberIdentity]
+) -> dict[MemberIdentity, dict[TopicPartition, Value]]:
     """Groups values by the member that may commit their partitions.
 
     Example:
         >>> first, second = MemberIdentity("a", 1, "0"), MemberIdentity("b", 1, "1")
-        >>> grouped = by_member({("in", 0): 7, ("in", 1): 8}, {("in", 0): first, ("in", 1): second})
-        >>> grouped[second]
-        {('in', 1): 8}
+        >>> one, other = TopicPartition("in", 0), TopicPartition("in", 1)
+        >>> grouped = by_member({one: 7, other: 8}, {one: first, other: second})
+        >>> grouped[second] == {other: 8}
+        True
     """
-    grouped: dict[MemberIdentity, dict[tuple[str, int], Value]] = {}
-    for place, value in values.items():
-        if place in members:
-            grouped.setdefault(members[place], {})[place] = value
+    grouped: dict[MemberIdentity, dict[TopicPartition, Value]] = {}
+    for partition, value in values.items():
+        if partition in members:
+            grouped.setdefault(members[partition], {})[partition] = value
     return grouped

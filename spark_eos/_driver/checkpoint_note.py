@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from spark_eos._client.persisted import FORMAT, check_format
 from spark_eos._kafka.offset_metadata import SourcePartition, numbers_in, ranges_of
+from spark_eos._kafka.topic_partition import TopicPartition
 
 DIRECT: Final = "direct"
 """The road on which a source partition's own offset is the progress."""
@@ -48,9 +49,9 @@ class Note:
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
     behind: bool = False
 
-    def names(self, place: tuple[str, int], topic_id: uuid.UUID | None) -> bool:
+    def names(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
         """Whether rows of a partition may have been written."""
-        topic, index = place
+        topic, index = partition
         if self.topic_ids.get(topic) != topic_id:
             return False
         return index in self.sources or index in self.partitions.get(topic, ())

@@ -5,12 +5,13 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 
 from spark_eos._batch.data_loss import LostRecords, lost_records, unreadable
+from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._batch.source_places import SourcePlaces
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError, RecordsLostError, SparkEosError
 
 logger = logging.getLogger(__name__)
@@ -31,22 +32,22 @@ class DataLossCheck:
         self._settings = settings
         self._staged = staged
         self._group_timeout_ms = group_timeout_ms
-        self._leaders: dict[tuple[str, int], int] = {}
+        self._leaders: dict[TopicPartition, int] = {}
 
     def lost(
         self,
         batch: BatchRange,
         committed: Positions,
-        pairs: SourcePlaces,
+        pairs: PartitionPairs,
         outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
         """The batch's records that are deleted and not written."""
         topics = {
-            place[0]
-            for place, end in batch.ends.items()
-            if end > committed[place] or batch.starts.get(place, 0) < end
+            partition.topic
+            for partition, end in batch.ends.items()
+            if end > committed[partition] or batch.starts.get(partition, 0) < end
         }
-        if not {place for place in batch.ends if place[0] in topics} <= self._leaders.keys():
+        if not {p for p in batch.ends if p.topic in topics} <= self._leaders.keys():
             # Partitions were added.
             self._leaders.clear()
         deadline = group_deadline(self._group_timeout_ms)
@@ -63,10 +64,12 @@ class DataLossCheck:
             )
         return lost
 
-    def _or_set(self, lost: Collection[LostRecords], pairs: SourcePlaces) -> str:
+    def _or_set(self, lost: Collection[LostRecords], pairs: PartitionPairs) -> str:
         if self._staged:
             return ""
-        wanted = {pairs.progress((one.topic, one.partition)): one.after for one in lost}
+        wanted = {
+            pairs.progress(TopicPartition(one.topic, one.partition)): one.after for one in lost
+        }
         return (
             "; or set the group's offsets while the query is stopped "
             f"({pairs.how_to_set(self._settings.group_id, wanted)}), and start with an empty "
@@ -89,7 +92,7 @@ class DataLossCheck:
 
     def _refuse_unreadable(self, batch: BatchRange, found: Positions) -> None:
         if found:
-            names = ", ".join(f"{topic}-{index} at {at}" for (topic, index), at in found.items())
+            names = ", ".join(f"{partition} at {at}" for partition, at in found.items())
             raise CheckpointError(
                 f"by the checkpoint, batch {batch.batch_id} reads on at records that are deleted "
                 f"by now: {names}. They are written, and nothing is lost, but Spark can't go on "

@@ -9,6 +9,7 @@ from spark_eos._batch.dead_letters import allowances
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import OVER_LIMIT, JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import WriteError
 
 logger = logging.getLogger(__name__)
@@ -31,13 +32,13 @@ class DeadLetterLimit:
     ) -> None:
         self._settings = settings
         self._batch = batch
-        starts = {place: batch.starts.get(place, committed.get(place, 0)) for place in batch.ends}
+        starts = {p: batch.starts.get(p, committed.get(p, 0)) for p in batch.ends}
         if rows is None:
             # The whole batch: of a repeated one, most bad records may be in what is left.
-            self._total = sum(max(0, end - starts[place]) for place, end in batch.ends.items())
+            self._total = sum(max(0, end - starts[p]) for p, end in batch.ends.items())
             self._left = {
-                place: max(0, end - max(starts[place], committed.get(place, 0)))
-                for place, end in batch.ends.items()
+                p: max(0, end - max(starts[p], committed.get(p, 0)))
+                for p, end in batch.ends.items()
             }
         else:
             self._total = rows
@@ -46,7 +47,7 @@ class DeadLetterLimit:
         letters = settings.dead_letters
         self._limit = 0 if letters is None else letters.most(self._total)
         # What an earlier attempt has written may be anything.
-        self._begun = any(committed.get(place, 0) > start for place, start in starts.items())
+        self._begun = any(committed.get(p, 0) > start for p, start in starts.items())
 
     def plan(
         self, planned: BatchPlan, only: Partitions | None, outcomes: Sequence[JobOutcome]
@@ -59,12 +60,12 @@ class DeadLetterLimit:
         # What is left goes to those that need it: so each round ends with more letters written,
         # another partition that needs them, or more than the limit.
         stopped = {
-            place
-            for place, part in (outcomes[-1].partitions.items() if outcomes else ())
-            if part.status == OVER_LIMIT and place in chosen
+            partition
+            for partition, part in (outcomes[-1].partitions.items() if outcomes else ())
+            if part.status == OVER_LIMIT and partition in chosen
         }
         wanting = stopped or chosen
-        parts = allowances(left, {place: self._left[place] for place in sorted(wanting)})
+        parts = allowances(left, {p: self._left[p] for p in sorted(wanting)})
         errors = {
             error
             for outcome in outcomes
@@ -73,8 +74,8 @@ class DeadLetterLimit:
         others = len(errors) > 1 or any(outcome.left_out_others for outcome in outcomes)
         holds_back = not others and self._may_be_all_dead(outcomes)
         return {
-            place: replace(plan, max_dead_letters=parts.get(place, 0), holds_back=holds_back)
-            for place, plan in planned.items()
+            p: replace(plan, max_dead_letters=parts.get(p, 0), holds_back=holds_back)
+            for p, plan in planned.items()
         }
 
     def check(self, outcomes: Sequence[JobOutcome]) -> None:
@@ -111,13 +112,13 @@ class DeadLetterLimit:
         letters = self._settings.dead_letters
         if letters is None or letters.allows_all or self._begun:
             return False
-        reported: Counter[tuple[str, int]] = Counter()
+        reported: Counter[TopicPartition] = Counter()
         for outcome in outcomes:
-            for place, part in outcome.partitions.items():
+            for partition, part in outcome.partitions.items():
                 # A task that was lost may have committed other rows, which it did not report.
-                if part.rows or part.skipped > reported[place]:
+                if part.rows or part.skipped > reported[partition]:
                     return False
-                reported[place] += part.dead_letters
+                reported[partition] += part.dead_letters
         return True
 
     def log(self, outcomes: Sequence[JobOutcome]) -> None:

@@ -21,6 +21,7 @@ from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.group_members import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEosError
 
@@ -90,13 +91,13 @@ class GroupMembership:
             member = next(iter(self._members.values()))
             return member.member_id, member.epoch
 
-    def start(self, topics: Mapping[str, TopicInfo], needed: Collection[tuple[str, int]]) -> None:
+    def start(self, topics: Mapping[str, TopicInfo], needed: Collection[TopicPartition]) -> None:
         """Takes the group over from whoever ran it, and waits for the partitions needed."""
         self._take_over(topics, needed, first=True)
         self._heartbeats.start()
 
     def take_over_own(
-        self, topics: Mapping[str, TopicInfo], needed: Collection[tuple[str, int]]
+        self, topics: Mapping[str, TopicInfo], needed: Collection[TopicPartition]
     ) -> None:
         """Fences every task that knows this driver's members, by taking them over."""
         self.check()
@@ -126,12 +127,12 @@ class GroupMembership:
         """Whether the group has changed since the takeover: a lost member, a new assignment."""
         return self._session_lost or self._changed
 
-    def identities(self) -> dict[tuple[str, int], MemberIdentity]:
+    def identities(self) -> dict[TopicPartition, MemberIdentity]:
         """The member that may commit each source partition now, by the assigned-partition rule."""
         with self._lock:
             names = {topic_id: name for name, topic_id in self.topic_ids.items()}
             return {
-                (names[topic_id], index): MemberIdentity(
+                TopicPartition(names[topic_id], index): MemberIdentity(
                     member.member_id, member.epoch, member.instance_id
                 )
                 for (topic_id, index), member in owners(self._members.values()).items()
@@ -143,7 +144,7 @@ class GroupMembership:
     def _take_over(
         self,
         topics: Mapping[str, TopicInfo],
-        needed: Collection[tuple[str, int]],
+        needed: Collection[TopicPartition],
         *,
         first: bool,
     ) -> None:
@@ -195,7 +196,7 @@ class GroupMembership:
         )
         self._heartbeats.interval = interval or self._heartbeats.interval
 
-    def _await_assignment(self, needed: Collection[tuple[str, int]], deadline: Deadline) -> None:
+    def _await_assignment(self, needed: Collection[TopicPartition], deadline: Deadline) -> None:
         def attempt() -> None:
             missing = sorted(set(needed) - set(self.identities()))
             # The broker may answer a join before it has assigned anything.
@@ -206,10 +207,9 @@ class GroupMembership:
             if self._session_lost:
                 return
             if missing:
-                topic, partition = missing[0]
                 raise RetriableError(
                     f"{len(missing)} source partitions are not assigned yet, "
-                    f"the first is {topic}-{partition}"
+                    f"the first is {missing[0]}"
                 )
             # The first member to join gets everything, and would lose most of it in the first
             # batch: wait for the others to get their share.

@@ -15,6 +15,7 @@ from typing import Final
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._driver.checkpoint_note import Note
 from spark_eos._driver.note_files import Files, NoteFiles
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
@@ -26,8 +27,9 @@ def parse_positions(lines: list[str], where: str) -> Positions:
     """Merges the Kafka offsets of all sources of one offset log entry.
 
     Example:
-        >>> parse_positions(['{"orders":{"0":5,"1":7}}'], "offsets/0")
-        {('orders', 0): 5, ('orders', 1): 7}
+        >>> found = parse_positions(['{"orders":{"0":5,"1":7}}'], "offsets/0")
+        >>> found[TopicPartition("orders", 1)]
+        7
     """
     positions: Positions = {}
     for line in lines:
@@ -41,9 +43,9 @@ def parse_positions(lines: list[str], where: str) -> Positions:
                 f"{where} holds a source whose offsets are not Kafka's: {text[:200]!r}. "
                 "All sources of the query must come from sink.read"
             ) from error
-        for topic, partition in found.keys() & positions.keys():
+        for partition in found.keys() & positions.keys():
             raise CheckpointError(
-                f"{where}: two sources of the query read {topic}-{partition}; a group has one "
+                f"{where}: two sources of the query read {partition}; a group has one "
                 "offset per partition, so read each topic only once"
             )
         positions.update(found)
@@ -52,7 +54,7 @@ def parse_positions(lines: list[str], where: str) -> Positions:
 
 def _positions(text: str) -> Positions:
     return {
-        (topic, int(partition)): int(offset)
+        TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in json.loads(text).items()
         for partition, offset in partitions.items()
     }
@@ -63,7 +65,7 @@ def kafka_positions(text: str) -> Positions:
 
     Example:
         >>> kafka_positions('{"orders":{"0":5}}'), kafka_positions('{"logOffset":3}')
-        ({('orders', 0): 5}, {})
+        ({TopicPartition(topic='orders', partition=0): 5}, {})
     """
     try:
         return _positions(text)
@@ -119,7 +121,7 @@ class FinishedBatches:
     Attributes:
         last: Spark's number of the last finished batch; None if there is none.
         unfinished: Number of the batch that has begun but not finished; None if there is none.
-        ends: The offsets after the finished batches, by (topic, partition).
+        ends: The offsets after the finished batches, by partition.
     """
 
     last: int | None

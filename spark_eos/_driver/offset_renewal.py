@@ -21,6 +21,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets, commit_offsets, group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import AuthorizationError
 
 logger = logging.getLogger(__name__)
@@ -45,9 +46,10 @@ def renew_unattended(connections: Connections, group_id: str, deadline: Deadline
             return
         topics = _topics(connections, {topic for topic, _ in found}, deadline)
         offsets = {
-            (topic, index): committed
-            for (topic, index), committed in found.items()
-            if topic in topics and index < topics[topic].partitions
+            partition: committed
+            for partition, committed in found.items()
+            if partition.topic in topics
+            and partition.partition < topics[partition.topic].partitions
         }
         if offsets:
             _renew(connections, group_id, topics, offsets, deadline)
@@ -70,7 +72,7 @@ def _renew(
     connections: Connections,
     group_id: str,
     topics: Mapping[str, TopicInfo],
-    offsets: Mapping[tuple[str, int], CommittedOffset],
+    offsets: Mapping[TopicPartition, CommittedOffset],
     deadline: Deadline,
 ) -> None:
     # As a member, so that a request that arrives late is refused: it would undo what a run has
@@ -101,11 +103,11 @@ def _renew(
                 connections,
                 group_id,
                 (member.member_id, member.epoch, member.instance_id),
-                {place: committed.offset for place, committed in own.items()},
+                {partition: committed.offset for partition, committed in own.items()},
                 membership.topic_ids,
                 deadline,
                 # Unchanged: an operator's empty text, or a mark that records may not be written.
-                metadata={place: committed.metadata for place, committed in own.items()},
+                metadata={partition: committed.metadata for partition, committed in own.items()},
             )
             if any(codes.values()):
                 names = code_names(codes.values())

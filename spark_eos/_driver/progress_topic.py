@@ -15,12 +15,13 @@ from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_creation import add_partitions, await_topic, create_topic
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Operation
 from spark_eos.errors import AuthorizationError, ConfigurationError, KafkaResponseError
 from spark_eos.options import LEAST_PARTITIONS, ProgressTopic
 
 
-def free_partitions(topic: str, used: Iterable[tuple[str, int]], number: int) -> list[int]:
+def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> list[int]:
     """The lowest progress partitions that a group does not use.
 
     The same for everybody who asks, so that two runs that pair the same source partitions, without

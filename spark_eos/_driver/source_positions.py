@@ -52,8 +52,8 @@ class SourcePositions:
         # A partition that two sources have is as far as the one that lags behind.
         ends: Positions = {}
         for one in ranges:
-            for place, end in one.ends.items():
-                ends[place] = min(end, ends.get(place, end))
+            for partition, end in one.ends.items():
+                ends[partition] = min(end, ends.get(partition, end))
         # Each offset expires by its own age.
         renewed = time.monotonic() - self._all_published >= offset_renewal.SECONDS
         moved = {p: end for p, end in ends.items() if renewed or self._published.get(p) != end}

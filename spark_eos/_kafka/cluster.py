@@ -3,12 +3,14 @@
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 from spark_eos._client.error_codes import Code, code_names, refusal
 from spark_eos._client.kafka_python import ApiVersionsRequest, MetadataRequest
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.errors import KafkaResponseError
 
@@ -165,11 +167,11 @@ def metadata_request(names: Collection[str] | None, *, operations: bool = False)
     )
 
 
-def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Groups partition numbers by topic name, both in order.
 
     Example:
-        >>> by_topic([("b", 0), ("a", 1), ("a", 0)])
+        >>> by_topic([TopicPartition("b", 0), TopicPartition("a", 1), TopicPartition("a", 0)])
         {'a': [0, 1], 'b': [0]}
     """
     grouped: dict[str, list[int]] = {}
@@ -181,9 +183,9 @@ def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 def topics_with_offsets(
     topic_class: Any,
     partition_class: Any,
-    offsets: Mapping[tuple[str, int], int],
+    offsets: Mapping[TopicPartition, int],
     ids: Mapping[str, uuid.UUID],
-    metadata: Mapping[tuple[str, int], str],
+    metadata: Mapping[TopicPartition, str],
 ) -> list[Any]:
     """Builds the topics of an offset commit request from that request's own classes."""
     return [
@@ -192,13 +194,13 @@ def topics_with_offsets(
             topic_id=ids[topic],
             partitions=[
                 partition_class(
-                    partition_index=index,
-                    committed_offset=offsets[topic, index],
+                    partition_index=partition.partition,
+                    committed_offset=offsets[partition],
                     committed_leader_epoch=-1,
-                    committed_metadata=metadata.get((topic, index), ""),
+                    committed_metadata=metadata.get(partition, ""),
                 )
-                for index in indexes
+                for partition in own
             ],
         )
-        for topic, indexes in by_topic(offsets).items()
+        for topic, own in groupby(sorted(offsets), key=lambda partition: partition.topic)
     ]

@@ -9,6 +9,7 @@ from spark_eos._client.printable import printable
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import ResourceType, describe
 
 
@@ -22,7 +23,7 @@ class DescribedMember:
         client_id: The ``client.id``.
         client_host: The member's host, as the broker sees it.
         epoch: The member epoch; None for a member of the classic protocol.
-        assigned: The assigned (topic, partition) pairs; None for one of the classic protocol.
+        assigned: The assigned partitions; None for one of the classic protocol.
     """
 
     member_id: str
@@ -30,7 +31,7 @@ class DescribedMember:
     client_id: str
     client_host: str
     epoch: int | None
-    assigned: tuple[tuple[str, int], ...] | None
+    assigned: tuple[TopicPartition, ...] | None
 
     def __str__(self) -> str:
         return (
@@ -75,7 +76,7 @@ def describe_group(connections: Connections, group_id: str, deadline: Deadline) 
                     m.client_host,
                     m.member_epoch,
                     tuple(
-                        (t.topic_name, p)
+                        TopicPartition(t.topic_name, p)
                         for t in m.assignment.topic_partitions
                         for p in t.partitions
                     ),

@@ -11,6 +11,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import EndOffsets, partition_leaders
 from spark_eos._kafka.open_transactions import OpenTransaction, described, open_transactions
+from spark_eos._kafka.topic_partition import TopicPartition
 
 _ANY: Final = ".*"
 
@@ -41,50 +42,52 @@ class HeldBack:
 
 
 def held_back(
-    connections: Connections, ends: Mapping[tuple[str, int], EndOffsets | None], deadline: Deadline
+    connections: Connections, ends: Mapping[TopicPartition, EndOffsets | None], deadline: Deadline
 ) -> tuple[HeldBack, ...]:
     """Finds what holds back the partitions whose last stable offset is below their end."""
     short = {
-        place: end for place, end in ends.items() if end and end.last_stable < end.high_watermark
+        partition: end
+        for partition, end in ends.items()
+        if end and end.last_stable < end.high_watermark
     }
     if not short:
         return ()
     find = deadline.attempts("finding what holds partitions back", pause=0.05)
     answers = find(lambda: dict(_producers(connections, short, deadline)))
     first = {
-        place: int(producer.producer_id)
-        for place, answer in answers.items()
+        partition: int(producer.producer_id)
+        for partition, answer in answers.items()
         for producer in answer.active_producers
-        if producer.current_txn_start_offset == short[place].last_stable
+        if producer.current_txn_start_offset == short[partition].last_stable
     }
     transactions = _transactions(connections, sorted(set(first.values())), deadline)
     return tuple(
         HeldBack(
-            *place,
+            *partition,
             last_stable=end.last_stable,
             high_watermark=end.high_watermark,
-            producer_id=first.get(place),
-            transaction=transactions.get(first.get(place, -1)),
-            may_read=place not in answers
-            or answers[place].error_code != Code.TOPIC_AUTHORIZATION_FAILED,
+            producer_id=first.get(partition),
+            transaction=transactions.get(first.get(partition, -1)),
+            may_read=partition not in answers
+            or answers[partition].error_code != Code.TOPIC_AUTHORIZATION_FAILED,
         )
-        for place, end in sorted(short.items())
+        for partition, end in sorted(short.items())
     )
 
 
 def _producers(
-    connections: Connections, places: Collection[tuple[str, int]], deadline: Deadline
-) -> Iterator[tuple[tuple[str, int], Any]]:
+    connections: Connections, partitions: Collection[TopicPartition], deadline: Deadline
+) -> Iterator[tuple[TopicPartition, Any]]:
     """The leaders' answers about the producers of partitions, by partition."""
-    led = partition_leaders(connections, {topic for topic, _ in places}, deadline)
+    led = partition_leaders(connections, {topic for topic, _ in partitions}, deadline)
     topic_class = DescribeProducersRequest.TopicRequest
-    for node in sorted({led[place] for place in places if led.get(place, -1) >= 0}):
-        own = by_topic(place for place in places if led.get(place) == node)
+    for node in sorted({led[p] for p in partitions if led.get(p, -1) >= 0}):
+        own = by_topic(p for p in partitions if led.get(p) == node)
         topics = [topic_class(name=name, partition_indexes=own[name]) for name in own]
         request = DescribeProducersRequest(topics=topics)
         for topic in connections.send(request, deadline, node=node).topics:
             for answer in topic.partitions:
-                yield (topic.name, answer.partition_index), answer
+                yield TopicPartition(topic.name, answer.partition_index), answer
 
 
 def _transactions(

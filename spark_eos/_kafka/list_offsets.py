@@ -13,6 +13,7 @@ from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, O
 from spark_eos._kafka.cluster import by_topic, metadata_request
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import ResourceType, describe
 
 # LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
@@ -20,7 +21,7 @@ from spark_eos.acls import ResourceType, describe
 _MOVING: Final = frozenset({5, 6, 74, 75, 78})
 _GONE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
 
-Offsets = dict[tuple[str, int], int]
+Offsets = dict[TopicPartition, int]
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class EndOffsets:
 
 def end_offsets(
     connections: Connections, topics: Collection[str], deadline: Deadline
-) -> dict[tuple[str, int], EndOffsets | None]:
+) -> dict[TopicPartition, EndOffsets | None]:
     """Reads the ends of all partitions of some topics, without creating a topic."""
 
-    def attempt() -> dict[tuple[str, int], EndOffsets | None]:
+    def attempt() -> dict[TopicPartition, EndOffsets | None]:
         led = partition_leaders(connections, topics, deadline)
         # The high watermarks come second, so they are never older than the stable offsets.
         stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline)
@@ -68,7 +69,7 @@ def start_offsets(
     def attempt() -> Offsets:
         if not set(topics) <= {topic for topic, _ in known}:
             known.update(partition_leaders(connections, topics, deadline))
-        wanted = {place: node for place, node in known.items() if place[0] in topics}
+        wanted = {p: node for p, node in known.items() if p.topic in topics}
         try:
             return _listed(
                 connections, wanted, IsolationLevel.READ_UNCOMMITTED, deadline, OffsetSpec.EARLIEST
@@ -82,7 +83,7 @@ def start_offsets(
 
 def partition_leaders(
     connections: Connections, topics: Collection[str], deadline: Deadline
-) -> dict[tuple[str, int], int]:
+) -> dict[TopicPartition, int]:
     """Asks once for the leader of each partition of some topics; -1 for one without a leader."""
     found = {}
     for topic in connections.send(metadata_request(topics), deadline).topics:
@@ -94,13 +95,13 @@ def partition_leaders(
             needed = [describe(ResourceType.TOPIC, topic.name)]
             raise refusal(f"topic {topic.name!r}", topic.error_code, needed, connections.principal)
         for p in topic.partitions:
-            found[topic.name, p.partition_index] = p.leader_id
+            found[TopicPartition(topic.name, p.partition_index)] = p.leader_id
     return found
 
 
 def _listed(
     connections: Connections,
-    leaders: Mapping[tuple[str, int], int],
+    leaders: Mapping[TopicPartition, int],
     isolation: IsolationLevel,
     deadline: Deadline,
     offset: OffsetSpec = OffsetSpec.LATEST,
@@ -141,11 +142,12 @@ def _listed_by(
     found = {}
     for topic in connections.send(request, deadline, node=node).topics:
         for p in topic.partitions:
-            place = f"{topic.name}-{p.partition_index}"
+            partition = TopicPartition(topic.name, p.partition_index)
             if p.error_code in _MOVING or p.error_code in _GONE:
-                raise RetriableError(f"{place}: {code_names([p.error_code])}")
+                raise RetriableError(f"{partition}: {code_names([p.error_code])}")
             if p.error_code:
                 needed = [describe(ResourceType.TOPIC, topic.name)]
-                raise refusal(f"offsets of {place}", p.error_code, needed, connections.principal)
-            found[topic.name, p.partition_index] = p.offset
+                what = f"offsets of {partition}"
+                raise refusal(what, p.error_code, needed, connections.principal)
+            found[partition] = p.offset
     return found

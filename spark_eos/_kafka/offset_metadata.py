@@ -24,6 +24,7 @@ from spark_eos._client.persisted import FORMAT, check_format
 from spark_eos._client.strict_json import matched, strict_object, whole
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.copy_names import batch_of_copy
+from spark_eos._kafka.topic_partition import TopicPartition
 
 _FORMAT_KEY: Final = "spark-eos"
 # Leading digits of the random topic id, enough to tell a group's topics apart.
@@ -112,9 +113,9 @@ class StagedBatch(NamedTuple):
 
     Example:
         >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
-        >>> place = ("spark-eos-progress", 0)
-        >>> text = KnownPartitions(staged={place: batch}).texts([place])[place]
-        >>> KnownPartitions.of({place: CommittedOffset(7, text)}).staged[place] == batch
+        >>> partition = TopicPartition("spark-eos-progress", 0)
+        >>> text = KnownPartitions(staged={partition: batch}).texts([partition])[partition]
+        >>> KnownPartitions.of({partition: CommittedOffset(7, text)}).staged[partition] == batch
         True
     """
 
@@ -137,9 +138,9 @@ class SourcePartition(NamedTuple):
 
     Example:
         >>> source = SourcePartition("9dZ-cluster", "orders", uuid.UUID(int=7), 3)
-        >>> place = ("spark-eos-progress", 0)
-        >>> text = KnownPartitions(sources={place: source}).texts([place])[place]
-        >>> KnownPartitions.of({place: CommittedOffset(120, text)}).sources[place] == source
+        >>> partition = TopicPartition("spark-eos-progress", 0)
+        >>> text = KnownPartitions(sources={partition: source}).texts([partition])[partition]
+        >>> KnownPartitions.of({partition: CommittedOffset(120, text)}).sources[partition] == source
         True
     """
 
@@ -158,6 +159,11 @@ class SourcePartition(NamedTuple):
             uuid.UUID(matched(topic_id, _UUID)),
             whole(partition, MAX_PARTITION),
         )
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and number, as its own cluster knows it."""
+        return TopicPartition(self.topic, self.partition)
 
     def as_json(self) -> list[str | int]:
         """The partition as a value of JSON."""
@@ -244,61 +250,64 @@ class KnownPartitions:
     """The source partitions that a group has ever had an offset for.
 
     Attributes:
-        partitions: (topic, partition) pairs.
+        partitions: The partitions.
         topics: Short ids of their topics, the latest first; a recreated topic gets a new id.
-        suspects: Offset ranges that may not have been written, by (topic, partition).
-        staged: Staged batches, by the (topic, partition) whose offset tells of them.
-        sources: The source partitions of a mirrored query, by the (topic, partition) of the
-            progress partition that stands for each.
-        set_by_others: (topic, partition) pairs whose offsets another client has committed, such
-            as an operator's tool: these tell of no other partition.
+        suspects: Offset ranges that may not have been written.
+        staged: Staged batches, by the partition whose offset tells of them.
+        sources: The source partitions of a mirrored query, by the progress partition that stands
+            for each.
+        set_by_others: Partitions whose offsets another client has committed, such as an operator's
+            tool: these tell of no other partition.
         current: Names of the topics whose offsets are to tell of all topics, sorted.
 
     Example:
-        >>> known = KnownPartitions().including([("orders", 0), ("orders", 1)], {})
+        >>> first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+        >>> known = KnownPartitions().including([first, second], {})
         >>> known.metadata("orders")
         '{"spark-eos":2,"partitions":"0-1","topics":""}'
-        >>> found = {("orders", 0): CommittedOffset(5, known.metadata("orders"))}
-        >>> KnownPartitions.of(found).knows("orders", 1, None)
+        >>> found = {first: CommittedOffset(5, known.metadata("orders"))}
+        >>> KnownPartitions.of(found).knows(second, None)
         True
     """
 
-    partitions: frozenset[tuple[str, int]] = frozenset()
+    partitions: frozenset[TopicPartition] = frozenset()
     topics: tuple[str, ...] = ()
-    suspects: Mapping[tuple[str, int], SuspectRange] = field(default_factory=dict)
-    staged: Mapping[tuple[str, int], StagedBatch] = field(default_factory=dict)
-    sources: Mapping[tuple[str, int], SourcePartition] = field(default_factory=dict)
-    set_by_others: frozenset[tuple[str, int]] = frozenset()
+    suspects: Mapping[TopicPartition, SuspectRange] = field(default_factory=dict)
+    staged: Mapping[TopicPartition, StagedBatch] = field(default_factory=dict)
+    sources: Mapping[TopicPartition, SourcePartition] = field(default_factory=dict)
+    set_by_others: frozenset[TopicPartition] = frozenset()
     current: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, committed: Mapping[tuple[str, int], CommittedOffset]) -> "KnownPartitions":
+    def of(cls, committed: Mapping[TopicPartition, CommittedOffset]) -> "KnownPartitions":
         """Reads the metadata of a group's offsets."""
-        partitions: set[tuple[str, int]] = set()
+        indexes: dict[str, set[int]] = {}
         topics: set[str] = set()
-        suspects: dict[tuple[str, int], SuspectRange] = {}
-        staged: dict[tuple[str, int], StagedBatch] = {}
-        sources: dict[tuple[str, int], SourcePartition] = {}
-        others: set[tuple[str, int]] = set()
+        suspects: dict[TopicPartition, SuspectRange] = {}
+        staged: dict[TopicPartition, StagedBatch] = {}
+        sources: dict[TopicPartition, SourcePartition] = {}
+        others: set[TopicPartition] = set()
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
-        for (topic, index), (_, text) in committed.items():
+        for partition, (_, text) in committed.items():
             if text not in parsed:
                 parsed[text] = _parse(text)
             found = parsed[text]
             if found is None:
-                others.add((topic, index))
+                others.add(partition)
                 continue
-            partitions |= {(topic, index), *((topic, other) for other in found.partitions)}
+            # Numbers, since each of a topic's many texts lists all of its partitions.
+            own = indexes.setdefault(partition.topic, set())
+            own.update({partition.partition}, found.partitions)
             topics |= found.topics
             if found.suspect is not None:
-                suspects[topic, index] = found.suspect
+                suspects[partition] = found.suspect
             if found.staged is not None:
-                staged[topic, index] = found.staged
+                staged[partition] = found.staged
             if found.source is not None:
-                sources[topic, index] = found.source
+                sources[partition] = found.source
         return cls(
-            frozenset(partitions),
+            frozenset(TopicPartition(t, p) for t, numbers in indexes.items() for p in numbers),
             tuple(sorted(topics)),
             suspects,
             staged,
@@ -308,7 +317,7 @@ class KnownPartitions:
 
     def including(
         self,
-        partitions: Iterable[tuple[str, int]],
+        partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, uuid.UUID | None],
     ) -> "KnownPartitions":
         """Returns a copy with further partitions, whose offsets will tell of it all."""
@@ -326,32 +335,33 @@ class KnownPartitions:
             name == topic for name, _ in self.partitions
         )
 
-    def knows(self, topic: str, partition: int, topic_id: uuid.UUID | None) -> bool:
+    def knows(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
         """Whether the group had an offset for a partition that has none now."""
-        if (topic, partition) in self.partitions:
+        if partition in self.partitions:
             return True
         # If a topic has no offset left, the texts of other topics list the topic's id only.
-        alone = not any(known == topic for known, _ in self.partitions)
+        alone = not any(known == partition.topic for known, _ in self.partitions)
         return alone and _short(topic_id) in self.topics
 
-    def texts(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    def texts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Formats the metadata to commit with each of some partitions' offsets."""
         # One string object per topic, which pickle then writes only once.
         shared: dict[str, str] = {}
         found = {}
-        for place in places:
-            topic = place[0]
+        for partition in partitions:
+            topic = partition.topic
             if topic not in shared:
                 shared[topic] = self.metadata(topic)
+            staged, source = self.staged.get(partition), self.sources.get(partition)
             own = {
-                "suspect": self.suspects.get(place),
-                "staged": self.staged[place]._asdict() if place in self.staged else None,
-                "source": self.sources[place].as_json() if place in self.sources else None,
+                "suspect": self.suspects.get(partition),
+                "staged": None if staged is None else staged._asdict(),
+                "source": None if source is None else source.as_json(),
             }
             given = {name: value for name, value in own.items() if value is not None}
-            found[place] = shared[topic]
+            found[partition] = shared[topic]
             if given:
-                found[place] = f"{shared[topic][:-1]},{_json(given)[1:]}"
+                found[partition] = f"{shared[topic][:-1]},{_json(given)[1:]}"
         return found
 
     def metadata(self, topic: str) -> str:

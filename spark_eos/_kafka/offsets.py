@@ -10,6 +10,7 @@ from spark_eos._kafka.cluster import NO_ID, by_topic, topics_with_offsets
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset, is_position
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import ResourceType, describe
 from spark_eos.errors import KafkaResponseError
 
@@ -37,14 +38,14 @@ def _codes(response: Any) -> list[int]:
 def group_offsets(
     connections: Connections,
     group_id: str,
-    partitions: Iterable[tuple[str, int]],
+    partitions: Iterable[TopicPartition],
     topic_ids: TopicIds,
     deadline: Deadline,
     *,
     member: tuple[str, int] | None = None,
     stable: bool = True,
     wait: bool = True,
-) -> dict[tuple[str, int], CommittedOffset]:
+) -> dict[TopicPartition, CommittedOffset]:
     """Fetches the group's committed offsets once no transaction on them is pending (KIP-447)."""
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     member_id, epoch = member or (None, -1)
@@ -84,15 +85,15 @@ def group_offsets(
 
 
 def _without_positions(
-    found: dict[tuple[str, int], CommittedOffset],
-) -> dict[tuple[str, int], CommittedOffset]:
+    found: dict[TopicPartition, CommittedOffset],
+) -> dict[TopicPartition, CommittedOffset]:
     """Leaves out what a staged query has published: nothing is decided by it."""
-    return {place: one for place, one in found.items() if not is_position(one.metadata)}
+    return {p: one for p, one in found.items() if not is_position(one.metadata)}
 
 
-def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[tuple[str, int], CommittedOffset]:
+def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[TopicPartition, CommittedOffset]:
     return {
-        (topic.name or names[topic.topic_id], p.partition_index): CommittedOffset(
+        TopicPartition(topic.name or names[topic.topic_id], p.partition_index): CommittedOffset(
             p.committed_offset, p.metadata or ""
         )
         for topic in response.groups[0].topics
@@ -104,13 +105,13 @@ def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[tuple[str, int
 def committed_offsets(
     connections: Connections,
     group_id: str,
-    partitions: Iterable[tuple[str, int]],
+    partitions: Iterable[TopicPartition],
     topic_ids: TopicIds,
     deadline: Deadline,
     *,
     member: tuple[str, int] | None = None,
     stable: bool = True,
-) -> dict[tuple[str, int], int]:
+) -> dict[TopicPartition, int]:
     """Like `group_offsets`, without the metadata."""
     found = group_offsets(
         connections, group_id, partitions, topic_ids, deadline, member=member, stable=stable
@@ -120,8 +121,8 @@ def committed_offsets(
 
 def all_group_offsets(
     connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
-) -> dict[tuple[str, int], CommittedOffset]:
-    """Fetches all committed offsets of a group, by (topic, partition).
+) -> dict[TopicPartition, CommittedOffset]:
+    """Fetches all committed offsets of a group.
 
     Ignores the offsets of open transactions. A group that does not exist has no offsets.
     """
@@ -149,7 +150,7 @@ def all_group_offsets(
 
 def all_committed_offsets(
     connections: Connections, group_id: str, deadline: Deadline
-) -> dict[tuple[str, int], int]:
+) -> dict[TopicPartition, int]:
     """Like `all_group_offsets`, without the metadata."""
     found = all_group_offsets(connections, group_id, deadline)
     return {partition: committed.offset for partition, committed in found.items()}
@@ -164,17 +165,17 @@ def _refused(
 
 
 def in_requests(
-    offsets: Mapping[tuple[str, int], int], metadata: Mapping[tuple[str, int], str]
-) -> Iterator[dict[tuple[str, int], int]]:
+    offsets: Mapping[TopicPartition, int], metadata: Mapping[TopicPartition, str]
+) -> Iterator[dict[TopicPartition, int]]:
     """Divides offsets among requests that the broker can each write as one record batch."""
-    part: dict[tuple[str, int], int] = {}
+    part: dict[TopicPartition, int] = {}
     size = 0
-    for place, offset in offsets.items():
-        bytes_of_one = _RECORD_BYTES + len(place[0]) + len(metadata.get(place, ""))
+    for partition, offset in offsets.items():
+        bytes_of_one = _RECORD_BYTES + len(partition.topic) + len(metadata.get(partition, ""))
         if part and size + bytes_of_one > _REQUEST_BYTES:
             yield part
             part, size = {}, 0
-        part[place] = offset
+        part[partition] = offset
         size += bytes_of_one
     if part:
         yield part
@@ -184,13 +185,13 @@ def commit_offsets(
     connections: Connections,
     group_id: str,
     member: tuple[str, int, str | None],
-    offsets: Mapping[tuple[str, int], int],
+    offsets: Mapping[TopicPartition, int],
     topic_ids: TopicIds,
     deadline: Deadline,
     *,
-    metadata: Mapping[tuple[str, int], str] | None = None,
+    metadata: Mapping[TopicPartition, str] | None = None,
     on_lost: Callable[[], None] | None = None,
-) -> dict[tuple[str, int], int]:
+) -> dict[TopicPartition, int]:
     """Commits offsets outside a transaction, as one group member."""
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
@@ -198,7 +199,7 @@ def commit_offsets(
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
     names = {topic_id: name for name, topic_id in ids.items()}
     texts = metadata or {}
-    codes: dict[tuple[str, int], int] = {}
+    codes: dict[TopicPartition, int] = {}
     for part in in_requests(offsets, texts):
         request = OffsetCommitRequest(
             group_id=group_id,
@@ -217,7 +218,7 @@ def commit_offsets(
             on_lost=on_lost,
         )
         codes |= {
-            (topic.name or names[topic.topic_id], p.partition_index): p.error_code
+            TopicPartition(topic.name or names[topic.topic_id], p.partition_index): p.error_code
             for topic in response.topics
             for p in topic.partitions
         }

@@ -11,6 +11,7 @@ from spark_eos._client.error_codes import Code, code_names, refusal
 from spark_eos._client.kafka_python import DescribeTransactionsRequest, ListTransactionsRequest
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import driver_id, id_pattern, id_prefix_of
 from spark_eos.acls import Operation, transactional_ids
 from spark_eos.errors import KafkaResponseError
@@ -34,7 +35,7 @@ class OpenTransaction:
         timeout_ms: Age in milliseconds at which the broker aborts the transaction by itself.
         producer_id: The producer id.
         producer_epoch: The producer epoch.
-        partitions: (topic, partition) pairs in the transaction, ``__consumer_offsets`` included.
+        partitions: The partitions in the transaction, ``__consumer_offsets`` included.
 
     Example:
         >>> transaction = OpenTransaction("eos/g/host/0", "Ongoing", 0, 60_000, 7, 0, ())
@@ -48,7 +49,7 @@ class OpenTransaction:
     timeout_ms: int
     producer_id: int
     producer_epoch: int
-    partitions: tuple[tuple[str, int], ...]
+    partitions: tuple[TopicPartition, ...]
 
     def age(self, now: float | None = None) -> float | None:
         """Seconds since the start, by this machine's clock; None if the start is not known."""
@@ -176,5 +177,7 @@ def described(
         timeout_ms=state.transaction_timeout_ms,
         producer_id=state.producer_id,
         producer_epoch=state.producer_epoch,
-        partitions=tuple(sorted((t.topic, p) for t in state.topics for p in t.partitions)),
+        partitions=tuple(
+            sorted(TopicPartition(t.topic, p) for t in state.topics for p in t.partitions)
+        ),
     )

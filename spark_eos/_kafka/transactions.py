@@ -12,6 +12,7 @@ from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.open_transactions import describe_transaction
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_prefix_of
 from spark_eos.acls import Operation, transactional_ids
 from spark_eos.errors import SparkEosError
@@ -104,10 +105,11 @@ class OffsetCommitAnswer:
 
     Attributes:
         version: Version of the answered request: 6 with topic ids, 5 with topic names.
-        codes: Kafka's error code by (topic, partition), for each requested partition.
+        codes: Kafka's error code for each requested partition.
 
     Example:
-        >>> answer = OffsetCommitAnswer(6, {("orders", 0): 0, ("orders", 1): 113})
+        >>> codes = {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): 113}
+        >>> answer = OffsetCommitAnswer(6, codes)
         >>> answer.verdict
         <Verdict.REJECTED: 3>
         >>> print(answer)
@@ -115,7 +117,7 @@ class OffsetCommitAnswer:
     """
 
     version: int
-    codes: Mapping[tuple[str, int], int]
+    codes: Mapping[TopicPartition, int]
 
     @property
     def verdict(self) -> Verdict:
@@ -127,9 +129,7 @@ class OffsetCommitAnswer:
 
     def __str__(self) -> str:
         refused = [
-            f"{topic}-{partition}: {_name(code)}"
-            for (topic, partition), code in sorted(self.codes.items())
-            if code
+            f"{partition}: {_name(code)}" for partition, code in sorted(self.codes.items()) if code
         ]
         more = [f"and {len(refused) - _LISTED} more"] if len(refused) > _LISTED else []
         return ", ".join([*refused[:_LISTED], *more])
@@ -144,12 +144,12 @@ def txn_offset_commit(
     group_id: str,
     producer: ProducerIdAndEpoch,
     member: MemberIdentity,
-    offsets: Mapping[tuple[str, int], int],
+    offsets: Mapping[TopicPartition, int],
     topic_ids: Mapping[str, uuid.UUID | None],
     deadline: Deadline,
     on_lost: Callable[[], None],
     on_unknown_topic: Callable[[Collection[str]], None] | None = None,
-    metadata: Mapping[tuple[str, int], str] | None = None,
+    metadata: Mapping[TopicPartition, str] | None = None,
 ) -> OffsetCommitAnswer:
     """Commits source offsets inside the producer's open transaction, as one group member.
 
@@ -181,24 +181,25 @@ def txn_offset_commit(
     def read(response: Any) -> OffsetCommitAnswer:
         found = [
             (
-                topic.name
-                if response.version < BY_ID
-                else names.get(topic.topic_id, str(topic.topic_id)),
-                p.partition_index,
+                TopicPartition(
+                    topic.name
+                    if response.version < BY_ID
+                    else names.get(topic.topic_id, str(topic.topic_id)),
+                    p.partition_index,
+                ),
                 p.error_code,
             )
             for topic in response.topics
             for p in topic.partitions
         ]
-        answered = sorted((topic, index) for topic, index, _code in found)
+        answered = sorted(partition for partition, _code in found)
         if answered != sorted(offsets):
             # Whatever its codes say, this does not accept the request.
             raise SparkEosError(
                 f"TxnOffsetCommit v{response.version} for group {group_id!r}: asked about "
                 f"{_listed(offsets)}, the coordinator answers about {_listed(answered)}"
             )
-        codes = {(topic, index): code for topic, index, code in found}
-        return OffsetCommitAnswer(response.version, codes)
+        return OffsetCommitAnswer(response.version, dict(found))
 
     def retriable(response: Any) -> Iterable[int]:
         answer = read(response)
@@ -222,5 +223,5 @@ def txn_offset_commit(
     return read(response)
 
 
-def _listed(partitions: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions)) or "nothing"
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "nothing"

@@ -2,20 +2,21 @@
 
 from collections.abc import Mapping
 
+from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import Partitions, Positions
-from spark_eos._batch.source_places import SourcePlaces
 from spark_eos._kafka.offset_metadata import KnownPartitions, SuspectRange
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.state import Expected
 from spark_eos.errors import FencedByNewerRunError, OffsetsLostError
 
 _NOTHING_HALF = "This run stops, and has left nothing half written"
 
 
-def command(group_id: str, pairs: SourcePlaces, partitions: Partitions) -> str:
+def command(group_id: str, pairs: PartitionPairs, partitions: Partitions) -> str:
     """How an operator sets offsets of the group.
 
     Example:
-        >>> command("orders", SourcePlaces(), [("in", 0)])
+        >>> command("orders", PartitionPairs(), [TopicPartition("in", 0)])
         'kafka-consumer-groups.sh --reset-offsets --group orders --execute --topic in:0 \
 --to-offset N'
     """
@@ -23,14 +24,14 @@ def command(group_id: str, pairs: SourcePlaces, partitions: Partitions) -> str:
 
 
 def check_not_moved_back(
-    group_id: str, pairs: SourcePlaces, before: Positions, now: Positions, partitions: Partitions
+    group_id: str, pairs: PartitionPairs, before: Positions, now: Positions, partitions: Partitions
 ) -> None:
     """Refuses offsets that lie below what the run itself has seen committed.
 
     Example:
-        >>> check_not_moved_back("orders", SourcePlaces(), {("in", 0): 5}, {("in", 0): 6},
-        ...     [("in", 0)])
-        >>> check_not_moved_back("orders", SourcePlaces(), {("in", 0): 5}, {}, [("in", 0)])
+        >>> source = TopicPartition("in", 0)
+        >>> check_not_moved_back("orders", PartitionPairs(), {source: 5}, {source: 6}, [source])
+        >>> check_not_moved_back("orders", PartitionPairs(), {source: 5}, {}, [source])
         Traceback (most recent call last):
             ...
         spark_eos.errors.OffsetsLostError: group 'orders' had committed in-0 up to 5 and now has \
@@ -46,7 +47,7 @@ no offset: somebody has set or deleted the group's offsets while the query was r
 
 
 def check_not_moved_on(
-    group_id: str, pairs: SourcePlaces, before: Positions, now: Positions
+    group_id: str, pairs: PartitionPairs, before: Positions, now: Positions
 ) -> None:
     """Refuses offsets that lie above, although nobody but the run may commit."""
     for partition, offset in before.items():
@@ -66,7 +67,7 @@ def check_same_pairs(group_id: str, known: KnownPartitions, now: KnownPartitions
     for partition, source in now.sources.items():
         if known.sources.get(partition, source) != source:
             raise FencedByNewerRunError(
-                f"group {group_id!r} has another source for {partition[0]}-{partition[1]}, "
+                f"group {group_id!r} has another source for {partition}, "
                 f"{source}: a newer run has used it in the meantime. {_NOTHING_HALF}"
             )
 
@@ -75,7 +76,7 @@ def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -
     """Refuses a staged commit that this run has not made.
 
     Example:
-        >>> check_same_staged("orders", {("p", 0): (None,)}, KnownPartitions())
+        >>> check_same_staged("orders", {TopicPartition("p", 0): (None,)}, KnownPartitions())
     """
     for partition, admissible in expected.items():
         staged = now.staged.get(partition)
@@ -88,7 +89,7 @@ def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -
 
 
 def check_no_suspects(
-    group_id: str, pairs: SourcePlaces, known: KnownPartitions, partitions: Partitions
+    group_id: str, pairs: PartitionPairs, known: KnownPartitions, partitions: Partitions
 ) -> None:
     """Refuses ranges that an earlier run has marked as perhaps not fully written."""
     for partition, suspect in sorted(known.suspects.items()):
@@ -106,13 +107,14 @@ def check_no_suspects(
 
 def suspects(
     starts: Positions, seen: Positions, committed: Positions
-) -> dict[tuple[str, int], SuspectRange]:
+) -> dict[TopicPartition, SuspectRange]:
     """The ranges of a batch that may not be written although its group's offsets are past them.
 
     Example:
-        >>> suspects({("in", 0): 5}, {("in", 0): 9}, {("in", 0): 7})
-        {('in', 0): SuspectRange(first=5, after=9)}
-        >>> suspects({("in", 0): 5}, {("in", 0): 0}, {("in", 0): 5})
+        >>> source = TopicPartition("in", 0)
+        >>> suspects({source: 5}, {source: 9}, {source: 7})[source]
+        SuspectRange(first=5, after=9)
+        >>> suspects({source: 5}, {source: 0}, {source: 5})
         {}
     """
     # With two tasks, the later commit may have moved the offset back below the earlier one.
@@ -123,14 +125,15 @@ def suspects(
 
 
 def log_lags(
-    starts: Positions, committed: Mapping[tuple[str, int], int], partitions: Partitions
+    starts: Positions, committed: Mapping[TopicPartition, int], partitions: Partitions
 ) -> bool:
     """Whether more is written than the checkpoint says, in some partition.
 
     Example:
-        >>> log_lags({("in", 0): 5}, {("in", 0): 5}, [("in", 0)])
+        >>> source = TopicPartition("in", 0)
+        >>> log_lags({source: 5}, {source: 5}, [source])
         False
-        >>> log_lags({}, {("in", 0): 0}, [("in", 0)])
+        >>> log_lags({}, {source: 0}, [source])
         True
     """
     return any(committed[partition] > starts.get(partition, -1) for partition in partitions)

@@ -19,6 +19,7 @@ from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, SuspectRange
 from spark_eos._kafka.offsets import commit_offsets
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._progress import checks
 from spark_eos._progress.reading import OffsetReader
@@ -57,7 +58,7 @@ class GroupOffsets:
         self._in_doubt = False
         self._committed_all: float | None = None
         self.state = State()
-        self.held: frozenset[tuple[str, int]] = frozenset()
+        self.held: frozenset[TopicPartition] = frozenset()
 
     # Fence and read ---------------------------------------------------------------------------
 
@@ -148,7 +149,7 @@ class GroupOffsets:
 
     # Commit -----------------------------------------------------------------------------------
 
-    def commit(self, wanted: Positions, *, again: Collection[tuple[str, int]] = ()) -> None:
+    def commit(self, wanted: Positions, *, again: Collection[TopicPartition] = ()) -> None:
         """Commits what is not committed yet, and ``again`` in any case; never moves one back."""
         left = set(again)
 
@@ -165,8 +166,7 @@ class GroupOffsets:
             members = self._membership.identities()
             if unassigned := sorted(pending.keys() - members.keys()):
                 self.fence()
-                topic, partition = unassigned[0]
-                raise RetriableError(f"{topic}-{partition} is not assigned")
+                raise RetriableError(f"{unassigned[0]} is not assigned")
             for member, own in by_member(pending, members).items():
                 codes = self._send(member, own, group_deadline(self._timeout_ms))
                 left.difference_update(p for p, code in codes.items() if code == Code.NONE)
@@ -183,7 +183,7 @@ class GroupOffsets:
 
     def _send(
         self, member: MemberIdentity, own: Positions, deadline: Deadline
-    ) -> dict[tuple[str, int], int]:
+    ) -> dict[TopicPartition, int]:
         """Commits as one member; returns the error codes."""
         codes = commit_offsets(
             self._connections,
@@ -227,7 +227,7 @@ class GroupOffsets:
         self._know(self.held)
         self.commit_all()
 
-    def commit_all(self, wanted: Mapping[tuple[str, int], int] | None = None) -> None:
+    def commit_all(self, wanted: Mapping[TopicPartition, int] | None = None) -> None:
         """Commits all held offsets, moved or not, since each expires by its own age."""
         committed = self.state.committed
         self.commit({p: committed[p] for p in self.held} | {**(wanted or {})}, again=self.held)
@@ -263,13 +263,13 @@ class GroupOffsets:
 
     # What the offsets mean --------------------------------------------------------------------
 
-    def stage(self, partition: tuple[str, int], staged: StagedBatch) -> None:
+    def stage(self, partition: TopicPartition, staged: StagedBatch) -> None:
         """Commits which staged files count."""
         self.state = self.state.staging(partition, staged)
         self.commit({partition: self.state.committed[partition]}, again=[partition])
         self.state = self.state.expecting(partition)
 
-    def watch(self, partition: tuple[str, int]) -> None:
+    def watch(self, partition: TopicPartition) -> None:
         """From now on, whoever reads notices if a newer run has moved the staged commit."""
         self.state = self.state.expecting(partition)
 
@@ -281,9 +281,7 @@ class GroupOffsets:
         """Takes over what progress partitions stand for."""
         self.state = self.state.with_known(known)
 
-    def mark(
-        self, starts: Positions, partitions: Partitions
-    ) -> dict[tuple[str, int], SuspectRange]:
+    def mark(self, starts: Positions, partitions: Partitions) -> dict[TopicPartition, SuspectRange]:
         """Marks ranges that may not be written although the group's offsets are past them.
 
         The marks are part of the committed offsets until an operator resets these.

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
-from spark_eos._batch.source_places import SourcePlaces
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, Note
 from spark_eos._driver.progress_topic import ensure_progress_topic, free_partitions
@@ -21,6 +21,7 @@ from spark_eos._kafka.cluster import topics as cluster_topics
 from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos._kafka.offset_metadata import SourcePartition
 from spark_eos._kafka.topic_cache import TopicCache, recreated, source_topics
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.own import OwnOffsets
 from spark_eos._progress.strategy import Batch, Query, Work
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
@@ -46,7 +47,7 @@ class PairedOffsets(OwnOffsets):
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}
         # Progress partitions in use of which nobody knows what they stand for.
-        self._unknown: set[tuple[str, int]] = set()
+        self._unknown: set[TopicPartition] = set()
 
     # The start --------------------------------------------------------------------------------
 
@@ -55,7 +56,7 @@ class PairedOffsets(OwnOffsets):
         del batch
         connections, deadline = self._query.clusters.target, self._query.deadline()
         topic = ensure_progress_topic(connections, self._topic, deadline)
-        return {(topic.name, index): 0 for index in range(topic.partitions)}.keys()
+        return {TopicPartition(topic.name, index) for index in range(topic.partitions)}
 
     def learn(self, batch: Batch, note: Note) -> None:
         """Learns the pairs from the group's offsets, or else from the checkpoint."""
@@ -64,30 +65,30 @@ class PairedOffsets(OwnOffsets):
         known = self._offsets.state.known
         sources = dict(known.sources)
         if note.group_id == self._query.settings.group_id:
-            paired = {(source.topic, source.partition) for source in sources.values()}
+            paired = {source.topic_partition for source in sources.values()}
             for number, source in note.sources.items():
-                if (source.topic, source.partition) not in paired:
-                    sources.setdefault((self._topic.name, number), source)
-        for (topic, number), source in sorted(sources.items()):
-            self._check_pair(topic, number, source)
+                if source.topic_partition not in paired:
+                    sources.setdefault(TopicPartition(self._topic.name, number), source)
+        for partition, source in sorted(sources.items()):
+            self._check_pair(partition, source)
         own = {self._topic.name, *(topic for topic, _ in sources)}
         if any(topic not in own for topic, _ in known.partitions):
             raise other_road(DIRECT, MIRRORED)
         used = {*known.partitions, *self._offsets.state.committed}
-        self._unknown = {p for p in used if p[0] == self._topic.name} - sources.keys()
+        self._unknown = {p for p in used if p.topic == self._topic.name} - sources.keys()
         self._offsets.pair(replace(known, sources=sources))
 
-    def _check_pair(self, topic: str, number: int, source: SourcePartition) -> None:
+    def _check_pair(self, partition: TopicPartition, source: SourcePartition) -> None:
         group = self._query.settings.group_id
-        if topic != self._topic.name:
+        if partition.topic != self._topic.name:
             raise ConfigurationError(
-                f"the progress of group {group!r} is in topic {topic!r}, not in "
-                f"{self._topic.name!r}: set progress_topic={topic!r}"
+                f"the progress of group {group!r} is in topic {partition.topic!r}, not in "
+                f"{self._topic.name!r}: set progress_topic={partition.topic!r}"
             )
         if source.cluster != self._cluster:
             raise ConfigurationError(
-                f"{topic}-{number} holds the progress of group {group!r} in "
-                f"{source.topic}-{source.partition} of cluster {source.cluster!r}, and "
+                f"{partition} holds the progress of group {group!r} in "
+                f"{source.topic_partition} of cluster {source.cluster!r}, and "
                 f"source_kafka leads to cluster {self._cluster!r}, whose offsets mean something "
                 "else: set source_kafka to the cluster that the query has read before, or use "
                 "another group_id and another checkpoint_location"
@@ -140,18 +141,18 @@ class PairedOffsets(OwnOffsets):
 
     def _first_offsets(self, new: Partitions) -> Positions:
         pairs = self._offsets.state.pairs
-        topics = {pairs.source(partition)[0] for partition in new}
+        topics = {pairs.source(partition).topic for partition in new}
         connections, deadline = self._query.clusters.source, self._query.deadline()
         return pairs.by_progress(start_offsets(connections, topics, deadline))
 
-    def _add(self, new: Collection[tuple[str, int]], topics: dict[str, TopicInfo]) -> None:
+    def _add(self, new: Collection[TopicPartition], topics: dict[str, TopicInfo]) -> None:
         known, topic = self._offsets.state.known, self._topic.name
         if self._unknown:
             raise self._ambiguous(new)
         self._check_other_cluster({name: topics[name] for name, _ in new})
         free = free_partitions(topic, (*known.partitions, *known.sources), len(new))
         pairs = {
-            (topic, number): SourcePartition(
+            TopicPartition(topic, number): SourcePartition(
                 self._cluster, source, topics[source].topic_id, partition
             )
             for (source, partition), number in zip(new, free, strict=True)
@@ -176,11 +177,11 @@ class PairedOffsets(OwnOffsets):
                     "or leave source_kafka out if both are one"
                 )
 
-    def _ambiguous(self, new: Iterable[tuple[str, int]]) -> OffsetsLostError:
+    def _ambiguous(self, new: Iterable[TopicPartition]) -> OffsetsLostError:
         group = self._query.settings.group_id
-        lost = ", ".join(f"{topic}-{index}" for topic, index in sorted(self._unknown)[:_NAMED])
-        first = min(new)
-        wanted = SourcePlaces({("", 0): first}).how_to_set(group, {("", 0): "N"})
+        lost = ", ".join(map(str, sorted(self._unknown)[:_NAMED]))
+        first, any_ = min(new), TopicPartition("", 0)
+        wanted = PartitionPairs({any_: first}).how_to_set(group, {any_: "N"})
         wanted += " --source-bootstrap-servers ..."
         if not self._offsets.state.pairs.sources:
             wanted += f" --progress-topic {self._topic.name}"
@@ -188,7 +189,7 @@ class PairedOffsets(OwnOffsets):
             f"group {group!r} has used {len(self._unknown)} progress partitions of which nothing "
             f"tells any more what they stand for ({lost}): their offsets have expired "
             "(offsets.retention.minutes), were deleted, or were set by other tools. So whether "
-            f"{first[0]}-{first[1]} is new is not known, and nothing is written. Put the query's "
+            f"{first} is new is not known, and nothing is written. Put the query's "
             "checkpoint back, which may know; or find out up to where each source partition was "
             "written (spark-eos verify) and set the progress of those that have none while the "
             f"query is stopped ({wanted}); or start over with another group_id and another "

@@ -12,6 +12,7 @@ from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.replication import warn_of_replication
 from spark_eos._driver.road import check_note, check_offsets
 from spark_eos._kafka.offset_metadata import SuspectRange
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress import checks
 from spark_eos._progress.missing import Evidence
@@ -162,7 +163,7 @@ class Progress:
 
     # Words ------------------------------------------------------------------------------------
 
-    def name(self, partition: tuple[str, int]) -> str:
+    def name(self, partition: TopicPartition) -> str:
         """How to call a partition that tasks see."""
         pairs = self._offsets.state.pairs
         return pairs.name(pairs.progress(partition))

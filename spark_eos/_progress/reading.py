@@ -13,13 +13,14 @@ from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.hanging_transactions import holder_of_offsets
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets, group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import DeadlineExceededError, KafkaResponseError
 
 # Seconds to wait for stable offsets before looking for open transactions again.
 _SETTLING: Final = 5.0
 _EPOCH_MOVED: Final = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
 
-Committed = dict[tuple[str, int], CommittedOffset]
+Committed = dict[TopicPartition, CommittedOffset]
 
 
 class OffsetReader:

@@ -19,6 +19,7 @@ from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.staged_checks import StagedChecks
 from spark_eos._progress.staged_sources import StagedSources
@@ -40,7 +41,7 @@ class StagedOffsets:
         self._topic = topic
         self._sources = StagedSources(query, reads)
         self._checks = StagedChecks(query.settings.group_id, topic.name)
-        self._commit_partition = (topic.name, LEDGER)
+        self._commit_partition = TopicPartition(topic.name, LEDGER)
         # Of the progress topic, once the run has begun.
         self._partitions = 0
         # The last batch that the run has begun to write: a later one finds it written.

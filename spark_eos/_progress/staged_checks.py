@@ -4,6 +4,7 @@ from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.progress import LEDGER, first_position
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError
 
 
@@ -13,7 +14,7 @@ class StagedChecks:
     def __init__(self, group_id: str, topic: str) -> None:
         self._group_id = group_id
         self._topic = topic
-        self._commit_partition = (topic, LEDGER)
+        self._commit_partition = TopicPartition(topic, LEDGER)
 
     def lost(self, batch_id: int, error: OffsetsLostError) -> OffsetsLostError:
         """What to raise if progress partitions have no offset, although they had one before."""
@@ -85,16 +86,14 @@ class StagedChecks:
         if last is None and committed[self._commit_partition] != start:
             raise OffsetsLostError(
                 f"the ledger of group {self._group_id!r} was lost: the offset of "
-                f"{self._commit_partition[0]}-{self._commit_partition[1]} is "
-                f"{committed[self._commit_partition]} and names no batch, so whether batch "
-                f"{batch.batch_id} was written is not known. To continue knowingly, "
-                f"{self._write_anew(batch.batch_id)}"
+                f"{self._commit_partition} is {committed[self._commit_partition]} and names no "
+                f"batch, so whether batch {batch.batch_id} was written is not known. To continue "
+                f"knowingly, {self._write_anew(batch.batch_id)}"
             )
         behind = sorted(p for p in batch.starts if committed[p] < start)
         if behind:
-            topic, index = behind[0]
             raise OffsetsLostError(
-                f"group {self._group_id!r} has committed {topic}-{index} up to "
+                f"group {self._group_id!r} has committed {behind[0]} up to "
                 f"{committed[behind[0]]}, but batch {batch.batch_id} begins at "
                 f"{start}: the batch before it is not fully written, or somebody has set the "
                 f"group's offsets. To continue without it, {self._write_anew(batch.batch_id)}"
@@ -103,9 +102,8 @@ class StagedChecks:
         ahead = sorted(p for p in batch.ends if committed[p] > start)
         if ahead and not staged:
             # They would be taken for rows of the new copy.
-            topic, index = ahead[0]
             raise OffsetsLostError(
-                f"group {self._group_id!r} has committed {topic}-{index} up to "
+                f"group {self._group_id!r} has committed {ahead[0]} up to "
                 f"{committed[ahead[0]]}, but its ledger knows no copy of batch "
                 f"{batch.batch_id}, which begins at {start}: somebody has set some of the group's "
                 f"offsets. To continue knowingly, {self._write_anew(batch.batch_id)}"
@@ -113,11 +111,10 @@ class StagedChecks:
 
     def foreign(self, batch_id: int) -> OffsetsLostError:
         """The error for a staged commit that another client has replaced."""
-        topic, index = self._commit_partition
         return OffsetsLostError(
-            f"the offset of {topic}-{index}, the ledger of group {self._group_id!r}, has a text "
-            "that no run of the query has written: another client has set it, so which copy of "
-            f"batch {batch_id} counts is not known, and nothing is written. See who has Read on "
+            f"the offset of {self._commit_partition}, the ledger of group {self._group_id!r}, has "
+            "a text that no run of the query has written: another client has set it, so which copy "
+            f"of batch {batch_id} counts is not known, and nothing is written. See who has Read on "
             f"the group. To continue knowingly, {self._write_anew(batch_id)}"
         )
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
+from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._batch.source_places import SourcePlaces
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._progress.strategy import Batch, Query
@@ -51,7 +51,7 @@ class StagedSources:
         return self._ranges[1]
 
     def _own(self, positions: Positions) -> Positions:
-        return {p: offset for p, offset in positions.items() if self._reads(p[0])}
+        return {p: offset for p, offset in positions.items() if self._reads(p.topic)}
 
     def running(
         self, batch: Batch, run: Callable[[], Result], *, repeated: bool = False
@@ -67,7 +67,7 @@ class StagedSources:
             return tuple(
                 one
                 for range_ in ranges
-                for one in self._data_loss.lost(range_, range_.starts, SourcePlaces(), refused)
+                for one in self._data_loss.lost(range_, range_.starts, PartitionPairs(), refused)
             )
 
         self._check_topics(batch, ranges)

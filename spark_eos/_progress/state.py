@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import Partitions, Positions
-from spark_eos._batch.source_places import SourcePlaces
 from spark_eos._kafka.offset_metadata import (
     CommittedOffset,
     KnownPartitions,
@@ -13,8 +13,9 @@ from spark_eos._kafka.offset_metadata import (
     SuspectRange,
     has_text,
 )
+from spark_eos._kafka.topic_partition import TopicPartition
 
-Expected = Mapping[tuple[str, int], Collection[StagedBatch | None]]
+Expected = Mapping[TopicPartition, Collection[StagedBatch | None]]
 
 
 @dataclass(frozen=True)
@@ -31,22 +32,23 @@ class State:
 
     committed: Positions = field(default_factory=dict)
     known: KnownPartitions = field(default_factory=KnownPartitions)
-    by_hand: frozenset[tuple[str, int]] = frozenset()
-    foreign: frozenset[tuple[str, int]] = frozenset()
+    by_hand: frozenset[TopicPartition] = frozenset()
+    foreign: frozenset[TopicPartition] = frozenset()
     expected: Expected = field(default_factory=dict)
 
     @cached_property
-    def pairs(self) -> SourcePlaces:
+    def pairs(self) -> PartitionPairs:
         """What the group's offsets stand for: of a mirrored query, partitions of the source."""
         sources = self.known.sources.items()
-        return SourcePlaces({p: (source.topic, source.partition) for p, source in sources})
+        return PartitionPairs({p: source.topic_partition for p, source in sources})
 
-    def reading(self, answer: Mapping[tuple[str, int], CommittedOffset]) -> "State":
+    def reading(self, answer: Mapping[TopicPartition, CommittedOffset]) -> "State":
         """The state after the offsets of all held partitions were read.
 
         Example:
-            >>> State({("in", 0): 1}).reading({("in", 1): CommittedOffset(5, "")}).committed
-            {('in', 1): 5}
+            >>> first, second = TopicPartition("in", 0), TopicPartition("in", 1)
+            >>> State({first: 1}).reading({second: CommittedOffset(5, "")}).committed
+            {TopicPartition(topic='in', partition=1): 5}
         """
         by_hand = frozenset(p for p, found in answer.items() if not has_text(found))
         return replace(
@@ -56,7 +58,7 @@ class State:
             foreign=KnownPartitions.of(answer).set_by_others - by_hand,
         )
 
-    def moved(self, offsets: Mapping[tuple[str, int], int]) -> "State":
+    def moved(self, offsets: Mapping[TopicPartition, int]) -> "State":
         """The state after offsets were committed, or after an operator's were understood."""
         return replace(self, committed={**self.committed, **offsets})
 
@@ -74,18 +76,18 @@ class State:
         sources = {**self.known.sources, **read.sources}
         return self.with_known(replace(read, sources=sources))
 
-    def suspecting(self, suspects: Mapping[tuple[str, int], SuspectRange]) -> "State":
+    def suspecting(self, suspects: Mapping[TopicPartition, SuspectRange]) -> "State":
         """The state with further ranges that may not be written."""
         known = replace(self.known, suspects={**self.known.suspects, **suspects})
         return replace(self, known=known)
 
-    def staging(self, partition: tuple[str, int], staged: StagedBatch) -> "State":
+    def staging(self, partition: TopicPartition, staged: StagedBatch) -> "State":
         """The state while a staged commit is on its way: it may arrive, or may not."""
         before = self.known.staged.get(partition)
         known = replace(self.known, staged={**self.known.staged, partition: staged})
         return replace(self, known=known, expected={**self.expected, partition: (before, staged)})
 
-    def expecting(self, partition: tuple[str, int]) -> "State":
+    def expecting(self, partition: TopicPartition) -> "State":
         """The state from which on whoever moves the staged commit is noticed."""
         staged = (self.known.staged.get(partition),)
         return replace(self, expected={**self.expected, partition: staged})

@@ -18,11 +18,12 @@ from spark_eos._driver.step_clock import StepClock
 from spark_eos._kafka.clusters import Clusters
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets
 
-Members = Mapping[tuple[str, int], MemberIdentity]
+Members = Mapping[TopicPartition, MemberIdentity]
 
 
 class Rows(Protocol):

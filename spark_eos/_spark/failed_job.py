@@ -73,8 +73,8 @@ def as_write_error(
 
 
 def _ranges(planned: BatchPlan, only: Partitions | None) -> Iterator[str]:
-    for (topic, partition), part in sorted(planned.items()):
+    for partition, part in sorted(planned.items()):
         first, last = max(part.start, part.committed), part.end - 1
-        if first <= last and (only is None or (topic, partition) in only):
+        if first <= last and (only is None or partition in only):
             offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
-            yield f"{topic}-{partition} {offsets}"
+            yield f"{partition} {offsets}"

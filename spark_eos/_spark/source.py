@@ -17,6 +17,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets, committed_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.dead_letter_columns import with_record
 from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
@@ -85,7 +86,7 @@ def check_source_options(
 
 def source_partitions(
     connections: Connections, selection: Mapping[str, str], deadline: Deadline
-) -> tuple[dict[str, cluster.TopicInfo], set[tuple[str, int]]]:
+) -> tuple[dict[str, cluster.TopicInfo], set[TopicPartition]]:
     """The topics and partitions that a selection reads now."""
     names, assigned = _named(selection)
     if names is None:
@@ -117,7 +118,7 @@ def named_topics(selection: Mapping[str, str]) -> set[str]:
     return _named(selection)[0] or set()
 
 
-def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[tuple[str, int]]]:
+def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[TopicPartition]]:
     """Topics, or None for a pattern; and partitions, if they are assigned one by one."""
     if len(selection) != 1:
         raise ConfigurationError("give exactly one of subscribe, subscribePattern and assign")
@@ -127,7 +128,11 @@ def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[tuple[str
     if kind == "subscribe":
         return {name.strip() for name in text.split(",") if name.strip()}, set()
     try:
-        assigned = {(t, int(p)) for t, indexes in json.loads(text).items() for p in indexes}
+        assigned = {
+            TopicPartition(topic, int(index))
+            for topic, indexes in json.loads(text).items()
+            for index in indexes
+        }
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"assign is {text!r}; it must be JSON such as '{{\"orders\": [0, 1]}}'"
@@ -145,8 +150,12 @@ def _existing(
     return found
 
 
-def _all_partitions(topics: Mapping[str, cluster.TopicInfo]) -> set[tuple[str, int]]:
-    return {(name, index) for name, topic in topics.items() for index in range(topic.partitions)}
+def _all_partitions(topics: Mapping[str, cluster.TopicInfo]) -> set[TopicPartition]:
+    return {
+        TopicPartition(name, index)
+        for name, topic in topics.items()
+        for index in range(topic.partitions)
+    }
 
 
 def starting_positions(
@@ -182,16 +191,17 @@ def starting_positions(
     if committed and start == _SPECIAL["latest"]:
         _warn_of_skipped(group_id, partitions - committed.keys())
     positions: dict[str, dict[str, int]] = {}
-    for topic, partition in sorted(partitions):
-        positions.setdefault(topic, {})[str(partition)] = committed.get((topic, partition), start)
+    for partition in sorted(partitions):
+        own = positions.setdefault(partition.topic, {})
+        own[str(partition.partition)] = committed.get(partition, start)
     return positions
 
 
-def _warn_of_skipped(group_id: str, partitions: set[tuple[str, int]]) -> None:
+def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
     """Tells what begins at its end in a group that may, or may not, have had a query."""
     if not partitions:
         return
-    names = [f"{topic}-{index}" for topic, index in sorted(partitions)]
+    names = [str(partition) for partition in sorted(partitions)]
     shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
     logger.warning(
         "group %s: all its offsets were set by other clients, so it counts as new, and without a "
@@ -203,14 +213,12 @@ def _warn_of_skipped(group_id: str, partitions: set[tuple[str, int]]) -> None:
     )
 
 
-def _mirrored(target: Connections, group_id: str, deadline: Deadline) -> dict[tuple[str, int], int]:
+def _mirrored(target: Connections, group_id: str, deadline: Deadline) -> dict[TopicPartition, int]:
     """A group's offsets by source partition, as its progress partitions tell."""
     found = all_group_offsets(target, group_id, deadline)
     # Whether they belong to this cluster, the run's start checks.
     sources = KnownPartitions.of(found).sources
-    return {
-        (source.topic, source.partition): found[place].offset for place, source in sources.items()
-    }
+    return {source.topic_partition: found[p].offset for p, source in sources.items()}
 
 
 def read_from_offsets(
@@ -239,12 +247,12 @@ def read_from_offsets(
         connections = stack.enter_context(contextlib.closing(Connections(client)))
         if check is not None:
             check(connections)
-        place = (group_id, selection, starting_offsets, deadline)
+        wanted = (group_id, selection, starting_offsets, deadline)
         if source_client is None:
-            starting = starting_positions(connections, *place)
+            starting = starting_positions(connections, *wanted)
         else:
             source = stack.enter_context(contextlib.closing(Connections(source_client)))
-            starting = starting_positions(source, *place, target=connections)
+            starting = starting_positions(source, *wanted, target=connections)
         # Without records Spark runs no batch, and nothing else would renew the offsets.
         renew_unattended(connections, group_id, deadline)
     renew_hourly(client, group_id, deadline.seconds)

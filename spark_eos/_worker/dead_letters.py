@@ -70,8 +70,9 @@ def rows_with_error(found: SourceRows) -> dict[int, Fault]:
     """The rows whose ``error`` column is not null, by row.
 
     Example:
+        >>> from spark_eos._kafka.topic_partition import TopicPartition
         >>> rows = pa.RecordBatch.from_pydict({"error": [None, "no valid order_id"]})
-        >>> rows_with_error(SourceRows("orders", 0, rows))
+        >>> rows_with_error(SourceRows(TopicPartition("orders", 0), rows))
         {1: Fault(reason='error', message='no valid order_id', exception=None, stacktrace=None)}
     """
     column = _column(found.rows, ERROR)
@@ -182,8 +183,8 @@ def letter_headers(
         left_out.append(UNREADABLE)
     told: dict[str, str | None] = {}
     if settings.positions:
-        told["topic"] = found.topic
-        told["partition"] = str(found.partition)
+        told["topic"] = found.source.topic
+        told["partition"] = str(found.source.partition)
         told["offset"] = str(found.offsets[row].as_py())
         told["cluster"] = settings.cluster
         # Whoever finds a position expects the record of that position.
@@ -221,7 +222,7 @@ def letter_arguments(
         settings.topic,
         None if omitted else record.value,
         record.key,
-        found.partition % partitions if settings.positions else -1,
+        found.source.partition % partitions if settings.positions else -1,
         on_delivery,
         on_delivery,
         producer_timestamp(record.timestamp),

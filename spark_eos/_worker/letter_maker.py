@@ -8,6 +8,7 @@ from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.timestamps import producer_timestamp
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import (
     Fault,
     RawRecord,
@@ -57,7 +58,7 @@ class LetterMaker:
         # Of the dead-letter topic, looked up once in each transaction.
         self._partitions: int | None = None
         self.tally = DeadLetterTally()
-        self.by_partition: dict[tuple[str, int], int] = {}
+        self.by_partition: dict[TopicPartition, int] = {}
         self.timestamps_moved = 0
 
     def begin(self) -> None:
@@ -127,8 +128,7 @@ class LetterMaker:
         # Only the first position of each reason is kept, and making its text takes a while.
         first = fault.reason not in self.tally.first
         self.tally.add(fault.reason, found.position(row) if first else "", fault.message)
-        place = (found.topic, found.partition)
-        self.by_partition[place] = self.by_partition.get(place, 0) + 1
+        self.by_partition[found.source] = self.by_partition.get(found.source, 0) + 1
         self.timestamps_moved += sent.timestamp == 0
         return letter_arguments(
             letters, self._partitions, found, sent, headers, on_delivery, omitted=omitted
@@ -138,7 +138,7 @@ class LetterMaker:
         record = carried_record(found, row)
         if record is None and self._letters.positions:
             offset = found.offsets[row].as_py()
-            record = self._sources.fetch(found.topic, found.partition, offset)
+            record = self._sources.fetch(found.source, offset)
         return record or written_record(found, row)
 
     def _refusal(self, position: str, fault: Fault) -> TransactionError:

@@ -166,7 +166,7 @@ class RecordSender:
         if self._failed is not None and self._failed.rank >= rank:
             return
         row = find_record(found, key, value)
-        position = f"source {found.topic}" if row is None else found.position(row)
+        position = f"source {found.source.topic}" if row is None else found.position(row)
         self._failed = _FailedRecord(error, rank, position, message.topic(), found, replaced)
 
     def _raise_cause(self, error: BaseException, check: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eos._client.timestamps import NOW, producer_timestamp
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import PrintableError
 
 SOURCE_TOPIC = "source_topic"
@@ -28,13 +29,11 @@ class SourceRows:
     """Consecutive rows of one source partition.
 
     Attributes:
-        topic: The source topic.
-        partition: The source partition.
+        source: The source partition.
         rows: The rows, with the columns of `spark_eos._worker.arrow_columns.writable_batches`.
     """
 
-    topic: str
-    partition: int
+    source: TopicPartition
     rows: pa.RecordBatch
 
     @property
@@ -60,7 +59,7 @@ class SourceRows:
 
     def position(self, row: int) -> str:
         """Where a row came from, for error messages."""
-        return f"source {self.topic}-{self.partition} offset {self.offsets[row].as_py()}"
+        return f"source {self.source} offset {self.offsets[row].as_py()}"
 
     def at_epoch(self, without: Collection[int] = ()) -> int:
         """Number of rows whose timestamp is 0, which is written as 1 ms; without some rows."""
@@ -75,14 +74,14 @@ class SourceRows:
         if not len(self.offsets) or self.first_offset >= offset:
             return self
         below = pc.sum(pc.less(self.offsets, offset)).as_py()
-        return SourceRows(self.topic, self.partition, self.rows.slice(below))
+        return SourceRows(self.source, self.rows.slice(below))
 
     def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
         """The rows before the last record's, and those of the last record, which may continue."""
         last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
         return (
-            SourceRows(self.topic, self.partition, self.rows.slice(0, last)),
-            SourceRows(self.topic, self.partition, self.rows.slice(last)),
+            SourceRows(self.source, self.rows.slice(0, last)),
+            SourceRows(self.source, self.rows.slice(last)),
         )
 
     def slices(
@@ -99,7 +98,7 @@ class SourceRows:
             if end < total and self.offsets[end] == self.offsets[end - 1]:
                 first = pc.sum(pc.less(self.offsets, self.offsets[end])).as_py()
                 end = first if first > start else end
-            yield SourceRows(self.topic, self.partition, self.rows.slice(start, end - start))
+            yield SourceRows(self.source, self.rows.slice(start, end - start))
             start = end
 
 
@@ -114,8 +113,8 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
         ...         SOURCE_OFFSET: [7, 8, 3],
         ...     }
         ... )
-        >>> [(found.partition, found.first_offset) for found in source_rows(batch)]
-        [(0, 7), (1, 3)]
+        >>> [(str(found.source), found.first_offset) for found in source_rows(batch)]
+        [('orders-0', 7), ('orders-1', 3)]
     """
     if not batch.num_rows:
         return
@@ -130,9 +129,8 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
     ).to_pylist()
     starts = [0, *(change + 1 for change in changes)]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-        yield SourceRows(
-            topics[start].as_py(), partitions[start].as_py(), batch.slice(start, end - start)
-        )
+        source = TopicPartition(topics[start].as_py(), partitions[start].as_py())
+        yield SourceRows(source, batch.slice(start, end - start))
 
 
 def _values(rows: pa.RecordBatch, column: str) -> list[Any] | None:

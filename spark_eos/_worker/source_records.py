@@ -5,18 +5,14 @@ import time
 from collections import deque
 from typing import Any, Final
 
-from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+import confluent_kafka
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED
 from spark_eos._client.message_headers import headers_of
 from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import RawRecord
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
 
@@ -49,29 +45,29 @@ class SourceRecords:
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings
         self._consumer: Any = None
-        self._place: tuple[str, int] | None = None
+        self._partition: TopicPartition | None = None
         self._next = 0
         self._read: deque[Any] = deque()
         # Several rows may be made of one record.
-        self._last: tuple[str, int, int] | None = None
+        self._last: tuple[TopicPartition, int] | None = None
         self._last_record: RawRecord | None = None
 
-    def fetch(self, topic: str, partition: int, offset: int) -> RawRecord | None:
+    def fetch(self, partition: TopicPartition, offset: int) -> RawRecord | None:
         """A source record; None if it has been deleted since Spark read it."""
-        if self._last == (topic, partition, offset):
+        if self._last == (partition, offset):
             return self._last_record
-        what = f"reading source {topic}-{partition} offset {offset} again for its dead letter"
+        what = f"reading source {partition} offset {offset} again for its dead letter"
         try:
-            record = self._fetch(topic, partition, offset)
+            record = self._fetch(partition, offset)
         except KafkaException as error:
-            raise as_transaction_error(what, error, self._settings, topic) from error
+            raise as_transaction_error(what, error, self._settings, partition.topic) from error
         except TimeoutError as error:
             raise TransactionError(f"{what}: {error}", again=True) from error
-        self._last, self._last_record = (topic, partition, offset), record
+        self._last, self._last_record = (partition, offset), record
         return record
 
-    def _fetch(self, topic: str, partition: int, offset: int) -> RawRecord | None:
-        self._move(topic, partition, offset)
+    def _fetch(self, partition: TopicPartition, offset: int) -> RawRecord | None:
+        self._move(partition, offset)
         deadline = Deadline(self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
         heard = time.monotonic()
         cause = "no record came"
@@ -92,23 +88,23 @@ class SourceRecords:
                     raise KafkaException(error)
             silent = message is None and time.monotonic() - heard > _SILENCE
             told = error is not None and error.code() in _GONE
-            if (silent or told) and self._is_gone(topic, partition, offset):
+            if (silent or told) and self._is_gone(partition, offset):
                 # After such an error the consumer fetches nothing more.
-                self._place = None
+                self._partition = None
                 return None
             heard = time.monotonic() if silent else heard
         raise TimeoutError(f"{cause} within {deadline.seconds:g} s ({deadline.setting})")
 
-    def _move(self, topic: str, partition: int, offset: int) -> None:
+    def _move(self, partition: TopicPartition, offset: int) -> None:
         if self._consumer is None:
             client = self._settings.source_client or self._settings.client
             own = {**client.for_consumer(), "group.id": self._settings.group_id}
             self._consumer = Consumer({**own, **_SETTINGS})
-        if self._place == (topic, partition) and self._next <= offset <= self._next + _AHEAD:
+        if self._partition == partition and self._next <= offset <= self._next + _AHEAD:
             return
         self._read.clear()
-        self._place, self._next = (topic, partition), offset
-        self._consumer.assign([TopicPartition(topic, partition, offset)])
+        self._partition, self._next = partition, offset
+        self._consumer.assign([confluent_kafka.TopicPartition(*partition, offset)])
 
     def _found(self, message: Any, offset: int) -> RawRecord | None:
         self._next = offset + 1
@@ -119,11 +115,11 @@ class SourceRecords:
         told = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
         return RawRecord(message.key(), message.value(), headers_of(message), told)
 
-    def _is_gone(self, topic: str, partition: int, offset: int) -> bool:
+    def _is_gone(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the partition is known not to have the offset any more."""
-        place = TopicPartition(topic, partition)
+        asked = confluent_kafka.TopicPartition(*partition)
         try:
-            low, _high = self._consumer.get_watermark_offsets(place, 2, cached=False)
+            low, _high = self._consumer.get_watermark_offsets(asked, 2, cached=False)
         except KafkaException:
             return False
         return bool(offset < low)
@@ -131,7 +127,7 @@ class SourceRecords:
     def close(self) -> None:
         """Closes the connections."""
         consumer, self._consumer = self._consumer, None
-        self._place, self._last = None, None
+        self._partition, self._last = None, None
         self._read.clear()
         if consumer is not None:
             with contextlib.suppress(KafkaException):

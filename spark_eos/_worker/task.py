@@ -15,6 +15,7 @@ from spark_eos._batch.dead_letters import DeadLetterTally
 from spark_eos._batch.plan import BatchPlan
 from spark_eos._batch.task_report import Counters, PartitionOutcome, report_batch
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.arrivals import arrivals
 from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.dead_letters import rows_with_error
@@ -79,13 +80,10 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     # A retry or a speculative copy: an earlier attempt may still be running, so only the driver
     # decides, after fencing, which one writes. Reported even without rows, so that it fences.
     reason = "a repeated attempt of a Spark task leaves the decision to the driver"
-    outcomes: dict[tuple[str, int], PartitionOutcome] = {}
+    outcomes: dict[TopicPartition, PartitionOutcome] = {}
     for batch in batches:
         for found in source_rows(batch):
-            outcomes.setdefault(
-                (found.topic, found.partition),
-                PartitionOutcome(task_report.DEFERRED, reason=reason),
-            )
+            outcomes.setdefault(found.source, PartitionOutcome(task_report.DEFERRED, reason=reason))
     return report_batch(task_report.DEFERRED, reason, Counters(), outcomes)
 
 
@@ -100,10 +98,10 @@ class _TaskWriter:
         self._settings = settings
         self._plan = plan
         self._transactions = Transactions(producer, settings, plan)
-        self._outcomes: dict[tuple[str, int], PartitionOutcome] = {}
-        self._pending: dict[tuple[str, int], int] = {}
-        self._seen: dict[tuple[str, int], int] = {}
-        self._last_partition: tuple[str, int] | None = None
+        self._outcomes: dict[TopicPartition, PartitionOutcome] = {}
+        self._pending: dict[TopicPartition, int] = {}
+        self._seen: dict[TopicPartition, int] = {}
+        self._last_partition: TopicPartition | None = None
         # The last record's rows so far. They stay out of the transaction until the next record
         # arrives, so that a transaction can end between two Arrow batches.
         self._held: SourceRows | None = None
@@ -151,11 +149,11 @@ class _TaskWriter:
 
     def _write_source_rows(self, found: SourceRows) -> None:
         self._add_held()
-        partition = (found.topic, found.partition)
+        partition = found.source
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
         # Checked even after a failure: rows that should have come later may be committed.
         if not self._follow(found):
-            self._misplace(partition, found)
+            self._misplace(found)
             return
         plan = self._plan.get(partition)
         if self._status != task_report.WRITTEN:
@@ -164,12 +162,12 @@ class _TaskWriter:
             return
         if plan is None:
             outcome.status = task_report.REJECTED
-            outcome.reason = f"no member of the group is assigned {found.topic}-{found.partition}"
+            outcome.reason = f"no member of the group is assigned {partition}"
             return
         if found.first_offset < plan.start or found.last_offset >= plan.end:
             self._stop(
                 task_report.FAILED,
-                f"source {found.topic}-{found.partition} has rows of offsets {found.first_offset} "
+                f"source {partition} has rows of offsets {found.first_offset} "
                 f"to {found.last_offset}, but the batch goes from {plan.start} to {plan.end - 1}: "
                 "the `source` column must be that of sink.read, and no other query may use the "
                 "checkpoint",
@@ -188,26 +186,25 @@ class _TaskWriter:
             self._add_slices(held)
 
     def _add_slices(self, found: SourceRows) -> None:
-        partition = (found.topic, found.partition)
         for part in found.slices(
             self._settings.transactions.max_records, self._settings.transactions.max_bytes
         ):
             if self._status == task_report.WRITTEN:
-                self._add(partition, part)
+                self._add(part)
             else:
                 self._judge_left_out(part)
         if self._status != task_report.WRITTEN:
-            self._leave_out(self._outcomes[partition])
+            self._leave_out(self._outcomes[found.source])
 
     def _goes_on(self, part: SourceRows) -> bool:
         """Whether the open transaction already holds rows of the same source record.
 
         A record's rows stay together: its offset is committed once, with all of them.
         """
-        offset = self._transactions.offsets.get((part.topic, part.partition))
+        offset = self._transactions.offsets.get(part.source)
         return self._transactions.open and offset == part.first_offset + 1
 
-    def _add(self, partition: tuple[str, int], part: SourceRows) -> None:
+    def _add(self, part: SourceRows) -> None:
         transactions = self._transactions
         try:
             if (
@@ -223,7 +220,8 @@ class _TaskWriter:
         except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
             self._fail(error, part.position(0))
         else:
-            self._pending[partition] = self._pending.get(partition, 0) + part.rows.num_rows
+            before = self._pending.get(part.source, 0)
+            self._pending[part.source] = before + part.rows.num_rows
             try:
                 self._check_dead_letters()
             except _OverLimitError as error:
@@ -245,7 +243,7 @@ class _TaskWriter:
         letters = self._transactions.letters
         if letters is None or letters.tally.total < sum(self._pending.values()):
             return
-        if not any(self._plan[place].holds_back for place in self._pending):
+        if not any(self._plan[partition].holds_back for partition in self._pending):
             return
         dead = DeadLetterTally()
         dead.include(self._dead)
@@ -316,7 +314,7 @@ class _TaskWriter:
 
     def _follow(self, found: SourceRows) -> bool:
         """Whether rows arrive in the order of their source partition."""
-        partition = (found.topic, found.partition)
+        partition = found.source
         seen = self._seen.get(partition, -1)
         follows = partition == self._last_partition
         self._last_partition = partition
@@ -327,17 +325,17 @@ class _TaskWriter:
         self._seen[partition] = found.last_offset
         return True
 
-    def _misplace(self, partition: tuple[str, int], found: SourceRows) -> None:
+    def _misplace(self, found: SourceRows) -> None:
         """Reports that committed rows of the partition may follow rows that are missing."""
         if self._status == task_report.WRITTEN:
-            after = self._seen.get(partition)
+            after = self._seen.get(found.source)
             what = "are not in offset order" if after is None else f"come after offset {after}"
             self._stop(
                 task_report.FAILED,
-                f"rows of source {found.topic}-{found.partition} from offset {found.first_offset} "
+                f"rows of source {found.source} from offset {found.first_offset} "
                 f"on {what}: the order of rows must not change between sink.read and sink.write",
             )
-        outcome = self._outcomes[partition]
+        outcome = self._outcomes[found.source]
         outcome.status, outcome.reason = task_report.MISPLACED, self._reason
 
     def _leave_out(self, outcome: PartitionOutcome) -> None:

@@ -167,7 +167,7 @@ class TopicRules:
         faults = {}
         for row in sorted(self._suspects(found.rows, configs).difference(without)):
             topic = topics[row]
-            one = SourceRows(found.topic, found.partition, found.rows.slice(row, 1))
+            one = SourceRows(found.source, found.rows.slice(row, 1))
             (record,) = message_contents(one)
             fault = None if topic is None else self.fault(topic, *record)
             if fault is not None:

@@ -19,6 +19,7 @@ from spark_eos._client.error_codes import Verdict, remedy
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offsets import in_requests
 from spark_eos._kafka.topic_cache import source_topics
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import (
     BY_ID,
     MemberIdentity,
@@ -33,7 +34,7 @@ from spark_eos._worker.target_topics import TargetTopics, cluster_failure
 from spark_eos.acls import describe_configs, query_acls
 from spark_eos.errors import SparkEosError
 
-Offsets = dict[tuple[str, int], int]
+Offsets = dict[TopicPartition, int]
 
 # Transactions shorter than 0.5 s skip the topic recheck, which takes some milliseconds: a topic
 # can't be deleted, recreated and written that fast.
@@ -101,8 +102,8 @@ class Transactions:
         return self._state is State.OPEN
 
     @property
-    def offsets(self) -> Mapping[tuple[str, int], int]:
-        """Next source offset by (topic, partition) that the open transaction would commit."""
+    def offsets(self) -> Mapping[TopicPartition, int]:
+        """Next source offset by partition that the open transaction would commit."""
         return self._offsets
 
     @property
@@ -154,8 +155,8 @@ class Transactions:
         if not self.open:
             self._begin()
         self._targets.add(targets)
-        self._firsts.setdefault((found.topic, found.partition), found.first_offset)
-        self._offsets[found.topic, found.partition] = found.last_offset + 1
+        self._firsts.setdefault(found.source, found.first_offset)
+        self._offsets[found.source] = found.last_offset + 1
         self._rows += found.rows.num_rows
         self._bytes += found.rows.nbytes
         with self._in_time(), self._judged_again():
@@ -213,12 +214,12 @@ class Transactions:
             self._become(State.NONE)
         self._producer.drop()
 
-    def _progress(self, partition: tuple[str, int]) -> tuple[str, int]:
+    def _progress(self, partition: TopicPartition) -> TopicPartition:
         """The partition whose offset in the group is the progress of a source partition."""
         return self._plan[partition].progress or partition
 
     def _topic_ids(self) -> dict[str, uuid.UUID]:
-        return {self._progress(place)[0]: part.topic_id for place, part in self._plan.items()}
+        return {self._progress(p).topic: part.topic_id for p, part in self._plan.items()}
 
     def _check_sources(self, names: Collection[str]) -> None:
         """Checks that topics are still those whose offsets the plan commits."""
@@ -274,11 +275,11 @@ class Transactions:
 
     def _send_offsets(self, deadline: Deadline) -> None:
         by_member: dict[MemberIdentity, Offsets] = {}
-        texts: dict[tuple[str, int], str] = {}
+        texts: dict[TopicPartition, str] = {}
         for partition, offset in self._offsets.items():
-            part, place = self._plan[partition], self._progress(partition)
-            by_member.setdefault(part.member, {})[place] = offset
-            texts[place] = part.metadata
+            part, held = self._plan[partition], self._progress(partition)
+            by_member.setdefault(part.member, {})[held] = offset
+            texts[held] = part.metadata
         what = f"committing offsets of group {self._settings.group_id!r}"
         topic_ids = self._topic_ids()
         by_name = False
@@ -346,19 +347,19 @@ class Transactions:
 
     def _too_slow(self, cause: str) -> TransactionError:
         settings = self._settings
-        topic, partition = next(iter(self._offsets))
-        first, end = self._firsts[topic, partition], self._offsets[topic, partition]
+        partition = next(iter(self._offsets))
+        first, end = self._firsts[partition], self._offsets[partition]
         if len(self._offsets) > 1 or end - first > 1:
-            what = f"{self._rows} rows, those of source {topic}-{partition} offset {first} first"
+            what = f"{self._rows} rows, those of source {partition} offset {first} first"
             advice = (
                 "lower transactions.max_records, transactions.max_bytes or transactions.max_ms, or "
                 "raise transactions.timeout_ms"
             )
         else:
             # All rows of one source record belong in one transaction.
-            what = f"the row of source {topic}-{partition} offset {first} alone"
+            what = f"the row of source {partition} offset {first} alone"
             if self._rows > 1:
-                what = f"the {self._rows} rows made of source {topic}-{partition} offset {first}"
+                what = f"the {self._rows} rows made of source {partition} offset {first}"
             advice = "raise transactions.timeout_ms (and the brokers' transaction.max.timeout.ms)"
         return TransactionError(
             f"the transaction with {what} was open for {self._age() * 1000:.0f} ms, longer than "

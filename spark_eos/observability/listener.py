@@ -48,7 +48,7 @@ def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
     read = _positions([source["endOffset"] for source in sources])
     available = _positions([source["latestOffset"] for source in sources])
     return {
-        partition: max(0, offset - read[partition])
+        (partition.topic, partition.partition): max(0, offset - read[partition])
         for partition, offset in sorted(available.items())
         if partition in read
     }

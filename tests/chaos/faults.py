@@ -346,9 +346,9 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         groups.set_offsets(
             stage.servers,
             stage.name,
-            {place: one.offset for place, one in known.items()},
+            {partition: one.offset for partition, one in known.items()},
             # Of a staged query the ledger is a text, of a mirrored one what an offset stands for.
-            {place: one.metadata for place, one in known.items()}
+            {partition: one.metadata for partition, one in known.items()}
             if stage.staged or stage.mirrored
             else None,
         )

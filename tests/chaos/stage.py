@@ -33,6 +33,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError
 from spark_eos.testing import EmbeddedKafka
 from support.proxy import KafkaProxy
@@ -328,12 +329,14 @@ class Stage:
         """More input."""
         self.source.top_up(self.partitions)
 
-    def committed(self) -> Mapping[tuple[str, int], int] | None:
+    def committed(self) -> Mapping[TopicPartition, int] | None:
         """The group's committed offsets; None while the broker does not tell."""
         found = self.group_offsets()
-        return None if found is None else {place: one.offset for place, one in found.items()}
+        return (
+            None if found is None else {partition: one.offset for partition, one in found.items()}
+        )
 
-    def group_offsets(self) -> Mapping[tuple[str, int], CommittedOffset] | None:
+    def group_offsets(self) -> Mapping[TopicPartition, CommittedOffset] | None:
         """The same, with the texts that were committed with them."""
         try:
             return all_group_offsets(self.connections, self.name, Deadline(1.0, "harness"))
@@ -370,7 +373,7 @@ class _Watcher:
         self._feeding = threading.Lock()
         self._failure: Exception | None = None
         self.violations: list[Violation] = []
-        self._furthest: dict[tuple[str, int], int] = {}
+        self._furthest: dict[TopicPartition, int] = {}
         self._may_go_back = False
         self._threads = [
             threading.Thread(target=self._work, args=(work,), name=work.__name__, daemon=True)
@@ -390,25 +393,25 @@ class _Watcher:
             asked = time.monotonic()
             known = self._stage.group_offsets()
             if known is not None:
-                found = {place: one.offset for place, one in known.items()}
+                found = {partition: one.offset for partition, one in known.items()}
                 self._compare(found)
                 self._look_for_copy(known)
                 # Offsets that were deleted and put back are no progress.
                 total = max(self.total, sum(found.values()))
                 self._readings.append(_Reading(asked, time.monotonic(), total))
 
-    def _compare(self, found: Mapping[tuple[str, int], int]) -> None:
+    def _compare(self, found: Mapping[TopicPartition, int]) -> None:
         if self._may_go_back:
             self._furthest.clear()
             return
-        for (topic, partition), offset in found.items():
-            before = self._furthest.get((topic, partition), offset)
+        for partition, offset in found.items():
+            before = self._furthest.get(partition, offset)
             if offset < before and not self.violations:
-                detail = f"{topic}-{partition} from {before} to {offset}"
+                detail = f"{partition} from {before} to {offset}"
                 self.violations.append(Violation(Rule.OFFSETS_FORWARD, detail))
-            self._furthest[topic, partition] = max(before, offset)
+            self._furthest[partition] = max(before, offset)
 
-    def _look_for_copy(self, known: Mapping[tuple[str, int], CommittedOffset]) -> None:
+    def _look_for_copy(self, known: Mapping[TopicPartition, CommittedOffset]) -> None:
         staged = self._stage.staged
         if staged is None or self._may_go_back or self.violations:
             return

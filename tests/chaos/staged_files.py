@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 
 
 class StagedFiles:
@@ -43,13 +44,13 @@ class StagedFiles:
         """Directories of copies."""
         return sorted(self._copies.glob("*-*"))
 
-    def missing_copies(self, known: Mapping[tuple[str, int], CommittedOffset]) -> list[str]:
+    def missing_copies(self, known: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
         """Names of copies that a ledger names and that have no file."""
         staged = KnownPartitions.of(known).staged.values()
         names = [one.directory for one in staged if one.directory is not None]
         return [name for name in names if not any((self._copies / name).glob("part-*"))]
 
-    def file_with_rows(self, known: Mapping[tuple[str, int], CommittedOffset]) -> Path | None:
+    def file_with_rows(self, known: Mapping[TopicPartition, CommittedOffset]) -> Path | None:
         """A file with rows, of the copy that the ledger names."""
         for staged in KnownPartitions.of(known).staged.values():
             for file in sorted((self._copies / (staged.directory or "-")).glob("part-*")):

@@ -14,6 +14,7 @@ from chaos.reports import reports_of
 from chaos.stage import Stage
 from chaos.staged_files import StagedFiles
 from chaos.staged_loads import ATTEMPT
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.verify import Comparison, Difference, compare
 from support.flow import consume
 
@@ -58,7 +59,7 @@ def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, in
         known = stage.group_offsets() or {}
         found += not_ended(
             stage.staged,
-            {place: one.offset for place, one in known.items()},
+            {partition: one.offset for partition, one in known.items()},
             stage.progress_topic,
             int(load.options["progress_partitions"]),
         )
@@ -128,11 +129,11 @@ def out_of_order(rows: Mapping[str, Iterable[Message]], *, by_key: bool) -> list
 
 
 def not_ended(
-    files: StagedFiles, offsets: Mapping[tuple[str, int], int], topic: str, partitions: int
+    files: StagedFiles, offsets: Mapping[TopicPartition, int], topic: str, partitions: int
 ) -> list[Violation]:
     """Progress partitions that are not at the end of the last batch."""
     end = (files.last_batch() + 1) << 32
-    found = {index: offsets.get((topic, index)) for index in range(partitions)}
+    found = {index: offsets.get(TopicPartition(topic, index)) for index in range(partitions)}
     wrong = {index: offset for index, offset in found.items() if offset != end}
     return [Violation(Rule.BATCH_ENDED, f"{wrong} instead of {end}")] if wrong else []
 

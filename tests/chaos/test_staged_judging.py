@@ -12,6 +12,7 @@ from chaos.staged_files import StagedFiles
 from chaos.staged_judging import differences, not_ended, not_of_one_copy, not_swept, out_of_order
 from chaos.staged_places import BEFORE_SWEEP, ask, is_reached, obeys, take_back
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, StagedBatch
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.verify import Comparison, Difference, Differences
 
 _TOPIC = "progress"
@@ -111,9 +112,10 @@ def test_how_far_a_checkpoint_is(tmp_path: Path) -> None:
 
 def test_a_batch_whose_end_is_not_committed(tmp_path: Path) -> None:
     files = _checkpoint(tmp_path, 2)
-    at_the_end = {(_TOPIC, 0): 2 << 32, (_TOPIC, 1): 2 << 32}
+    first, second = TopicPartition(_TOPIC, 0), TopicPartition(_TOPIC, 1)
+    at_the_end = {first: 2 << 32, second: 2 << 32}
     assert not_ended(files, at_the_end, _TOPIC, 2) == []
-    for wrong in ({(_TOPIC, 1): (1 << 32) + 7}, {(_TOPIC, 1): 3 << 32}):
+    for wrong in ({second: (1 << 32) + 7}, {second: 3 << 32}):
         assert _rules(not_ended(files, at_the_end | wrong, _TOPIC, 2)) == [Rule.BATCH_ENDED]
     assert _rules(not_ended(files, at_the_end, _TOPIC, 3)) == [Rule.BATCH_ENDED]
 
@@ -123,10 +125,10 @@ def test_copies_that_are_left(tmp_path: Path) -> None:
     assert _rules(not_swept(_checkpoint(tmp_path / "b", 10, "9-aa", "8-bb"))) == [Rule.COPIES_SWEPT]
 
 
-def _ledger(batch: StagedBatch) -> dict[tuple[str, int], CommittedOffset]:
-    place = (_TOPIC, 0)
-    text = KnownPartitions(staged={place: batch}).texts([place])[place]
-    return {place: CommittedOffset(1 << 32, text)}
+def _ledger(batch: StagedBatch) -> dict[TopicPartition, CommittedOffset]:
+    partition = TopicPartition(_TOPIC, 0)
+    text = KnownPartitions(staged={partition: batch}).texts([partition])[partition]
+    return {partition: CommittedOffset(1 << 32, text)}
 
 
 def test_a_copy_that_the_ledger_names_and_that_is_not_there(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat
 from spark_eos._kafka import cluster, groups, heartbeats
 from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import (
     MemberIdentity,
     ProducerIdAndEpoch,
@@ -109,13 +110,13 @@ class Actors:
 
     def _txn_offset_commit(
         self, producer: ProducerIdAndEpoch, member: MemberIdentity, topic: str, partition: int
-    ) -> dict[tuple[str, int], int]:
+    ) -> dict[TopicPartition, int]:
         answer = txn_offset_commit(
             self.connections,
             self.group_id,
             producer,
             member,
-            {(topic, partition): 1},
+            {TopicPartition(topic, partition): 1},
             self.topic_ids,
             deadline(),
             lambda: None,

@@ -5,14 +5,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import ProducerIdAndEpoch, producer_id_and_epoch
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
@@ -137,8 +139,9 @@ class Bench:
             for m in self._consumer.consume(100, timeout=0.02):
                 assert m.error() is None, m.error()
                 found.append((m.value() or b"").decode())
-            places = self._consumer.position([TopicPartition(target, p) for p in wanted])
-            return all(max(place.offset, 0) >= wanted[place.partition] for place in places)
+            asked = [confluent_kafka.TopicPartition(target, p) for p in wanted]
+            found_at = self._consumer.position(asked)
+            return all(max(at.offset, 0) >= wanted[at.partition] for at in found_at)
 
         until(read, lambda: f"{target} up to {wanted}")
         return sorted(found)
@@ -160,10 +163,10 @@ class Bench:
 
     def change_plan(self, partition: int, **changes: Any) -> None:
         """Plans one source partition differently, as ``PartitionPlan`` has it."""
-        place = (self.flow.source, partition)
+        source = TopicPartition(self.flow.source, partition)
         self.writing._plan = {
             **self.writing._plan,
-            place: replace(self.writing._plan[place], **changes),
+            source: replace(self.writing._plan[source], **changes),
         }
 
 
@@ -185,5 +188,7 @@ def bench(flow: Flow, proxy: KafkaProxy) -> Iterator[Bench]:
         flow.connections() as connections,
         closing(consumer),
     ):
-        consumer.assign([TopicPartition(flow.target, p, 0) for p in range(flow.partitions)])
+        consumer.assign(
+            [confluent_kafka.TopicPartition(flow.target, p, 0) for p in range(flow.partitions)]
+        )
         yield Bench(flow, proxy, writing, connections, consumer)

@@ -8,13 +8,15 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+import confluent_kafka
+from confluent_kafka import Consumer, Message, Producer
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, groups, offsets
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.open_transactions import open_transactions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos.options import Limits
 from spark_eos.testing import EmbeddedKafka
@@ -66,9 +68,9 @@ class Flow:
         """Client settings of the source's cluster, if it is another one."""
         return None
 
-    def group_offsets(self, offsets: Mapping[int, int]) -> dict[tuple[str, int], tuple[int, str]]:
+    def group_offsets(self, offsets: Mapping[int, int]) -> dict[TopicPartition, tuple[int, str]]:
         """The group's offsets and their texts that stand for offsets of source partitions."""
-        return {(self.source, partition): (offset, "") for partition, offset in offsets.items()}
+        return {TopicPartition(self.source, p): (offset, "") for p, offset in offsets.items()}
 
     def options(self) -> dict[str, Any]:
         """Arguments for ExactlyOnceSink."""
@@ -151,7 +153,7 @@ class Flow:
             found = offsets.committed_offsets(
                 connections,
                 self.group_id,
-                [(self.source, p) for p in range(topic.partitions)],
+                [TopicPartition(self.source, p) for p in range(topic.partitions)],
                 {self.source: topic.topic_id},
                 _deadline(),
                 stable=stable,
@@ -196,13 +198,14 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
     found: list[Message] = []
     with closing(consumer):
         partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
         ends, all_ends = settled_ends(server, topic, partitions, 30)
         assert ends == all_ends, f"{topic}: last stable offsets {ends}, ends {all_ends}"
         until = time.monotonic() + 60
+        asked = [confluent_kafka.TopicPartition(topic, p) for p in partitions]
         while any(
             position.offset < ends[position.partition]
-            for position in consumer.position([TopicPartition(topic, p) for p in partitions])
+            for position in consumer.position(asked)
             if ends[position.partition]
         ):
             assert time.monotonic() < until, f"{topic}: the end is not reached"

@@ -7,9 +7,12 @@ the wrong moment (librdkafka's issue 4605).
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 
-from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
+import kafka
+from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from spark_eos._kafka.topic_partition import TopicPartition
 
 # A new broker's first group waits for the topic that holds its offsets.
 _when_there_is_a_coordinator = retry(
@@ -24,13 +27,13 @@ _when_there_is_a_coordinator = retry(
 def set_offsets(
     bootstrap_servers: str,
     group_id: str,
-    offsets: Mapping[tuple[str, int], int],
-    texts: Mapping[tuple[str, int], str] | None = None,
+    offsets: Mapping[TopicPartition, int],
+    texts: Mapping[TopicPartition, str] | None = None,
 ) -> None:
     """Sets offsets of a group without members, by topic and partition; with a text, if given."""
     wanted = {
-        TopicPartition(*place): OffsetAndMetadata(offset, (texts or {}).get(place, ""), -1)
-        for place, offset in offsets.items()
+        kafka.TopicPartition(*p): OffsetAndMetadata(offset, (texts or {}).get(p, ""), -1)
+        for p, offset in offsets.items()
     }
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
         answer = admin.alter_group_offsets(group_id, wanted)
@@ -39,10 +42,10 @@ def set_offsets(
 
 @_when_there_is_a_coordinator
 def delete_offsets(
-    bootstrap_servers: str, group_id: str, places: Iterable[tuple[str, int]]
+    bootstrap_servers: str, group_id: str, partitions: Iterable[TopicPartition]
 ) -> None:
     """Deletes offsets of a group without members: what is left then is as if they had expired."""
-    wanted = [TopicPartition(*place) for place in places]
+    wanted = [kafka.TopicPartition(*partition) for partition in partitions]
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
         answer = admin.delete_group_offsets(group_id, wanted)
     assert not any(error.errno for error in answer.values()), answer

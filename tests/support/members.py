@@ -8,6 +8,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.options import Limits, Transactions
 from support.flow import Flow
 
@@ -33,7 +34,8 @@ def started(
             at_end=lambda: None,
         )
         topics = cluster.topics(connections, sources, deadline())
-        membership.start(topics, [(s, p) for s in sources for p in range(flow.partitions)])
+        needed = [TopicPartition(s, p) for s in sources for p in range(flow.partitions)]
+        membership.start(topics, needed)
         try:
             yield membership
         finally:

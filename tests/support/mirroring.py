@@ -11,6 +11,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, offsets
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.paired import Mirrored
 from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
@@ -47,14 +48,14 @@ class MirroredFlow(Flow):
             topic = cluster.topics(connections, [self.source], deadline())[self.source]
             return cluster.cluster_id(connections, deadline()), topic.topic_id.hex
 
-    def group_offsets(self, offsets: Mapping[int, int]) -> dict[tuple[str, int], tuple[int, str]]:
+    def group_offsets(self, offsets: Mapping[int, int]) -> dict[TopicPartition, tuple[int, str]]:
         """See `Flow`; the last progress partition stands for the first of the source."""
         found = {}
         for partition, offset in offsets.items():
             source = [*self.identity[:1], self.source, *self.identity[1:], partition]
             text = {"spark-eos": 2, "partitions": "0-1", "topics": "", "source": source}
-            place = (self.progress, self.partitions - 1 - partition)
-            found[place] = (offset, json.dumps(text))
+            progress = TopicPartition(self.progress, self.partitions - 1 - partition)
+            found[progress] = (offset, json.dumps(text))
         return found
 
     @property
@@ -77,7 +78,7 @@ class MirroredFlow(Flow):
         """The group's offsets of the progress topic, by partition."""
         return {n: one for (topic, n), one in self._offsets().items() if topic == self.progress}
 
-    def _offsets(self) -> dict[tuple[str, int], CommittedOffset]:
+    def _offsets(self) -> dict[TopicPartition, CommittedOffset]:
         with self.connections() as connections:
             return offsets.all_group_offsets(connections, self.group_id, deadline())
 
@@ -86,8 +87,8 @@ class MirroredFlow(Flow):
         del stable
         found = self._offsets()
         return {
-            source.partition: found[place].offset
-            for place, source in KnownPartitions.of(found).sources.items()
+            source.partition: found[progress].offset
+            for progress, source in KnownPartitions.of(found).sources.items()
             if source.topic == self.source
         }
 

@@ -74,8 +74,8 @@ class Writer:
             consumer = Consumer({**self._flow.kafka, "group.id": self._flow.group_id})
             self._producer.send_offsets_to_transaction(
                 [
-                    TopicPartition(*place, offset, metadata=text)
-                    for place, (offset, text) in self._flow.group_offsets(offsets).items()
+                    TopicPartition(*partition, offset, metadata=text)
+                    for partition, (offset, text) in self._flow.group_offsets(offsets).items()
                 ],
                 consumer.consumer_group_metadata(),
             )
@@ -103,8 +103,8 @@ class Writer:
 def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
     """The group's offsets, by no transaction."""
     found = flow.group_offsets(offsets)
-    at = {place: offset for place, (offset, _) in found.items()}
-    texts = {place: text for place, (_, text) in found.items()}
+    at = {partition: offset for partition, (offset, _) in found.items()}
+    texts = {partition: text for partition, (_, text) in found.items()}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, at, texts)
 
 

@@ -176,9 +176,10 @@ class Runs:
             if tasks:
                 return outcome_of(reports)
             # A task for each source partition, as Spark has it.
-            for topic, partition in batch.ends if only is None else only:
-                start = batch.starts.get((topic, partition), 0)
-                offsets = range(start, batch.ends[topic, partition] - without_output)
+            for source in batch.ends if only is None else only:
+                topic, partition = source
+                start = batch.starts.get(source, 0)
+                offsets = range(start, batch.ends[source] - without_output)
                 if offsets:
                     parts = [offsets] if rows is None else [[o] for o in rows(partition, offsets)]
                     batches = [

@@ -16,6 +16,7 @@ from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
@@ -77,7 +78,9 @@ def take_over(flow: Flow, membership: GroupMembership) -> None:
     """Fences all members of the flow's source that a plan may name."""
     with flow.connections() as connections:
         topics = cluster.topics(connections, [flow.source], deadline())
-    membership.take_over_own(topics, [(flow.source, p) for p in range(flow.partitions)])
+    membership.take_over_own(
+        topics, [TopicPartition(flow.source, p) for p in range(flow.partitions)]
+    )
 
 
 def refused(flow: Flow, writing: Transactions, reason: str) -> TransactionError:

@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+import kafka
 import pytest
 from click.testing import Result
 from confluent_kafka import Producer
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_stem
 from support import groups
 from support.flow import Flow
@@ -165,7 +167,7 @@ def test_a_group_that_is_in_use(flow: Flow) -> None:
     _checkpoint(flow, {0: 10, 1: 10})
     with started(flow):
         _refused(flow, f"group_id '{flow.group_id}' has a live member: client id 'spark-eos-")
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 3})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 3})
     _refused(flow, f"has offsets already, such as 3 of {flow.source}-0")
 
 
@@ -189,7 +191,7 @@ def test_offsets_that_the_topic_does_not_have(flow: Flow) -> None:
     _refused(flow, f"has read {flow.source}-1 up to 11, but it ends at 10: the topic was deleted")
     _checkpoint(flow, {0: 4, 1: 10})
     with closing(KafkaAdminClient(bootstrap_servers=flow.bootstrap_servers)) as admin:
-        admin.delete_records({TopicPartition(flow.source, 0): 5})
+        admin.delete_records({kafka.TopicPartition(flow.source, 0): 5})
     _refused(flow, f"{flow.source}-0 up to 4, but it begins at 5: offsets 4 to 4 were deleted")
     _checkpoint(flow, {0: 10, 1: 10, 2: 10})
     _refused(flow, f"the checkpoint has offsets of {flow.source}-2, which does not exist")

@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_eos._cli import main
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import OffsetsLostError, WriteError
 from support.groups import delete_group, delete_offsets, set_offsets
 from support.mirroring import MirroredFlow, mirrored_run
@@ -65,7 +66,7 @@ def test_progress_is_set(written: MirroredFlow) -> None:
 
 def test_a_lost_progress_is_set(written: MirroredFlow) -> None:
     flow = written
-    delete_offsets(flow.bootstrap_servers, flow.group_id, [(flow.progress, 1)])
+    delete_offsets(flow.bootstrap_servers, flow.group_id, [TopicPartition(flow.progress, 1)])
     result = _set(flow, "--set", f"{flow.source}:1=20")
     assert result.exit_code == 1
     assert "give --source-bootstrap-servers" in result.output
@@ -78,8 +79,8 @@ def test_a_lost_progress_is_set(written: MirroredFlow) -> None:
 
 def test_progress_of_which_nothing_tells_is_set(written: MirroredFlow) -> None:
     flow = written
-    places = {(flow.progress, 0): 0, (flow.progress, 1): 0}
-    set_offsets(flow.bootstrap_servers, flow.group_id, places)
+    offsets = {TopicPartition(flow.progress, 0): 0, TopicPartition(flow.progress, 1): 0}
+    set_offsets(flow.bootstrap_servers, flow.group_id, offsets)
     with (
         mirrored_run(flow) as runs,
         pytest.raises(OffsetsLostError, match=f"--progress-topic {flow.progress}"),

@@ -10,6 +10,7 @@ import pytest
 from spark_eos._kafka import cluster
 from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, position_metadata
 from spark_eos._kafka.offsets import commit_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from support.flow import Flow
 from support.groups import set_offsets
 from support.members import deadline, started
@@ -31,8 +32,8 @@ def progress(flow: Flow) -> str:
 
 def _commit(
     flow: Flow,
-    offsets: Mapping[tuple[str, int], int],
-    staged: Mapping[tuple[str, int], StagedBatch],
+    offsets: Mapping[TopicPartition, int],
+    staged: Mapping[TopicPartition, StagedBatch],
 ) -> None:
     """Commits offsets as a driver does; only some have a staged batch in their metadata."""
     nobody = ("", -1, None)
@@ -47,10 +48,12 @@ def _commit(
 
 
 def _stage(flow: Flow, progress: str, batch: StagedBatch, *buckets: int) -> None:
-    offsets = {(progress, 0): batch.batch} | {
-        (progress, number): offset for number, offset in enumerate(buckets, 1)
+    offsets = {TopicPartition(progress, 0): batch.batch} | {
+        TopicPartition(progress, number): offset for number, offset in enumerate(buckets, 1)
     }
-    _commit(flow, {**offsets, (flow.source, 0): 2}, {(progress, 0): batch})
+    _commit(
+        flow, {**offsets, TopicPartition(flow.source, 0): 2}, {TopicPartition(progress, 0): batch}
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,8 +69,8 @@ def test_a_text_that_another_client_has_written_has_a_line(
     flow: Flow, progress: str, forged: dict[str, Any]
 ) -> None:
     text = json.dumps({"spark-eos": 2, "partitions": "0", "topics": "", **forged})
-    place = (progress, 0)
-    set_offsets(flow.bootstrap_servers, flow.group_id, {place: 7}, {place: text})
+    partition = TopicPartition(progress, 0)
+    set_offsets(flow.bootstrap_servers, flow.group_id, {partition: 7}, {partition: text})
     found = document(flow)
     assert (found["delivery"], found["staged"]) == (None, None)
     assert found["foreign_offsets"] == [{"topic": progress, "partition": 0}]
@@ -131,7 +134,9 @@ def test_members_may_have_progress_partitions(flow: Flow, progress: str) -> None
     with started(flow, also=[progress]):
         found = document(flow)
         assert run("status", flow).exit_code == 0
-    assigned = {place["topic"] for member in found["members"] for place in member["assigned"]}
+    assigned = {
+        partition["topic"] for member in found["members"] for partition in member["assigned"]
+    }
     assert assigned == {flow.source, progress}
     assert {p["topic"] for p in found["partitions"]} == {flow.source}
     assert len(found["partitions"]) == 6
@@ -141,7 +146,11 @@ def test_members_may_have_progress_partitions(flow: Flow, progress: str) -> None
 def test_a_topic_of_any_name_is_a_source_without_a_ledger(flow: Flow, progress: str) -> None:
     flow.produce(range(5), partition=0)
     # Text of a ledger, but not where a ledger is.
-    _commit(flow, {(progress, 0): 0, (progress, 1): 0}, {(progress, 1): _BATCH})
+    _commit(
+        flow,
+        {TopicPartition(progress, 0): 0, TopicPartition(progress, 1): 0},
+        {TopicPartition(progress, 1): _BATCH},
+    )
     found = document(flow)
     assert (found["delivery"], found["staged"]) == (None, None)
     assert [p["lag"] for p in found["partitions"]] == [0, 0, None, None, None, None]
@@ -174,9 +183,9 @@ def test_what_others_have_written_moves_no_cursor(flow: Flow, progress: str) -> 
 def test_a_staged_querys_own_positions_are_not_foreign(flow: Flow, progress: str) -> None:
     flow.produce(range(5), partition=0)
     _stage(flow, progress, _BATCH, *[8 << 32] * 4)
-    place = (flow.source, 0)
-    texts = {place: position_metadata(progress)}
-    set_offsets(flow.bootstrap_servers, flow.group_id, {place: 4}, texts)
+    partition = TopicPartition(flow.source, 0)
+    texts = {partition: position_metadata(progress)}
+    set_offsets(flow.bootstrap_servers, flow.group_id, {partition: 4}, texts)
     found = document(flow)
     assert found["foreign_offsets"] == []
     assert [p["committed_offset"] for p in found["partitions"] if p["partition"] == 0] == [4]

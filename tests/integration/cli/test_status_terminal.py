@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from support import groups
 from support.flow import Flow
 from support.members import started
@@ -88,7 +89,9 @@ def far_flow(flow: Flow) -> Flow:
     flow.broker.create_topic(flow.source, flow.partitions)
     with started(flow):  # which waits for the group's coordinator
         pass
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): _FAR})
+    groups.set_offsets(
+        flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): _FAR}
+    )
     return flow
 
 
@@ -120,7 +123,9 @@ def test_watching_ends_with_ctrl_c(far_flow: Flow) -> None:
     with _terminal(160, far_flow, "--watch", "0.2") as terminal:
         terminal.read(until=headline, times=3)
         groups.set_offsets(
-            far_flow.bootstrap_servers, far_flow.group_id, {(far_flow.source, 0): 77_777}
+            far_flow.bootstrap_servers,
+            far_flow.group_id,
+            {TopicPartition(far_flow.source, 0): 77_777},
         )
         terminal.read(until="77,777")
         terminal.process.send_signal(signal.SIGINT)

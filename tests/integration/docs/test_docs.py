@@ -9,6 +9,7 @@ import pytest
 
 from spark_eos._client.error_codes import Code
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import OffsetCommitAnswer
 from support.collected import all_tests
 from support.jobs import ROOT
@@ -90,7 +91,9 @@ def test_the_error_table_says_what_the_code_does() -> None:
     table = table_of("protocol.md", "Errors of TxnOffsetCommit, per partition")
     codes = {row["code"]: row for row in table.rows}
     for code, row in codes.items():
-        answer = OffsetCommitAnswer(6, {("a", 0): 12_345 if code == "other" else int(code)})
+        answer = OffsetCommitAnswer(
+            6, {TopicPartition("a", 0): 12_345 if code == "other" else int(code)}
+        )
         assert row["verdict"] == answer.verdict.name.lower(), row
         if code.isdigit() and code != "0":
             assert str(answer) == f"a-0: {code} {row['name']}"

@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import fastavro
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing import EmbeddedKafka
 from support.flow import consume
 from support.fronts import patiently
@@ -218,9 +220,14 @@ def test_from_a_moment_on(recipe: Recipe) -> None:
     servers = recipe.broker.bootstrap_servers
     consumer = Consumer({"bootstrap.servers": servers, "group.id": f"any-{recipe.prefix}"})
     with closing(consumer):
-        moments = [TopicPartition(topic, partition, first + 24_500) for partition in (0, 1)]
-        found = {(at.topic, at.partition): at.offset for at in consumer.offsets_for_times(moments)}
-    assert found == {(topic, 0): 13, (topic, 1): 12}
+        moments = [
+            confluent_kafka.TopicPartition(topic, partition, first + 24_500) for partition in (0, 1)
+        ]
+        found = {
+            TopicPartition(at.topic, at.partition): at.offset
+            for at in consumer.offsets_for_times(moments)
+        }
+    assert found == {TopicPartition(topic, 0): 13, TopicPartition(topic, 1): 12}
     set_offsets(servers, group, found)
     for count in (40, 44):
         recipe.run(BACKFILL)

@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from support.flow import Flow
 from support.groups import set_offsets
 from support.pages import code_blocks, run_block
@@ -85,7 +86,7 @@ def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
     _count(flow, spark)
     assert _counted(flow).total() == 60
 
-    ledger = ("spark-eos-progress", 0)
+    ledger = TopicPartition("spark-eos-progress", 0)
     set_offsets(flow.bootstrap_servers, flow.group_id, {ledger: 5})
     _produce(flow, range(60, 70))
     with pytest.raises(StreamingQueryException, match=r"the ledger of group .* was lost") as told:

@@ -25,6 +25,7 @@ from spark_eos._batch.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos._batch.task_report import REJECTED, WRITTEN
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
 from spark_eos._kafka.offsets import committed_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._worker import task
 from support.actors import Actors
@@ -210,10 +211,10 @@ class AssignmentHistories(RuleBasedStateMachine):
     def plan(self) -> None:
         self._tick()
         members = {
-            (_NAME, partition): MemberIdentity(m.member_id, m.epoch, m.instance_id)
+            TopicPartition(_NAME, partition): MemberIdentity(m.member_id, m.epoch, m.instance_id)
             for (_, partition), m in owners(self.driver.values()).items()
         }
-        batch = BatchRange(0, {}, {(_NAME, p): 100 for p in _PARTITIONS})
+        batch = BatchRange(0, {}, {TopicPartition(_NAME, p): 100 for p in _PARTITIONS})
         planned = batch_plan(batch, {}, members, {_NAME: _TOPIC})
         assert planned.keys() == members.keys()
         for (_, partition), part in planned.items():
@@ -414,12 +415,12 @@ def test_the_broker_judges_older_epochs_by_the_same_rule(
             for epoch in range(1, member.epoch):
                 expected = {}
                 for partition in range(4):
-                    place = (actors.topic_ids[actors.source], partition)
+                    held = (actors.topic_ids[actors.source], partition)
                     # Until it confirms that it lost a partition, nobody else is given it, and the
                     # broker still takes its commits. A plan of ours has left it out already.
-                    giving_up = before is not None and place in member.acknowledged - member.owned
+                    giving_up = before is not None and held in member.acknowledged - member.owned
                     judged = before if before is not None and giving_up else member
-                    yes = may_commit(judged, place, epoch)
+                    yes = may_commit(judged, held, epoch)
                     expected[partition] = _ACCEPTED if yes else _STALE
                 assert actors.codes(name, epoch, range(4)) == expected, (epoch, actors.members)
         for name in list(actors.members):
@@ -444,15 +445,15 @@ def _plan(group: Actors, name: str, partition: int, how: str) -> BatchPlan:
     identity = MemberIdentity(member.member_id, member.epoch, name)
     committed = _committed(group)
     return batch_plan(
-        BatchRange(0, {}, {(group.source, partition): 10_000}),
+        BatchRange(0, {}, {TopicPartition(group.source, partition): 10_000}),
         committed,
-        {(group.source, index): identity for _, index in assigned},
+        {TopicPartition(group.source, index): identity for _, index in assigned},
         {group.source: topic_id},
     )
 
 
-def _committed(group: Actors) -> dict[tuple[str, int], int]:
-    every = [(group.source, p) for p in range(group.topics[group.source].partitions)]
+def _committed(group: Actors) -> dict[TopicPartition, int]:
+    every = [TopicPartition(group.source, p) for p in range(group.topics[group.source].partitions)]
     return committed_offsets(group.connections, group.group_id, every, group.topic_ids, deadline())
 
 
@@ -461,7 +462,7 @@ def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[
     work = task.write_task(writer_settings(flow), plan)
     reports = work(iter([row_batch(flow, partition, *offsets)]))
     outcome = outcome_of(reports)
-    part = outcome.partitions[flow.source, partition]
+    part = outcome.partitions[TopicPartition(flow.source, partition)]
     return part.status, part.rows, part.skipped
 
 

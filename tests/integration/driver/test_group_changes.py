@@ -14,8 +14,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -30,6 +31,7 @@ from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.offsets import commit_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing.broker_admin import admin_client
 from support.actors import Actors, drop_members
 from support.flow import Flow
@@ -106,7 +108,7 @@ def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: 
         adding.start()
         try:
             four = {flow.source: cluster.TopicInfo(flow.source, topic_id, 4)}
-            membership.start(four, [(flow.source, p) for p in range(4)])
+            membership.start(four, [TopicPartition(flow.source, p) for p in range(4)])
             assert len(set(membership.identities().values())) == 4
         finally:
             adding.join()
@@ -395,7 +397,7 @@ def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -
                 connections,
                 flow.group_id,
                 (visitor.member_id, visitor.epoch, visitor.instance_id),
-                {(flow.source, 1): 5},
+                {TopicPartition(flow.source, 1): 5},
                 group.topic_ids,
                 deadline(),
             )
@@ -417,8 +419,11 @@ def test_offsets_that_a_classic_group_has_left_are_taken_over(
     flow.produce(range(20))
     with _foreign_consumer(flow, "classic") as consumer:
         until(lambda: consumer.poll(0.05) or consumer.assignment(), lambda: "its assignment")
-        places = [TopicPartition(flow.source, 0, 7), TopicPartition(flow.source, 1, 3)]
-        consumer.commit(offsets=places, asynchronous=False)
+        offsets = [
+            confluent_kafka.TopicPartition(flow.source, partition, offset)
+            for partition, offset in ((0, 7), (1, 3))
+        ]
+        consumer.commit(offsets=offsets, asynchronous=False)
     assert flow.members() == []
     assert flow.committed() == {0: 7, 1: 3}
     (report,) = run_available(spark_eos_session, flow)

@@ -17,6 +17,7 @@ from spark_eos import ExactlyOnceSink, LostRecords
 from spark_eos._driver import offset_renewal
 from spark_eos._kafka import cluster, offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress import offsets as group_offsets
 from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
 from spark_eos.testing import EmbeddedKafka
@@ -29,8 +30,8 @@ from support.runs import Checkpoint, running
 
 
 def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
-    places = [(topic or flow.source, partition) for partition in partitions]
-    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, places)
+    lost = [TopicPartition(topic or flow.source, partition) for partition in partitions]
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, lost)
 
 
 def _known(flow: Flow) -> KnownPartitions:
@@ -129,7 +130,7 @@ def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
         ):
             runs.batch(9, 9)
     # What the error advises.
-    there = {(flow.source, 0): 5, (flow.source, 1): 5}
+    there = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, there)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(9, 9)
@@ -188,8 +189,8 @@ def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
     ]
     groups.delete_group(flow.bootstrap_servers, flow.group_id)
     # The operator sets what the errors have named, without the texts that name others.
-    places = {(flow.source, 0): 7, (flow.source, 1): 7}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, places)
+    by_hand = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 7}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
     with (
         running(flow, checkpoint=checkpoint) as runs,
         pytest.raises(OffsetsLostError, match=f"{flow.source}-2, although the query has read it"),
@@ -239,7 +240,7 @@ def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
     with running(flow) as runs:
         runs.batch(5, 5, also={other: (5,)})
     # An offset that was set has no metadata: of the topic's partitions only the other topic tells.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 5})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
     _lose(flow, 1)
     assert _known(flow).partitions == {(other, 0)}
     # As after the checkpoint was deleted: partition 1 would be written from its beginning.
@@ -255,7 +256,7 @@ def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
 def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> None:
     with running(flow) as runs:
         runs.batch(5, 5)
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 5})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
     _lose(flow, 1)
     assert _known(flow).partitions == set()
     words = f"{flow.source}-1, although offsets of its topic were set by another client"
@@ -264,7 +265,7 @@ def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> Non
     assert flow.committed() == {0: 5}
     assert len(flow.values()) == 10
     # What the error advises.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 1): 5})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 1): 5})
     with running(flow) as runs:
         runs.batch(9, 9)
         runs.written_once(9, 9)
@@ -278,8 +279,9 @@ def test_a_note_tells_nothing_of_a_topic_that_it_does_not_name(flow: Flow) -> No
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(7, 7)
-    places = {(flow.source, 0): 7, (flow.source, 1): 7, (other, 0): 5}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, places)
+    by_hand = {TopicPartition(flow.source, partition): 7 for partition in (0, 1)}
+    by_hand[TopicPartition(other, 0)] = 5
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
     _lose(flow, 1, topic=other)
     with running(flow, checkpoint=checkpoint) as runs, pytest.raises(OffsetsLostError, match=other):
         runs.batch(7, 7, also={other: (5, 5)})
@@ -290,7 +292,7 @@ def test_a_road_that_another_run_has_taken_meanwhile_is_noticed(flow: Flow) -> N
     with running(flow) as runs:
         runs.batch(5, 5)
         # As read from the group after this run was cut off.
-        staged = {("progress", 0): StagedBatch("query", 7, None, 0, 1, "0")}
+        staged = {TopicPartition("progress", 0): StagedBatch("query", 7, None, 0, 1, "0")}
         runs.offsets.pair(replace(runs.offsets.state.known, staged=staged))
         with pytest.raises(CheckpointError, match="delivery='staged'"):
             runs.batch(9, 9)
@@ -301,8 +303,8 @@ def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) ->
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(5, 5)
-    places = {(flow.source, 0): 5, (flow.source, 1): 5}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, places)
+    by_hand = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
     flow.broker.add_partitions(flow.source, 3)
     flow.partitions = 3
     # The checkpoint's note tells which partitions there were.
@@ -378,12 +380,12 @@ def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
     with flow.connections() as connections:
         before = cluster.topics(connections, [other], deadline())[other].topic_id
         ids = {other: before}
-        known = KnownPartitions(topics=KnownPartitions().including([(other, 0)], ids).topics)
-        assert known.knows(other, 0, before)
+        partition = TopicPartition(other, 0)
+        known = KnownPartitions(topics=KnownPartitions().including([partition], ids).topics)
+        assert known.knows(partition, before)
         flow.recreate(other, 1)
-        assert not known.knows(
-            other, 0, cluster.topics(connections, [other], deadline())[other].topic_id
-        )
+        now = cluster.topics(connections, [other], deadline())[other].topic_id
+        assert not known.knows(partition, now)
 
 
 @pytest.mark.proves("records-deleted")
@@ -510,7 +512,7 @@ def test_offsets_of_idle_partitions_outlive_their_retention(tmp_path: Path) -> N
             runs.batch(5, 5)
             # From here on partition 1 is idle, and soon both are.
             runs.batch(9, 5)
-            elsewhere = {(bystander.source, 0): 1}
+            elsewhere = {TopicPartition(bystander.source, 0): 1}
             groups.set_offsets(flow.bootstrap_servers, bystander.group_id, elsewhere)
             until(lambda: not bystander.committed(), lambda: "the other group's offset", 150)
             assert flow.committed() == {0: 9, 1: 5}

@@ -19,6 +19,7 @@ from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker.producer import TransactionalProducer
@@ -63,7 +64,7 @@ def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
     with started(flow) as older, started(flow) as newer:
         topics = {flow.source: cluster.TopicInfo(flow.source, newer.topic_ids[flow.source], 2)}
         with pytest.raises(errors.FencedByNewerRunError, match="spark-eos-"):
-            older.take_over_own(topics, [(flow.source, 0)])
+            older.take_over_own(topics, [TopicPartition(flow.source, 0)])
         newer.check()
         assert {m.member_id for m in flow.members()} == {
             m.member_id for m in newer.identities().values()

@@ -3,13 +3,15 @@
 import contextlib
 from collections.abc import Callable
 
+import kafka
 import pytest
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient
 
 from spark_eos._admin.mirrored_progress import set_progress
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -98,7 +100,9 @@ def test_a_topic_of_the_same_name_may_be_the_target(mirrored_flow: MirroredFlow)
 
 
 def _delete(flow: MirroredFlow, *numbers: int) -> None:
-    delete_offsets(flow.bootstrap_servers, flow.group_id, [(flow.progress, n) for n in numbers])
+    delete_offsets(
+        flow.bootstrap_servers, flow.group_id, [TopicPartition(flow.progress, n) for n in numbers]
+    )
 
 
 @pytest.mark.proves("mirrored-offset-lost")
@@ -181,9 +185,9 @@ def test_a_gap_is_refused(mirrored_flow: MirroredFlow) -> None:
 
 
 def _set(flow: MirroredFlow, number: int, offset: int, text: str | None = None) -> None:
-    place = (flow.progress, number)
-    texts = {place: flow.progress_offsets()[number].metadata if text is None else text}
-    set_offsets(flow.bootstrap_servers, flow.group_id, {place: offset}, texts)
+    partition = TopicPartition(flow.progress, number)
+    texts = {partition: flow.progress_offsets()[number].metadata if text is None else text}
+    set_offsets(flow.bootstrap_servers, flow.group_id, {partition: offset}, texts)
 
 
 @pytest.mark.proves("mirrored-another-cluster")
@@ -192,8 +196,8 @@ def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
     with mirrored_run(flow) as runs:
         runs.batch(10, 20)
     text = flow.progress_offsets()[0].metadata
-    place = (flow.progress, 0)
-    source = KnownPartitions.of({place: CommittedOffset(10, text)}).sources[place]
+    partition = TopicPartition(flow.progress, 0)
+    source = KnownPartitions.of({partition: CommittedOffset(10, text)}).sources[partition]
     _set(flow, 0, 10, text.replace(source.cluster, "elsewhere"))
     for checkpoint in (runs.checkpoint, None):
         with (
@@ -239,7 +243,7 @@ def test_progress_in_two_topics_of_one_name_is_refused(mirrored_flow: MirroredFl
         runs.batch(10, 20)
     flow.recreate(flow.source, 4)
     # By an operator, who leaves the other two at offsets of the deleted topic.
-    new = {(flow.source, 2): 0, (flow.source, 3): 0}
+    new = {TopicPartition(flow.source, 2): 0, TopicPartition(flow.source, 3): 0}
     with (
         flow.connections() as connections,
         contextlib.closing(Connections(ClientSettings(flow.source_kafka))) as east,
@@ -311,7 +315,7 @@ def test_deleted_records_are_told(mirrored_flow: MirroredFlow) -> None:
     with mirrored_run(flow) as runs:
         runs.batch(4, 0)
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=flow.source_servers)) as admin:
-            admin.delete_records({TopicPartition(flow.source, 0): 7})
+            admin.delete_records({kafka.TopicPartition(flow.source, 0): 7})
         lost = rf"{flow.source}-0 offsets 4 to 6.*--set {flow.source}:0=7"
         with pytest.raises(RecordsLostError, match=lost):
             runs.batch(12, 0)

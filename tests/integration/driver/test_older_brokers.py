@@ -13,6 +13,7 @@ from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.offsets import commit_offsets, committed_offsets
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.errors import KafkaResponseError
@@ -82,12 +83,12 @@ def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
 @pytest.mark.parametrize("past", [True, False], ids=["past", "future"])
 def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) -> None:
     with started(flow, max_members=1) as membership, transactions(flow, membership) as writing:
-        member = writing._plan[flow.source, 0].member
+        member = writing._plan[TopicPartition(flow.source, 0)].member
         # A member is given its first partitions at epoch 2.
         wrong = dataclasses.replace(member, epoch=1 if past else member.epoch + 1)
         writing._plan = {
-            place: dataclasses.replace(plan, member=wrong if place[1] == 0 else member)
-            for place, plan in writing._plan.items()
+            source: dataclasses.replace(plan, member=wrong if source.partition == 0 else member)
+            for source, plan in writing._plan.items()
         }
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 0))
@@ -174,17 +175,17 @@ def test_the_groups_offsets_and_members(
 ) -> None:
     speak_at_most(monkeypatch, spoken)
     requests = sent_requests(monkeypatch)
-    partitions = [(flow.source, p) for p in range(flow.partitions)]
+    partitions = [TopicPartition(flow.source, p) for p in range(flow.partitions)]
     with started(flow, max_members=1) as membership, flow.connections() as connections:
         ids = membership.topic_ids
         member = next(iter(membership.identities().values()))
 
-        def commit(epoch: int) -> dict[tuple[str, int], int]:
+        def commit(epoch: int) -> dict[TopicPartition, int]:
             who = (member.member_id, epoch, member.instance_id)
             wanted = dict.fromkeys(partitions, 7)
             return commit_offsets(connections, flow.group_id, who, wanted, ids, deadline())
 
-        def committed(member_id: str, epoch: int) -> dict[tuple[str, int], int]:
+        def committed(member_id: str, epoch: int) -> dict[TopicPartition, int]:
             return committed_offsets(
                 connections, flow.group_id, partitions, ids, deadline(), member=(member_id, epoch)
             )

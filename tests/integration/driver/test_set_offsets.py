@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import OffsetsLostError
 from support import groups
 from support.actors import drop_members
@@ -13,11 +14,11 @@ from support.runs import running
 
 
 def _delete(flow: Flow) -> None:
-    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [(flow.source, 0)])
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [TopicPartition(flow.source, 0)])
 
 
 def _set_back(flow: Flow) -> None:
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 3})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 3})
 
 
 _CHANGES = pytest.mark.parametrize(

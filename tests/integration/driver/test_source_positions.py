@@ -3,14 +3,16 @@
 import json
 import logging
 
+import confluent_kafka
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions
 
 from spark_eos._admin.status import Status, query_status
 from spark_eos._batch.plan import BatchRange
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.source import starting_positions
 from spark_eos.errors import RecordsLostError
 from spark_eos.testing.broker_admin import admin_client
@@ -30,13 +32,13 @@ def staged(flow: Flow) -> Flow:
     return flow
 
 
-def _shown(flow: Flow) -> dict[tuple[str, int], int]:
+def _shown(flow: Flow) -> dict[TopicPartition, int]:
     """The group's offsets of the source, as any tool of Kafka sees them."""
     admin = admin_client(flow.bootstrap_servers)
     request = [ConsumerGroupTopicPartitions(flow.group_id)]
     found = admin.list_consumer_group_offsets(request)[flow.group_id].result(20)
     return {
-        (one.topic, one.partition): one.offset
+        TopicPartition(one.topic, one.partition): one.offset
         for one in found.topic_partitions
         if one.topic == flow.source
     }
@@ -98,7 +100,9 @@ def test_nothing_is_decided_by_positions(staged: Flow) -> None:
 
 
 def test_a_position_of_an_older_run_is_refused(staged: Flow) -> None:
-    behind = BatchRange(0, {}, {(staged.source, 0): 0, (staged.source, 1): 0})
+    behind = BatchRange(
+        0, {}, {TopicPartition(staged.source, 0): 0, TopicPartition(staged.source, 1): 0}
+    )
     with staged_run(staged) as older:
         _batches(older, 2)
         with staged_run(staged, checkpoint=older.checkpoint, copies=older.copies) as newer:
@@ -111,7 +115,7 @@ def test_positions_that_can_not_be_published_are_told_once_and_end_nothing(
     staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "spark_eos")
-    nowhere = BatchRange(0, {}, {(f"nowhere-{staged.name}", 0): 5})
+    nowhere = BatchRange(0, {}, {TopicPartition(f"nowhere-{staged.name}", 0): 5})
     with staged_run(staged, copies=Copies()) as runs:
         _batches(runs, 1)
         for _ in range(2):
@@ -129,10 +133,10 @@ def test_a_source_in_another_cluster_is_looked_after_there(mirrored_flow: Mirror
     flow.produce(range(20))
     with staged_run(flow, source_client=ClientSettings(flow.source_kafka)) as runs:
         _batches(runs, 2)
-        place = TopicPartition(flow.source, 0, 5)
+        before = confluent_kafka.TopicPartition(flow.source, 0, 5)
         # Without a name it would be gone before it answers.
         admin = admin_client(flow.source_servers)
-        admin.delete_records([place])[place].result(20)
+        admin.delete_records([before])[before].result(20)
         with pytest.raises(RecordsLostError, match=f"{flow.source}-0 offsets 1 to 1"):
             runs.batch()
         with flow.connections() as connections:

@@ -7,6 +7,7 @@ import pytest
 from spark_eos import LostRecords, errors
 from spark_eos._batch.progress import first_position
 from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.strategy import Batch
 from support.flow import Flow
 from support.groups import delete_group, set_offsets
@@ -29,7 +30,7 @@ def _set_offsets(flow: Flow, offsets: dict[int, int]) -> None:
     """Sets offsets as an operator does, once the group has no member."""
     until(lambda: flow.members() == [], lambda: "the members to leave")
     topic = progress_topic(flow)
-    found = {(topic, index): offset for index, offset in offsets.items()}
+    found = {TopicPartition(topic, index): offset for index, offset in offsets.items()}
     set_offsets(flow.bootstrap_servers, flow.group_id, found)
 
 
@@ -243,7 +244,7 @@ def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_
 
 
 def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) -> None:
-    place = (progress_topic(staged), 0)
+    ledger = TopicPartition(progress_topic(staged), 0)
     with staged_run(staged) as runs:
         runs.batch()
         with pytest.raises(errors.CheckpointError, match="files of it were removed"):
@@ -251,13 +252,13 @@ def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) ->
         checkpoint, copies = runs.checkpoint, runs.copies
     until(lambda: staged.members() == [], lambda: "the members to leave")
     with staged.connections() as connections:
-        found = all_group_offsets(connections, staged.group_id, deadline())[place]
+        found = all_group_offsets(connections, staged.group_id, deadline())[ledger]
     *_, copy = copies.rows
-    forged = {place: found.metadata.replace(copy, "../../../payroll")}
-    assert forged[place] != found.metadata
+    forged = {ledger: found.metadata.replace(copy, "../../../payroll")}
+    assert forged[ledger] != found.metadata
     copies.rows["../../../payroll"] = [3] * _BUCKETS
     servers = staged.bootstrap_servers
-    set_offsets(servers, staged.group_id, {place: found.offset}, forged)
+    set_offsets(servers, staged.group_id, {ledger: found.offset}, forged)
     with (
         staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
         pytest.raises(errors.OffsetsLostError, match="a text that no run of the query has written"),
@@ -266,7 +267,7 @@ def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) ->
     assert len(staged.values()) == 3 * _BUCKETS
     # The operator puts the ledger's text back.
     until(lambda: staged.members() == [], lambda: "the members to leave")
-    set_offsets(servers, staged.group_id, {place: found.offset}, {place: found.metadata})
+    set_offsets(servers, staged.group_id, {ledger: found.offset}, {ledger: found.metadata})
     del copies.rows["../../../payroll"]
     with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
         runs.batch()

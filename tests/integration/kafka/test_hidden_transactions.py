@@ -13,6 +13,7 @@ from spark_eos._kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos._kafka.connection import CoordinatorType
 from spark_eos._kafka.open_transactions import describe_transaction
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._progress import reading
 from spark_eos.errors import DeadlineExceededError
@@ -73,7 +74,7 @@ def _hang(flow: Flow) -> None:
             topics=topics_with_offsets(
                 topic_class,
                 topic_class.TxnOffsetCommitRequestPartition,
-                {(flow.source, 0): 1},
+                {TopicPartition(flow.source, 0): 1},
                 {flow.source: NO_ID},
                 {},
             ),

@@ -57,13 +57,13 @@ def test_one_transaction_commits_the_offsets_of_230_topics(flow: Flow) -> None:
         made.result(60)
     flow.broker.add_partitions(flow.source, 3)
     with started(flow, max_members=1, also=topics) as membership:
-        places = membership.identities().keys()
-        assert len(places) == 231 * 3
-        known = KnownPartitions().including(places, membership.topic_ids)
+        partitions = membership.identities().keys()
+        assert len(partitions) == 231 * 3
+        known = KnownPartitions().including(partitions, membership.topic_ids)
         with transactions(flow, membership, known=known) as writing:
-            for topic, partition in sorted(places):
+            for topic, partition in sorted(partitions):
                 writing.add(rows(flow, partition, 0, topic=topic))
             writing.commit()
         with flow.connections() as connections:
             found = offsets.all_committed_offsets(connections, flow.group_id, deadline())
-    assert found == dict.fromkeys(places, 1)
+    assert found == dict.fromkeys(partitions, 1)

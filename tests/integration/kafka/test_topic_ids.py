@@ -13,6 +13,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offsets import commit_offsets, committed_offsets
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import txn_offset_commit
 from spark_eos._worker.transaction import Transactions
 from spark_eos.testing import EmbeddedKafka
@@ -50,8 +51,8 @@ def _committing(requests: list[Request]) -> list[Request]:
 def _set_id(writing: Transactions, topic: str, topic_id: Any) -> None:
     """As a plan would be if the cluster had told no id for the topic."""
     writing._plan = {
-        place: dataclasses.replace(plan, topic_id=topic_id) if place[0] == topic else plan
-        for place, plan in writing._plan.items()
+        source: dataclasses.replace(plan, topic_id=topic_id) if source.topic == topic else plan
+        for source, plan in writing._plan.items()
     }
 
 
@@ -78,7 +79,7 @@ def test_one_missing_id_sends_the_whole_request_by_name(
 ) -> None:
     requests = sent_requests(monkeypatch)
     with _two_topics(flow, other) as writing:
-        known = writing._plan[flow.source, 0].topic_id
+        known = writing._plan[TopicPartition(flow.source, 0)].topic_id
         _set_id(writing, other, missing)
         writing.commit()
         (request,) = _committing(requests)
@@ -106,9 +107,9 @@ def test_both_topics_of_a_request_by_name_are_answered(
             producer.connections,
             flow.group_id,
             producer.identity,
-            writing._plan[flow.source, 0].member,
-            {(flow.source, 0): 2, (other, 1): 5},
-            {flow.source: writing._plan[flow.source, 0].topic_id},
+            writing._plan[TopicPartition(flow.source, 0)].member,
+            {TopicPartition(flow.source, 0): 2, TopicPartition(other, 1): 5},
+            {flow.source: writing._plan[TopicPartition(flow.source, 0)].topic_id},
             deadline(),
             lambda: None,
         )
@@ -123,7 +124,7 @@ def test_both_topics_of_a_request_by_name_are_answered(
 def test_offsets_outside_a_transaction_go_by_name_without_an_id(
     flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = {(flow.source, 0): 7, (flow.source, 1): 9}
+    wanted = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 9}
     with started(flow, 1) as membership, flow.connections() as connections:
         (member,) = set(membership.identities().values())
         who = (member.member_id, member.epoch, member.instance_id)
@@ -158,8 +159,8 @@ def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
                 connections,
                 flow.group_id,
                 writing._producer.identity,
-                writing._plan[flow.source, 0].member,
-                {(flow.source, 0): 1},
+                writing._plan[TopicPartition(flow.source, 0)].member,
+                {TopicPartition(flow.source, 0): 1},
                 ids,
                 deadline(),
                 lambda: None,

@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
-from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._driver.checkpoint_files import ArrowFiles
 from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -133,8 +134,8 @@ def test_a_log_that_lies_behind_restores_no_offset(
     partitions: list[int], flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     _write_unlogged(spark_eos_session, flow, range(100))
-    places = [(flow.source, partition) for partition in partitions]
-    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, places)
+    lost = [TopicPartition(flow.source, partition) for partition in partitions]
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, lost)
     # By the log only batch 0 is finished, and the next one begins after it.
     for wanted in (False, True):
         with pytest.raises(Exception, match=r"asynchronous_progress|had one before") as caught:
@@ -163,8 +164,8 @@ def test_a_log_that_lies_behind_what_is_deleted(
 ) -> None:
     _write_unlogged(spark_eos_session, flow, range(100))
     admin = admin_client(flow.bootstrap_servers)
-    places = [TopicPartition(flow.source, p, 50) for p in range(2)]
-    for deleted in admin.delete_records(places).values():
+    starts = [confluent_kafka.TopicPartition(flow.source, p, 50) for p in range(2)]
+    for deleted in admin.delete_records(starts).values():
         deleted.result(20)
     flow.produce(range(100, 120))
     with pytest.raises(Exception, match=r"CheckpointError.*reads on at records that are deleted"):

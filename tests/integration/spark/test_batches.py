@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import QueryStoppedError
 from support import groups
 from support.flow import Flow
@@ -274,7 +275,7 @@ def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
     flow, second = new_flow(), new_flow()
     flow.produce(range(4))
     second.produce(range(4, 6))
-    by_hand = {(flow.source, 0): 1, (flow.source, 1): 1}
+    by_hand = {TopicPartition(flow.source, 0): 1, TopicPartition(flow.source, 1): 1}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
     read = {"starting_offsets": "latest", "subscribe": f"{flow.source},{second.source}"}
     run_available(spark_eos_session, flow, read=read)
@@ -299,7 +300,7 @@ def test_a_topic_that_is_added_while_all_offsets_are_set_by_hand(
     earliest = {**read, "starting_offsets": "earliest"}
     flow.produce(range(4))
     run_available(spark_eos_session, flow, read=earliest)
-    by_hand = {(flow.source, 0): 2, (flow.source, 1): 2}
+    by_hand = {TopicPartition(flow.source, 0): 2, TopicPartition(flow.source, 1): 2}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
     added = new_flow(name=f"{flow.name}-added")
     added.produce(range(4, 10))

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.connect_files import SparkFiles, own_checkpoint
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 from support import groups
@@ -145,7 +146,7 @@ def test_an_error_reaches_the_client_with_its_words(front: Front, flow: Flow) ->
     front.start(flow).drain()
     # The sink's process leaves the group a moment after the query's end.
     until(lambda: flow.members() == [], lambda: "the members to leave")
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 1})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 1})
     flow.produce(["new"])
     error = front.start(flow).error()
     assert error is not None

@@ -8,6 +8,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, LostRecords
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.observability.prometheus import PrometheusMetrics
 from support import groups
 from support.flow import Flow
@@ -35,7 +36,7 @@ def test_records_deleted_before_they_were_read_end_the_query(
     assert len(text) < 6_000
     assert "other" not in flow.values()
     # What it advises, without the checkpoint.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 14})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 14})
     flow.checkpoint += "-anew"
     run_available(spark_eos_session, flow)
     assert sorted(flow.values()) == sorted([*map(str, [*range(10), *range(14, 30)]), "other"])

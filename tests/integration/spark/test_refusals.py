@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, errors
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
@@ -246,7 +247,7 @@ def test_a_broker_that_can_not_be_reached(flow: Flow, spark_eos_session: SparkSe
 def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(20))
     run_available(spark_eos_session, flow)
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 5})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
     flow.produce(["new"], partition=0)
     with pytest.raises(StreamingQueryException) as failure:
         run_available(spark_eos_session, flow)

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._run.attempts import Attempts
 from spark_eos._spark import footers
 from spark_eos._spark.classic import ClassicRuntime
@@ -69,7 +70,7 @@ def _numbers(flow: Flow) -> Counter[int]:
 def _set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
     """As kafka-consumer-groups.sh does: without a text."""
     topic = _options(flow)["progress_topic"]
-    wanted = {(topic, index): offset for index, offset in offsets.items()}
+    wanted = {TopicPartition(topic, index): offset for index, offset in offsets.items()}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, wanted)
 
 
@@ -112,7 +113,7 @@ def test_offsets_set_to_0_let_an_older_checkpoint_go_on(
 
 
 def _lose_ledger(flow: Flow) -> None:
-    ledger = (_options(flow)["progress_topic"], 0)
+    ledger = TopicPartition(_options(flow)["progress_topic"], 0)
     groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [ledger])
 
 

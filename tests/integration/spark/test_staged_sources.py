@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
 from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._run.attempts import Attempts
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.testing import EmbeddedKafka
@@ -74,7 +75,10 @@ def test_a_transactional_source_leaves_no_lag(flow: Flow, spark: SparkSession) -
         _run(spark, flow, staging.repartitioned, "append")
         with flow.connections() as connections:
             shown = all_group_offsets(connections, flow.group_id, deadline(), positions=True)
-        ends = {index: shown[flow.source, index].offset for index in range(flow.partitions)}
+        ends = {
+            index: shown[TopicPartition(flow.source, index)].offset
+            for index in range(flow.partitions)
+        }
         assert ends == dict(enumerate(flow.ends()))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import TopicNotFoundError, VerificationError
 from spark_eos.verify import Difference, Verdict
 from support.expecting import Outputs, Put, compared_with, counts, parquet, told
@@ -241,7 +242,7 @@ def test_offsets_that_are_about_to_change(flow: Flow, tmp_path: Path) -> None:
     Outputs(flow).write(ROWS)
     with pytest.raises(VerificationError, match="has no committed offset"):
         compared_with(flow, file, group_id=flow.group_id)
-    at = {(flow.source, partition): 0 for partition in range(2)}
+    at = {TopicPartition(flow.source, partition): 0 for partition in range(2)}
     set_offsets(flow.bootstrap_servers, flow.group_id, at)
     assert counts(compared_with(flow, file, group_id=flow.group_id)) == {}
     writer = Writer(flow)

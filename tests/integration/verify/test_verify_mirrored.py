@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -229,8 +230,8 @@ def _set(flow: MirroredFlow, offsets: Mapping[int, int], texts: Mapping[int, str
     groups.set_offsets(
         flow.bootstrap_servers,
         flow.group_id,
-        {(flow.progress, number): offset for number, offset in offsets.items()},
-        {(flow.progress, number): text for number, text in told.items()},
+        {TopicPartition(flow.progress, number): offset for number, offset in offsets.items()},
+        {TopicPartition(flow.progress, number): text for number, text in told.items()},
     )
 
 
@@ -319,7 +320,7 @@ def test_a_group_that_has_no_such_offset_is_refused(flow: MirroredFlow) -> None:
     with pytest.raises(VerificationError, match="no committed offset that stands for a partition"):
         look(flow)
     # One of a query that reads the target's own cluster.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.target, 0): 5})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.target, 0): 5})
     with pytest.raises(VerificationError, match="no committed offset that stands for a partition"):
         look(flow)
 

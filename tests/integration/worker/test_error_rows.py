@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity, ProducerIdAndEpoch, fence_producer
 from spark_eos._worker import transaction
 from spark_eos._worker.librdkafka_errors import TransactionError
@@ -237,7 +238,7 @@ def test_an_answer_about_something_else(change: Any, instead: str, rows: Bench) 
 
 
 def _member(rows: Bench) -> MemberIdentity:
-    return rows.writing._plan[rows.flow.source, 1].member
+    return rows.writing._plan[TopicPartition(rows.flow.source, 1)].member
 
 
 @pytest.mark.proves("error-113", case="113")

@@ -7,6 +7,7 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
 
 from spark_eos._client.error_codes import Code
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import OffsetsLostError, WriteError
 from support import groups
 from support import proxy_faults as faults
@@ -41,7 +42,7 @@ def test_rows_out_of_order_after_a_commit_are_passed_over_by_no_later_run(flow: 
     _refused_from_now_on(flow, checkpoint, words)
     assert flow.values() == written
     # The operator's word: what is missing is written, what is there is written again.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 0})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 0})
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(10, 10)
     assert {f"0/{n}" for n in range(10)} <= set(flow.values())
@@ -59,7 +60,7 @@ def test_each_partition_that_is_out_of_order_is_marked(flow: Flow) -> None:
     for partition in (0, 1):
         assert f"{flow.source}-{partition} offsets 0 to" in str(failure.value)
     # One of the two is set, and the other is still refused.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 0): 0})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 0})
     _refused_from_now_on(flow, checkpoint, f"of {flow.source}-1 may not all be written")
 
 
@@ -76,7 +77,7 @@ def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -
     ):
         runs.batch(10, 10, rows=lambda p, o: [*o[4:]] if p == 0 else [*o, 0])
     # Nobody has seen that 0 to 3 of partition 0 are missing; in this attempt nothing is committed.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {(flow.source, 1): 10})
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 1): 10})
     with (
         running(flow, checkpoint=checkpoint) as runs,
         pytest.raises(WriteError, match=f"{flow.source}-0 offsets 0 to 9"),

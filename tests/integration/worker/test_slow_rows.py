@@ -12,6 +12,7 @@ from spark_eos._batch.plan import BatchRange, batch_plan
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.task import write_task
 from spark_eos.errors import WriteError
 from support.dead_letters import letter_topic
@@ -59,8 +60,8 @@ def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow
     with started(flow) as membership:
         outcome = _write(membership, settings, batches())
     assert outcome.unwritten == []
-    assert outcome.partitions[flow.source, 0].rows == 7
-    assert outcome.partitions[flow.source, 0].next_offset == 4
+    assert outcome.partitions[TopicPartition(flow.source, 0)].rows == 7
+    assert outcome.partitions[TopicPartition(flow.source, 0)].next_offset == 4
     assert sorted(flow.values()) == ["0/0", "0/1", "0/2", "0/2", "0/2", "0/2", "0/3"]
     assert flow.committed() == {0: 4}
 

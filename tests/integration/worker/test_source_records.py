@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
+import confluent_kafka
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.source_records import SourceRecords
 from support.flow import Flow
@@ -30,7 +31,7 @@ def test_any_position_in_any_order(flow: Flow, records: SourceRecords) -> None:
     offsets = [0, 0, 7, 499, 3, *random.Random(4).sample(range(500), 20)]
     for partition in (1, 0):
         for offset in offsets:
-            found = records.fetch(flow.source, partition, offset)
+            found = records.fetch(TopicPartition(flow.source, partition), offset)
             assert found is not None
             assert found.value == b"%d" % offset
             assert (found.key, found.headers, found.timestamp) == (b"k", (("h", b"1"),), 1_000)
@@ -38,10 +39,10 @@ def test_any_position_in_any_order(flow: Flow, records: SourceRecords) -> None:
 
 def test_ascending_positions_are_read_on(flow: Flow, records: SourceRecords) -> None:
     flow.produce(range(20_000), partition=0)
-    records.fetch(flow.source, 0, 0)
+    records.fetch(TopicPartition(flow.source, 0), 0)
     began = time.monotonic()
     for offset in range(0, 20_000, 100):
-        found = records.fetch(flow.source, 0, offset)
+        found = records.fetch(TopicPartition(flow.source, 0), offset)
         assert found is not None
         assert found.value == b"%d" % offset
     # With a seek for each it would take 10 s or more.
@@ -51,10 +52,10 @@ def test_ascending_positions_are_read_on(flow: Flow, records: SourceRecords) -> 
 def test_a_record_that_was_deleted(flow: Flow, records: SourceRecords) -> None:
     flow.produce(range(20), partition=0)
     admin = AdminClient(flow.kafka)
-    place = TopicPartition(flow.source, 0, 10)
-    admin.delete_records([place])[place].result(20)
-    assert records.fetch(flow.source, 0, 5) is None
-    found = records.fetch(flow.source, 0, 12)
+    before = confluent_kafka.TopicPartition(flow.source, 0, 10)
+    admin.delete_records([before])[before].result(20)
+    assert records.fetch(TopicPartition(flow.source, 0), 5) is None
+    found = records.fetch(TopicPartition(flow.source, 0), 12)
     assert found is not None
     assert found.value == b"12"
 
@@ -64,6 +65,6 @@ def test_brokers_that_are_away(flow: Flow) -> None:
     settings = writer_settings(flow)
     settings = changed(settings, client=type(settings.client)(nowhere), connect_timeout_ms=2_000)
     with closing(SourceRecords(settings)) as records, pytest.raises(TransactionError) as failure:
-        records.fetch(flow.source, 0, 0)
+        records.fetch(TopicPartition(flow.source, 0), 0)
     assert failure.value.again
     assert f"source {flow.source}-0 offset 0 again" in str(failure.value)

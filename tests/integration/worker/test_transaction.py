@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started
@@ -51,8 +52,10 @@ def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
         fresh = membership.identities()
         # Partition 0 as its member now is, partition 1 as it was.
         plan = {**stale._plan}
-        old = plan[flow.source, 0]
-        plan[flow.source, 0] = replace(old, member=fresh[flow.source, 0])
+        old = plan[TopicPartition(flow.source, 0)]
+        plan[TopicPartition(flow.source, 0)] = replace(
+            old, member=fresh[TopicPartition(flow.source, 0)]
+        )
         stale._plan = plan
         stale.add(rows(flow, 0, 0))
         stale.add(rows(flow, 1, 0))

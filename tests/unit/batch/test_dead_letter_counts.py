@@ -11,6 +11,7 @@ from spark_eos._batch.dead_letters import (
     DeadLetterTally,
     allowances,
 )
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import DeadLetters, grouped, parse_limit
 
@@ -46,16 +47,18 @@ def test_a_limit_as_text(text: str, most: float) -> None:
 @given(
     st.integers(0, 10_000),
     st.dictionaries(
-        st.tuples(st.just("a"), st.integers(0, 50)), st.integers(0, 1_000_000), min_size=1
+        st.builds(TopicPartition, st.just("a"), st.integers(0, 50)),
+        st.integers(0, 1_000_000),
+        min_size=1,
     ),
 )
-def test_the_parts_add_up_to_the_limit(limit: int, records: dict[tuple[str, int], int]) -> None:
+def test_the_parts_add_up_to_the_limit(limit: int, records: dict[TopicPartition, int]) -> None:
     parts = allowances(limit, records)
     assert parts.keys() == records.keys()
     assert sum(parts.values()) == limit
     total = sum(records.values()) or 1
-    for place, part in parts.items():
-        assert part >= limit * records[place] // total
+    for partition, part in parts.items():
+        assert part >= limit * records[partition] // total
 
 
 def test_tallies_add_up() -> None:

@@ -5,6 +5,7 @@ import pytest
 from spark_eos import LostRecords
 from spark_eos._batch.data_loss import lost_records
 from spark_eos._batch.plan import BatchRange
+from spark_eos._kafka.topic_partition import TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ from spark_eos._batch.plan import BatchRange
     ],
 )
 def test_lost_records(committed: int, first: int, lost: tuple[int, int] | None) -> None:
-    place = ("orders", 0)
-    found = lost_records(BatchRange(1, {place: 5}, {place: 9}), {place: committed}, {place: first})
+    orders = TopicPartition("orders", 0)
+    batch = BatchRange(1, {orders: 5}, {orders: 9})
+    found = lost_records(batch, {orders: committed}, {orders: first})
     assert found == (() if lost is None else (LostRecords("orders", 0, *lost),))

@@ -7,9 +7,10 @@ import pytest
 from spark_eos import errors
 from spark_eos._batch import plan
 from spark_eos._batch.offset_gap import check_no_gap
+from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, task_count, tasks_for
-from spark_eos._batch.source_places import SourcePlaces
 from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 
 
@@ -27,8 +28,8 @@ from spark_eos._kafka.transactions import MemberIdentity
     ],
 )
 def test_task_count(records: int, cores: int, tasks: int) -> None:
-    starts = {("a", index): 5 for index in range(10)}
-    ends = {**starts, ("a", 3): 5 + records}
+    starts = {TopicPartition("a", index): 5 for index in range(10)}
+    ends = {**starts, TopicPartition("a", 3): 5 + records}
     assert task_count(BatchRange(1, starts, ends), {}, cores) == tasks
     # New partitions begin at the group's offsets.
     assert task_count(BatchRange(1, {}, ends), starts, cores) == tasks
@@ -50,24 +51,29 @@ def test_tasks_for_many_partitions(records: int, most_partitions: int | None, ta
 
 
 _TOPIC = uuid.uuid4()
+_A0, _A1, _A2 = (TopicPartition("a", index) for index in range(3))
 _MEMBER = MemberIdentity("m", 1, "spark-eos-0")
 
 
 def test_progress_at_and_beyond_the_range_is_fine() -> None:
-    batch = BatchRange(1, {("a", 0): 5, ("a", 1): 5}, {("a", 0): 8, ("a", 1): 8, ("a", 2): 3})
-    check_no_gap("g", batch, {("a", 0): 5, ("a", 1): 9}, SourcePlaces())
-    known = KnownPartitions().including([("a", 0), ("a", 1)], {})
-    planned = plan.batch_plan(batch, {("a", 0): 6}, {("a", 0): _MEMBER}, {"a": _TOPIC}, known)
+    batch = BatchRange(
+        1,
+        {_A0: 5, _A1: 5},
+        {_A0: 8, _A1: 8, _A2: 3},
+    )
+    check_no_gap("g", batch, {_A0: 5, _A1: 9}, PartitionPairs())
+    known = KnownPartitions().including([_A0, _A1], {})
+    planned = plan.batch_plan(batch, {_A0: 6}, {_A0: _MEMBER}, {"a": _TOPIC}, known)
     expected = plan.PartitionPlan(_TOPIC, 5, 8, 6, _MEMBER, known.metadata("a"))
-    assert planned == {("a", 0): expected}
+    assert planned == {_A0: expected}
 
 
 def test_a_dropped_partition_needs_no_check() -> None:
-    batch = BatchRange(3, {("gone", 0): 5}, {("a", 0): 8})
-    check_no_gap("g", batch, {("a", 0): 1}, SourcePlaces())
+    batch = BatchRange(3, {TopicPartition("gone", 0): 5}, {_A0: 8})
+    check_no_gap("g", batch, {_A0: 1}, PartitionPairs())
 
 
 def test_a_gap_is_refused() -> None:
-    batch = BatchRange(2, {("a", 0): 5}, {("a", 0): 8})
+    batch = BatchRange(2, {_A0: 5}, {_A0: 8})
     with pytest.raises(errors.OffsetGapError, match="offsets 3 to 4 would never be written"):
-        check_no_gap("g", batch, {("a", 0): 3}, SourcePlaces())
+        check_no_gap("g", batch, {_A0: 3}, PartitionPairs())

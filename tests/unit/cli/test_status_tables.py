@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from spark_eos._admin.status_tables import duration, ranges
 from spark_eos._cli import main
 from spark_eos._kafka.open_transactions import OpenTransaction
+from spark_eos._kafka.topic_partition import TopicPartition
 
 
 def test_unusable_clusters_and_settings_are_one_line() -> None:
@@ -43,5 +44,12 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_ranges() -> None:
-    found = [("b", 0), ("a", 3), ("a", 0), ("a", 1), ("a", 2), ("a", 7)]
+    found = [
+        TopicPartition("b", 0),
+        TopicPartition("a", 3),
+        TopicPartition("a", 0),
+        TopicPartition("a", 1),
+        TopicPartition("a", 2),
+        TopicPartition("a", 7),
+    ]
     assert ranges(found) == "a 0-3,7; b 0"

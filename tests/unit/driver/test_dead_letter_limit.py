@@ -18,17 +18,18 @@ from spark_eos._batch.task_report import (
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.dead_letter_limit import DeadLetterLimit
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.errors import WriteError
 from spark_eos.options import Limits, Transactions
 
-PLACES = [("in", 0), ("in", 1)]
-BATCH = BatchRange(3, dict.fromkeys(PLACES, 100), dict.fromkeys(PLACES, 1_100))
+PARTITIONS = [TopicPartition("in", 0), TopicPartition("in", 1)]
+BATCH = BatchRange(3, dict.fromkeys(PARTITIONS, 100), dict.fromkeys(PARTITIONS, 1_100))
 PLANNED: BatchPlan = {
-    place: PartitionPlan(uuid.uuid4(), 100, 1_100, 100, MemberIdentity("m", 1, "id"), "")
-    for place in PLACES
+    partition: PartitionPlan(uuid.uuid4(), 100, 1_100, 100, MemberIdentity("m", 1, "id"), "")
+    for partition in PARTITIONS
 }
-FRESH = dict.fromkeys(PLACES, 100)
+FRESH = dict.fromkeys(PARTITIONS, 100)
 Rounds = list[JobOutcome]
 
 
@@ -54,7 +55,7 @@ def letters(number: int, text: str = "away") -> DeadLetterTally:
 
 def held(number: int = 8, **more: Any) -> JobOutcome:
     """A round in which the first partition's task has held its letters back."""
-    outcome = JobOutcome({PLACES[0]: PartitionOutcome(OVER_LIMIT)}, **more)
+    outcome = JobOutcome({PARTITIONS[0]: PartitionOutcome(OVER_LIMIT)}, **more)
     outcome.dead_over_limit = letters(number)
     return outcome
 
@@ -62,12 +63,12 @@ def held(number: int = 8, **more: Any) -> JobOutcome:
 def written(number: int, **more: Any) -> JobOutcome:
     """A round in which the first partition's letters are written."""
     part = PartitionOutcome(next_offset=108, dead_letters=number, **more)
-    return JobOutcome({PLACES[0]: part}, dead=letters(number))
+    return JobOutcome({PARTITIONS[0]: part}, dead=letters(number))
 
 
 def beside(outcome: JobOutcome, other: PartitionOutcome) -> JobOutcome:
     """A round with an outcome of the second partition."""
-    outcome.partitions[PLACES[1]] = other
+    outcome.partitions[PARTITIONS[1]] = other
     return outcome
 
 
@@ -95,7 +96,7 @@ def test_nothing_but_one_error(rounds: Rounds) -> None:
         limit().check(rounds)
     limit(most=1.0).check(rounds)
     # An earlier attempt has written something.
-    limit({**FRESH, PLACES[1]: 101}).check(rounds)
+    limit({**FRESH, PARTITIONS[1]: 101}).check(rounds)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,9 @@ def test_two_errors_hold_nothing_back() -> None:
 
 def test_the_share_is_that_of_the_whole_batch() -> None:
     # Of 2,000 records 1,500 are written; the rest has more than a tenth.
-    committed = {PLACES[0]: 1_100, PLACES[1]: 600}
+    committed = {PARTITIONS[0]: 1_100, PARTITIONS[1]: 600}
     planned = limit(committed).plan(PLANNED, None, [])
-    assert [planned[place].max_dead_letters for place in PLACES] == [0, 200]
+    assert [planned[partition].max_dead_letters for partition in PARTITIONS] == [0, 200]
     limit(committed).check([written(200)])
     with pytest.raises(WriteError, match=r"201 of 2000 records .*allows 200"):
         limit(committed).check([written(201)])

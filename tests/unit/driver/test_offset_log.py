@@ -8,7 +8,10 @@ from spark_eos import errors
 from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.checkpoint_note import Note
 from spark_eos._driver.offset_log import OffsetLog, parse_positions
+from spark_eos._kafka.topic_partition import TopicPartition
 from support.checkpoint_texts import CheckpointTexts
+
+_A0, _A1, _B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
 def test_batch_0_starts_where_its_sources_say() -> None:
@@ -23,8 +26,8 @@ def test_batch_0_starts_where_its_sources_say() -> None:
     )
     assert log.batch_range(0) == BatchRange(
         0,
-        {("a", 0): 3, ("a", 1): 0, ("b", 0): 7},
-        {("a", 0): 5, ("a", 1): 0, ("b", 0): 9},
+        {_A0: 3, _A1: 0, _B0: 7},
+        {_A0: 5, _A1: 0, _B0: 9},
     )
 
 
@@ -35,7 +38,11 @@ def test_later_batches_start_where_the_one_before_ended() -> None:
             "offsets/5": 'v2\n{}\n1:{"b":{"0":1}}\n0:{"a":{"0":8,"1":2}}',
         }
     )
-    expected = BatchRange(5, {("a", 0): 5}, {("a", 0): 8, ("a", 1): 2, ("b", 0): 1})
+    expected = BatchRange(
+        5,
+        {_A0: 5},
+        {_A0: 8, _A1: 2, _B0: 1},
+    )
     log = OffsetLog(files)
     assert log.batch_range(5) == expected
     # The same batch again, as after a failure; and the next needs no second look at this one.
@@ -106,9 +113,9 @@ def test_the_ranges_of_a_batch_in_its_sources(
         }
     )
     log = OffsetLog(files)
-    assert log.source_ranges(0) == [BatchRange(0, {("a", 0): 1}, {("a", 0): 4})]
-    assert log.source_ranges(1) == [BatchRange(1, {("a", 0): 4}, {("a", 0): 9})]
-    assert log.source_ranges(1) == [BatchRange(1, {("a", 0): 4}, {("a", 0): 9})]
+    assert log.source_ranges(0) == [BatchRange(0, {_A0: 1}, {_A0: 4})]
+    assert log.source_ranges(1) == [BatchRange(1, {_A0: 4}, {_A0: 9})]
+    assert log.source_ranges(1) == [BatchRange(1, {_A0: 4}, {_A0: 9})]
     with pytest.raises(errors.CheckpointError, match="offsets/2 is missing"):
         log.source_ranges(2)
 
@@ -122,8 +129,8 @@ def test_the_note_keeps_the_partitions_that_a_topic_had() -> None:
     log.set_note(Note("group", {"a": one}, partitions={"a": frozenset({2}), "b": frozenset({0})}))
     found = OffsetLog(files).note()
     assert found.partitions == {"a": {0, 1, 2}, "b": {0}}
-    assert found.names(("a", 1), one)
-    assert not found.names(("a", 3), one)
+    assert found.names(_A1, one)
+    assert not found.names(TopicPartition("a", 3), one)
     # Created anew, the topic has none of them.
     log.set_note(Note("group", {"a": other}, partitions={"a": frozenset({0})}))
     assert OffsetLog(files).note().partitions == {"a": {0}, "b": {0}}

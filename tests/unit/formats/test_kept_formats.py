@@ -17,20 +17,21 @@ from spark_eos._kafka.offset_metadata import (
     SuspectRange,
     is_position,
 )
+from spark_eos._kafka.topic_partition import TopicPartition
 
 _KEPT: dict[str, Any] = json.loads(Path(__file__).with_name("format-2.json").read_text())
 _ID = uuid.UUID("00000007-0000-0000-0000-000000000000")
 _SOURCE = SourcePartition("9dZ-cluster", "orders", _ID, 3)
-_PROGRESS = ("spark-eos-progress", 0)
+_PROGRESS = TopicPartition("spark-eos-progress", 0)
 
 
 def test_offsets_of_a_direct_query() -> None:
     texts = _KEPT["offsets"]["direct"]
     known = KnownPartitions.of(
-        {("orders", int(p)): CommittedOffset(9, text) for p, text in texts.items()}
+        {TopicPartition("orders", int(p)): CommittedOffset(9, text) for p, text in texts.items()}
     )
-    assert known.partitions == {("orders", 0), ("orders", 1)}
-    assert known.suspects == {("orders", 1): SuspectRange(3, 9)}
+    assert known.partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+    assert known.suspects == {TopicPartition("orders", 1): SuspectRange(3, 9)}
     assert known.topics == ("00000007",)
 
 

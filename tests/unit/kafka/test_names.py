@@ -11,6 +11,7 @@ from spark_eos._admin.status_tables import transactions
 from spark_eos._cli import main
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.open_transactions import OpenTransaction
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_prefix
 from support.sinks import arguments
 
@@ -66,7 +67,7 @@ EVIL = "evil\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202e[red]"
 
 def test_a_transactional_id_and_a_host_move_no_cursor() -> None:
     console = Console(width=200, record=True, highlight=False)
-    one = OpenTransaction(EVIL, "Ongoing", None, 60_000, 1, 0, (("in", 0),))
+    one = OpenTransaction(EVIL, "Ongoing", None, 60_000, 1, 0, (TopicPartition("in", 0),))
     console.print(transactions([one], 10.0))
     shown = console.export_text()
     assert "owned" in shown

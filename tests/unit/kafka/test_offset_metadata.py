@@ -19,34 +19,34 @@ from spark_eos._kafka.offset_metadata import (
     StagedBatch,
     SuspectRange,
 )
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import FormatVersionError
 
-_PARTITIONS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)))
+_A0, _A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+_PARTITIONS = st.frozensets(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 40)))
 
 
 @given(_PARTITIONS, st.dictionaries(st.sampled_from("abc"), st.uuids(version=4)))
 def test_each_offset_tells_of_all_partitions_of_its_topic(
-    partitions: frozenset[tuple[str, int]], ids: dict[str, uuid.UUID]
+    partitions: frozenset[TopicPartition], ids: dict[str, uuid.UUID]
 ) -> None:
     known = KnownPartitions().including(partitions, ids)
-    for place in partitions:
-        found = KnownPartitions.of({place: CommittedOffset(1, known.metadata(place[0]))})
-        assert found.partitions == {p for p in partitions if p[0] == place[0]}
+    for one in partitions:
+        found = KnownPartitions.of({one: CommittedOffset(1, known.metadata(one.topic))})
+        assert found.partitions == {p for p in partitions if p.topic == one.topic}
         assert found.topics == known.topics
-        for topic, index in partitions:
+        for other in partitions:
             # Of other topics only that they were known is told, by their ids.
-            expected = topic == place[0] or topic in ids
-            assert found.knows(topic, index, ids.get(topic)) == expected
-        assert not found.knows(place[0], 41, ids.get(place[0]))
+            expected = other.topic == one.topic or other.topic in ids
+            assert found.knows(other, ids.get(other.topic)) == expected
+        assert not found.knows(TopicPartition(one.topic, 41), ids.get(one.topic))
 
 
 def test_a_doubt_is_told_of_its_partition_only() -> None:
-    known = KnownPartitions(suspects={("a", 0): SuspectRange(3, 9)}).including(
-        [("a", 0), ("a", 1)], {}
-    )
-    texts = known.texts([("a", 0), ("a", 1)])
-    found = {place: CommittedOffset(9, text) for place, text in texts.items()}
-    assert KnownPartitions.of(found).suspects == {("a", 0): SuspectRange(3, 9)}
+    known = KnownPartitions(suspects={_A0: SuspectRange(3, 9)}).including([_A0, _A1], {})
+    texts = known.texts([_A0, _A1])
+    found = {partition: CommittedOffset(9, text) for partition, text in texts.items()}
+    assert KnownPartitions.of(found).suspects == {_A0: SuspectRange(3, 9)}
 
 
 _STAGED = StagedBatch(str(uuid.UUID(int=1)), 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
@@ -54,18 +54,18 @@ _STAGED = StagedBatch(str(uuid.UUID(int=1)), 7, "7-ab12cd34", 1_000, 32, "00d1e4
 
 @pytest.mark.parametrize("staged", [_STAGED, _STAGED._replace(directory=None, rows=0)])
 def test_a_staged_batch_is_told_by_the_offset_that_has_it(staged: StagedBatch) -> None:
-    known = KnownPartitions(staged={("a", 0): staged}).including([("a", 0), ("a", 1)], {})
-    texts = known.texts([("a", 0), ("a", 1)])
+    known = KnownPartitions(staged={_A0: staged}).including([_A0, _A1], {})
+    texts = known.texts([_A0, _A1])
     found = KnownPartitions.of(
         {
-            ("a", 0): CommittedOffset(7, texts["a", 0]),
-            ("a", 1): CommittedOffset(7 << 32, texts["a", 1]),
+            _A0: CommittedOffset(7, texts[_A0]),
+            _A1: CommittedOffset(7 << 32, texts[_A1]),
         }
     )
-    assert found == KnownPartitions(known.partitions, staged={("a", 0): staged})
-    more = found.including([("b", 0)], {"b": uuid.uuid4()})
+    assert found == KnownPartitions(known.partitions, staged={_A0: staged})
+    more = found.including([TopicPartition("b", 0)], {"b": uuid.uuid4()})
     assert more.staged == found.staged
-    assert more.texts([("b", 0)]) == {("b", 0): more.metadata("b")}
+    assert more.texts([TopicPartition("b", 0)]) == {TopicPartition("b", 0): more.metadata("b")}
 
 
 def _with(
@@ -75,14 +75,14 @@ def _with(
     suspect: SuspectRange,
     known: KnownPartitions | None = None,
 ) -> str:
-    place = (topic, 0)
+    partition = TopicPartition(topic, 0)
     full = replace(
         known or KnownPartitions(),
-        suspects={place: suspect},
-        staged={} if staged is None else {place: staged},
-        sources={} if source is None else {place: source},
+        suspects={partition: suspect},
+        staged={} if staged is None else {partition: staged},
+        sources={} if source is None else {partition: source},
     )
-    return full.texts([place])[place]
+    return full.texts([partition])[partition]
 
 
 def test_a_staged_batch_is_written_by_its_fields_names() -> None:
@@ -108,14 +108,14 @@ def test_a_staged_batch_is_written_by_its_fields_names() -> None:
 )
 def test_what_is_no_staged_batch_tells_nothing(staged: Any) -> None:
     text = json.dumps({"spark-eos": 2, "partitions": "0", "topics": "", "staged": staged})
-    known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
-    assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
+    known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
+    assert known == KnownPartitions(set_by_others=frozenset({_A0}))
 
 
 @pytest.mark.parametrize("text", ["", "mine", "[]", "{}", "null", "7"])
 def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
-    known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
-    assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
+    known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
+    assert known == KnownPartitions(set_by_others=frozenset({_A0}))
     assert (known.tells_nothing_of("a"), known.tells_nothing_of("b")) == (True, False)
 
 
@@ -162,15 +162,15 @@ _FORGED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("forged", _FORGED)
 def test_what_we_would_not_write_is_another_clients(forged: dict[str, Any]) -> None:
     text = json.dumps({"spark-eos": 2, "partitions": "0", "topics": "", **forged})
-    known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
-    assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
+    known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
+    assert known == KnownPartitions(set_by_others=frozenset({_A0}))
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_what_is_deeply_nested_is_another_clients(opening: str) -> None:
     for text in (opening * 4_000, f'{{"spark-eos":2,"suspect":{opening * 800}'):
-        known = KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
-        assert known == KnownPartitions(set_by_others=frozenset({("a", 0)}))
+        known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
+        assert known == KnownPartitions(set_by_others=frozenset({_A0}))
 
 
 _LARGEST = _STAGED._replace(
@@ -181,7 +181,7 @@ _LONGEST = SourcePartition("c" * 22, "t" * 249, uuid.uuid4(), 2**31 - 1)
 
 
 def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
-    partitions = [(f"topic-{n}", index) for n in range(2_000) for index in range(3)]
+    partitions = [TopicPartition(f"topic-{n}", index) for n in range(2_000) for index in range(3)]
     ids = {topic: uuid.uuid4() for topic, _ in partitions}
     known = KnownPartitions().including(partitions, ids)
     # offset.metadata.max.bytes, unless set.
@@ -193,13 +193,13 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
 def test_all_topics_are_told_of_by_many(current: int, older: int, data: st.DataObject) -> None:
     ids = {f"topic-{n}": uuid.uuid5(uuid.NAMESPACE_URL, str(n)) for n in range(current + older)}
     names = data.draw(st.permutations(sorted(ids)))
-    before = KnownPartitions().including([(name, 0) for name in names[:older]], ids)
-    known = before.including([(name, 0) for name in names[older:]], ids)
-    texts = known.texts([(name, 0) for name in names[older:]])
+    before = KnownPartitions().including([TopicPartition(name, 0) for name in names[:older]], ids)
+    known = before.including([TopicPartition(name, 0) for name in names[older:]], ids)
+    texts = known.texts([TopicPartition(name, 0) for name in names[older:]])
     told = Counter(
         topic
-        for place, text in texts.items()
-        for topic in KnownPartitions.of({place: CommittedOffset(1, text)}).topics
+        for partition, text in texts.items()
+        for topic in KnownPartitions.of({partition: CommittedOffset(1, text)}).topics
     )
     # 200 ids fit into a text.
     everywhere = min(16, current * min(200, len(ids)) // len(ids))
@@ -207,27 +207,29 @@ def test_all_topics_are_told_of_by_many(current: int, older: int, data: st.DataO
 
 
 def test_texts_stay_short_where_there_are_many_topics() -> None:
-    places = [(f"topic-{n}", index) for n in range(2_000) for index in range(3)]
-    ids = {topic: uuid.uuid4() for topic, _ in places}
-    texts = KnownPartitions().including(places, ids).texts(places)
+    partitions = [TopicPartition(f"topic-{n}", index) for n in range(2_000) for index in range(3)]
+    ids = {topic: uuid.uuid4() for topic, _ in partitions}
+    texts = KnownPartitions().including(partitions, ids).texts(partitions)
     assert max(map(len, texts.values())) < 200
 
 
 def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
-    known = KnownPartitions().including([("a", index) for index in range(0, 9_000, 2)], {})
+    known = KnownPartitions().including(
+        [TopicPartition("a", index) for index in range(0, 9_000, 2)], {}
+    )
     text = _with("a", _LARGEST, None, SuspectRange(2**62, 2**62), known)
     assert (
         max(len(text), len(_with("a", None, _LONGEST, SuspectRange(2**62, 2**62), known))) < 4_096
     )
     # Rather too many are taken for known than too few.
-    assert KnownPartitions.of({("a", 0): CommittedOffset(1, text)}).partitions >= known.partitions
+    assert KnownPartitions.of({_A0: CommittedOffset(1, text)}).partitions >= known.partitions
 
 
 def test_requests_hold_everything_once() -> None:
-    ends = {("a", index): index for index in range(10_000)}
+    ends = {TopicPartition("a", index): index for index in range(10_000)}
     parts = list(offsets.in_requests(ends, {}))
     assert len(parts) > 2
-    assert {place: offset for part in parts for place, offset in part.items()} == ends
+    assert {partition: offset for part in parts for partition, offset in part.items()} == ends
     assert sum(map(len, parts)) == len(ends)
 
 
@@ -236,4 +238,4 @@ def test_what_another_version_has_written_is_refused(version: object) -> None:
     """An operator's offset has no text; another client's is not ours, and tells nothing."""
     text = json.dumps({"spark-eos": version, "partitions": "0", "topics": ""})
     with pytest.raises(FormatVersionError, match=f"reads format {FORMAT} alone"):
-        KnownPartitions.of({("a", 0): CommittedOffset(9, text)})
+        KnownPartitions.of({_A0: CommittedOffset(9, text)})

@@ -7,6 +7,7 @@ from pathlib import Path
 from spark_eos import BatchReport, ExactlyOnceSink, PartitionReport, Status
 from spark_eos._admin.status import BrokerStatus, ClusterStatus, PartitionStatus
 from spark_eos._kafka.groups import DescribedGroup, DescribedMember
+from spark_eos._kafka.topic_partition import TopicPartition
 from support.reports import REPORT
 from support.sinks import arguments
 
@@ -135,7 +136,9 @@ def test_a_sink_keeps_its_secrets(tmp_path: Path) -> None:
 
 
 def test_a_status_has_what_the_command_shows() -> None:
-    member = DescribedMember("m-1", "spark-eos-0", HOSTILE, "/10.0.0.1", 3, (("orders", 0),))
+    member = DescribedMember(
+        "m-1", "spark-eos-0", HOSTILE, "/10.0.0.1", 3, (TopicPartition("orders", 0),)
+    )
     status = Status(
         group_id="g<b>",
         prefix="spark-eos",
@@ -146,7 +149,7 @@ def test_a_status_has_what_the_command_shows() -> None:
         partitions=(PartitionStatus("orders", 0, 1_000, 1_200, 1_201, "m-1"),),
         mirrored=(),
         staged=None,
-        foreign=(("orders", 1),),
+        foreign=(TopicPartition("orders", 1),),
         transactions=(),
         held_back=(),
         cluster=ClusterStatus((BrokerStatus(1, 6, 1),), 2, 6, None),

@@ -105,7 +105,7 @@ def test_rows_of_a_staged_copy_get_their_positions() -> None:
         "value": [b"a", b"b"],
         "key": [b"k", None],
     }
-    places = [(part.topic, part.partition, part.first_offset) for part in source_rows(found)]
-    assert places == [("progress", 1, (7 << 32) + 5), ("progress", 4, 7 << 32)]
+    positions = [(*part.source, part.first_offset) for part in source_rows(found)]
+    assert positions == [("progress", 1, (7 << 32) + 5), ("progress", 4, 7 << 32)]
     (none,) = staged_batches(iter([rows.slice(0, 0)]), progress_topic="progress", first=0)
     assert list(source_rows(none)) == []

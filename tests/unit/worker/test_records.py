@@ -22,7 +22,7 @@ def _batch(rows: Sequence[tuple[str | None, int, int]]) -> pa.RecordBatch:
 
 def test_rows_split_where_the_source_partition_changes() -> None:
     batch = _batch([("a", 0, 1), ("a", 0, 2), ("a", 1, 0), ("b", 1, 0), ("b", 1, 0)])
-    found = [(r.topic, r.partition, r.offsets.to_pylist()) for r in source_rows(batch)]
+    found = [(*r.source, r.offsets.to_pylist()) for r in source_rows(batch)]
     assert found == [("a", 0, [1, 2]), ("a", 1, [0]), ("b", 1, [0, 0])]
 
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from spark_eos._batch.plan import BatchPlan
+from spark_eos._kafka.topic_partition import TopicPartition
 
-Place = tuple[str, int]
-"""A (topic, partition) pair."""
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class SourcePlaces:
+class PartitionPairs:
     """Translates between a group's partitions and the source partitions that they stand for.
 
     Attributes:
@@ -25,33 +24,36 @@ class SourcePlaces:
             both are the same.
 
     Example:
-        >>> places = SourcePlaces({("spark-eos-progress", 4): ("orders", 0)})
-        >>> places.source(("spark-eos-progress", 4)), places.progress(("orders", 0))
-        (('orders', 0), ('spark-eos-progress', 4))
-        >>> SourcePlaces().source(("orders", 0))
-        ('orders', 0)
+        >>> orders, progress = TopicPartition("orders", 0), TopicPartition("spark-eos-progress", 4)
+        >>> pairs = PartitionPairs({progress: orders})
+        >>> print(pairs.source(progress), pairs.progress(orders))
+        orders-0 spark-eos-progress-4
+        >>> print(PartitionPairs().source(orders))
+        orders-0
     """
 
-    sources: Mapping[Place, Place] = field(default_factory=dict)
-    _progress: Mapping[Place, Place] = field(init=False, repr=False, compare=False)
+    sources: Mapping[TopicPartition, TopicPartition] = field(default_factory=dict)
+    _progress: Mapping[TopicPartition, TopicPartition] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        reverse = {source: place for place, source in self.sources.items()}
+        reverse = {source: partition for partition, source in self.sources.items()}
         object.__setattr__(self, "_progress", reverse)
 
-    def source(self, place: Place) -> Place:
+    def source(self, partition: TopicPartition) -> TopicPartition:
         """The source partition that one of the group's partitions stands for."""
-        return self.sources.get(place, place)
+        return self.sources.get(partition, partition)
 
-    def progress(self, source: Place) -> Place:
+    def progress(self, source: TopicPartition) -> TopicPartition:
         """The partition whose offset in the group is the progress of a source partition."""
         return self._progress.get(source, source)
 
-    def by_source(self, values: Mapping[Place, Value]) -> dict[Place, Value]:
+    def by_source(self, values: Mapping[TopicPartition, Value]) -> dict[TopicPartition, Value]:
         """Values by source partition, of values by the group's partitions."""
-        return {self.source(place): value for place, value in values.items()}
+        return {self.source(partition): value for partition, value in values.items()}
 
-    def by_progress(self, values: Mapping[Place, Value]) -> dict[Place, Value]:
+    def by_progress(self, values: Mapping[TopicPartition, Value]) -> dict[TopicPartition, Value]:
         """Values by the group's partitions, of values by source partition."""
         return {self.progress(source): value for source, value in values.items()}
 
@@ -60,42 +62,42 @@ class SourcePlaces:
         if not self.sources:
             return planned
         return {
-            self.source(place): replace(part, progress=place) for place, part in planned.items()
+            self.source(partition): replace(part, progress=partition)
+            for partition, part in planned.items()
         }
 
     # Words for the user -----------------------------------------------------------------------
 
-    def name(self, place: Place) -> str:
+    def name(self, partition: TopicPartition) -> str:
         """How to call one of the group's partitions.
 
         Example:
-            >>> SourcePlaces({("spark-eos-progress", 4): ("orders", 0)}).name(
-            ...     ("spark-eos-progress", 4)
-            ... )
-            'orders-0 (its progress is spark-eos-progress-4)'
-            >>> SourcePlaces().name(("orders", 0))
+            >>> orders, progress = TopicPartition("orders", 0), TopicPartition("progress", 4)
+            >>> PartitionPairs({progress: orders}).name(progress)
+            'orders-0 (its progress is progress-4)'
+            >>> PartitionPairs().name(orders)
             'orders-0'
         """
-        topic, partition = self.source(place)
-        name = f"{topic}-{partition}"
-        if place not in self.sources:
-            return name
-        return f"{name} (its progress is {place[0]}-{place[1]})"
+        if partition not in self.sources:
+            return str(partition)
+        return f"{self.source(partition)} (its progress is {partition})"
 
-    def how_to_set(self, group_id: str, wanted: Mapping[Place, int | str]) -> str:
+    def how_to_set(self, group_id: str, wanted: Mapping[TopicPartition, int | str]) -> str:
         """The command that sets the group's offsets while the query is stopped.
 
         ``kafka-consumer-groups.sh`` can't set those of progress partitions: it limits them to the
         end of the log, which is empty.
 
         Example:
-            >>> SourcePlaces().how_to_set("orders", {("in", 0): 7})
+            >>> source = TopicPartition("in", 0)
+            >>> PartitionPairs().how_to_set("orders", {source: 7})
             'kafka-consumer-groups.sh --reset-offsets --group orders --execute --topic in:0 \
 --to-offset 7'
-            >>> SourcePlaces({("p", 4): ("in", 0)}).how_to_set("orders", {("p", 4): "N"})
+            >>> progress = TopicPartition("progress", 4)
+            >>> PartitionPairs({progress: source}).how_to_set("orders", {progress: "N"})
             'spark-eos progress --group-id orders --set in:0=N'
         """
-        named = [(*self.source(place), offset) for place, offset in wanted.items()]
+        named = [(*self.source(partition), offset) for partition, offset in wanted.items()]
         if self.sources:
             sets = " ".join(f"--set {topic}:{index}={offset}" for topic, index, offset in named)
             return f"spark-eos progress --group-id {group_id} {sets}"
