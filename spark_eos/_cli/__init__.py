@@ -11,11 +11,13 @@ COMMANDS = {
     "adopt": "spark_eos._cli.adopt:adopt",
     "broker": "spark_eos._cli.broker:broker",
     "class-archive": "spark_eos._cli.class_archive:class_archive",
+    "consume": "spark_eos._cli.consume:consume",
     "dead-letters": "spark_eos._cli.dead_letters:dead_letters",
     "demo": "spark_eos._cli.demo:demo",
     "jars": "spark_eos._cli.jars:jars",
     "progress": "spark_eos._cli.progress:progress",
     "status": "spark_eos._cli.status:status",
+    "topics": "spark_eos._cli.topics:topics",
     "verify": "spark_eos._cli.verify:verify_command",
 }
 
@@ -40,6 +42,8 @@ def main() -> None:
           --group-id orders --source orders --target orders-enriched
     Count the records that it could not write, by why it could not:
       spark-eos dead-letters count --bootstrap-servers localhost:9092 --topic orders-dlq
-    Run a Kafka for experiments, until Ctrl-C:
-      spark-eos broker --port 9092
+    Run a Kafka for experiments, until Ctrl-C, and look into its topics:
+      spark-eos broker --port 9092 --topic orders:4
+      spark-eos topics --bootstrap-servers localhost:9092
+      spark-eos consume orders --bootstrap-servers localhost:9092 --limit 10
     """  # noqa: D301 - click needs the character itself

@@ -2,29 +2,63 @@
 
 import signal
 import time
+from collections.abc import Mapping
+from typing import Final
 
 import click
 
+from spark_eos._client.kafka_python import ensure_valid_topic_name
 from spark_eos._jars.ivy import DownloadError
 from spark_eos._jars.jar_sets import JarError
 from spark_eos._jars.java import JavaError
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
+
+_MOST: Final = 1_000
+
+
+def _topics(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for text in values:
+        name, colon, number = text.partition(":")
+        try:
+            ensure_valid_topic_name(name)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+        if name in found:
+            raise click.BadParameter(f"{name!r} is given twice")
+        if colon and not (number.isascii() and number.isdigit() and 1 <= int(number) <= _MOST):
+            raise click.BadParameter(f"{text!r} is not NAME or NAME:PARTITIONS, from 1 to {_MOST}")
+        found[name] = int(number or 1)
+    return found
 
 
 @click.command()
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port to listen on; by default a free one."
 )
-def broker(port: int | None) -> None:
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    callback=_topics,
+    metavar="NAME[:PARTITIONS]",
+    help="Topic to create, with 1 partition by default; repeatable.",
+)
+def broker(port: int | None, topics: Mapping[str, int]) -> None:
     """Run a single-node Kafka on 127.0.0.1 until Ctrl-C.
 
-    Prints its address on stdout as soon as it is ready. Removes its data when it stops.
+    Prints its address on stdout as soon as it and the topics are ready. Removes its data when it
+    stops.
     """
     # Also SIGINT: a shell starts background commands with it ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
         with EmbeddedKafka(port=port) as kafka:
+            for name, partitions in topics.items():
+                kafka.create_topic(name, partitions)
             click.echo(kafka.bootstrap_servers)
             click.echo("Kafka is running. Press Ctrl-C to stop it and remove its data.", err=True)
             while kafka.is_running:

@@ -48,18 +48,35 @@ prefix_option: Final = click.option(
     show_default=True,
     help="The query's transactions.id_prefix.",
 )
+_timeout_option: Final = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=15,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the cluster.",
+)
 _OPTIONS: Final = (
     click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
     prefix_option,
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=15,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for the cluster.",
-    ),
+    _timeout_option,
 )
+
+
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of a cluster, which the command receives as ``client`` and ``timeout``.
+
+    A `SparkEosError` ends the command with its message and exit status 1, without a traceback.
+    """
+
+    @functools.wraps(command)
+    def with_options(*, kafka: Mapping[str, str], **rest: Any) -> None:
+        try:
+            command(client=ClientSettings(kafka), **rest)
+        except SparkEosError as error:
+            raise click.ClickException(str(error)) from error
+
+    return client_options(decorated(with_options, [_timeout_option]))
 
 
 def query_options(command: Callable[..., None]) -> Callable[..., None]:

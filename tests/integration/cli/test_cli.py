@@ -24,8 +24,8 @@ def test_help_names_every_command() -> None:
     shown = result.stdout.partition("\nCommands:\n")[2]
     names = re.findall(r"^  (\S+)", shown, re.MULTILINE)
     assert names == [
-        *("abort", "acls", "adopt", "broker", "class-archive", "dead-letters"),
-        *("demo", "jars", "progress", "status", "verify"),
+        *("abort", "acls", "adopt", "broker", "class-archive", "consume", "dead-letters"),
+        *("demo", "jars", "progress", "status", "topics", "verify"),
     ]
     # Each with what it does.
     assert re.findall(r"^  (\S+) +\S", shown, re.MULTILINE) == names

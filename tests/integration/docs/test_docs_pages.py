@@ -346,13 +346,8 @@ def _letters(reader: Reader) -> None:
     assert producer.flush(20) == 0
 
 
-def _nothing(_reader: Reader) -> None:
-    """This page makes its topics."""
-
-
 _BEFORE = {
     "docs/dead-letters.md": _letters,
-    "docs/index.md": _nothing,
     "docs/moving.md": _own_sink,
     "docs/operations.md": _query,
 }

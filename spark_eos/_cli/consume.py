@@ -1,0 +1,70 @@
+"""``spark-eos consume``."""
+
+import base64
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+from spark_eos._admin.committed_records import CommittedRecords, as_our_errors
+from spark_eos._cli.query import cluster_options
+from spark_eos._client.checks import check_text
+from spark_eos._client.message_headers import headers_of
+from spark_eos._client.settings import ClientSettings
+
+_EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
+# What JSON leaves as it is, and a terminal may obey: controls, and marks that turn text round.
+_CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+@click.command()
+@click.argument("topic")
+@cluster_options
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many records."
+)
+def consume(*, topic: str, client: ClientSettings, timeout: float, limit: int | None) -> None:
+    """Print a topic's committed records as lines of JSON, from its beginning to its present end.
+
+    Keys, values and headers are printed as text if they are UTF-8, otherwise as
+    {"base64": "..."}. Joins no group and commits nothing.
+    """
+    check_text("TOPIC", topic)
+    records = CommittedRecords(client, topic, timeout)
+    denied = "To consume it takes Read on the topic"
+    with as_our_errors(denied), records.consumer() as consumer:
+        for message in islice(records.messages(consumer, {}), limit):
+            click.echo(_line(message))
+
+
+def _line(message: Any) -> str:
+    headers = headers_of(message)
+    fields = {
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": _time(message.timestamp()[1]),
+        "key": _text(message.key()),
+        "value": _text(message.value()),
+        "headers": None if headers is None else [[name, _text(text)] for name, text in headers],
+    }
+    line = json.dumps(fields, ensure_ascii=False)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def _time(milliseconds: int) -> str | int:
+    try:
+        return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return milliseconds
+
+
+def _text(content: bytes | None) -> str | dict[str, str] | None:
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
