@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags that let a JVM start sooner, at the expense of long-running work."""
 # Silences the warning of a JVM that refuses the archive and starts without it.
 _QUIET = "-Xlog:cds=off,cds+dynamic=off"
+# What made a training fail, such as a busy machine or a full disk, may be over by then.
+_RETRY_SECONDS = 3600.0
 _logger = logging.getLogger(__name__)
 
 
@@ -61,16 +64,16 @@ class ClassArchive:
         return [f"-XX:SharedArchiveFile={self.file}", _QUIET]
 
     def train(self, exercise: Callable[[list[str]], None]) -> None:
-        """Create the archive, unless it exists or an earlier attempt failed.
+        """Create the archive, unless it exists or an attempt failed within the last hour.
 
         Args:
             exercise: As in `make`. If it raises OSError or RuntimeError, that is logged.
         """
         failed = self.file.with_suffix(".failed")
-        if self.file.exists() or failed.exists():
+        if self.file.exists() or _is_recent(failed):
             return
         with self._lock():
-            if self.file.exists() or failed.exists():
+            if self.file.exists() or _is_recent(failed):
                 return
             try:
                 self._make(exercise)
@@ -106,3 +109,12 @@ class ClassArchive:
 
     def _lock(self) -> contextlib.AbstractContextManager[None]:
         return locked(self.file.with_suffix(".lock"))
+
+
+def _is_recent(marker: Path) -> bool:
+    try:
+        age = time.time() - marker.stat().st_mtime
+    except FileNotFoundError:
+        return False
+    # A clock that was set back must not keep it for longer.
+    return 0 <= age < _RETRY_SECONDS

@@ -203,3 +203,21 @@ def test_a_failure_is_told_once_and_is_in_nobodys_way(
         "Programs will start slowly: no class data archive: no room"
     ]
     assert archive.options == []
+
+
+def _fail(_options: list[str]) -> None:
+    raise RuntimeError("no room")
+
+
+@pytest.mark.parametrize("hours", [-1.1, 0.1])
+def test_a_training_that_failed_an_hour_ago_is_tried_again(hours: float, tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path, "Programs")
+    archive.train(_fail)
+    (marker,) = tmp_path.glob("*.failed")
+    archive.train(_make)
+    assert not archive.file.exists()
+    # In the future, if the clock has been set back since.
+    then = marker.stat().st_mtime + hours * 3600
+    os.utime(marker, (then, then))
+    archive.train(_make)
+    assert archive.file.exists()
