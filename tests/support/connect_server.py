@@ -28,6 +28,12 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+def listens(pid: int, port: int) -> bool:
+    """Whether a port is this process's: another one may have taken it, and answer there."""
+    found = psutil.Process(pid).net_connections("tcp")
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in found)
+
+
 class ConnectServer:
     """A server, from its start until `kill`.
 
@@ -68,12 +74,11 @@ class ConnectServer:
                 env=environment,
                 start_new_session=True,
             )
-        until(self._answers, lambda: f"the server\n{self.output()[-4000:]}")
+        until(self._listens, lambda: f"the server\n{self.output()[-4000:]}")
 
-    def _answers(self) -> bool:
+    def _listens(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.output()[-4000:]}"
-        with socket.socket() as probe:
-            return probe.connect_ex((_HOST, self.port)) == 0
+        return listens(self.process.pid, self.port)
 
     @property
     def url(self) -> str:

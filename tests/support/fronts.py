@@ -78,6 +78,8 @@ class Queries:
     def __init__(self, url: str | None = None) -> None:
         builder = SparkSession.builder if url is None else SparkSession.builder.remote(url)
         self._session = builder.getOrCreate()
+        if url is not None:
+            _retry_for_a_minute(self._session)
         self._queries: dict[int, tuple[StreamingQuery, Callable[[], None]]] = {}
         self._numbers = itertools.count()
 
@@ -120,6 +122,14 @@ class Queries:
         query, close = self._queries[number]
         query.stop()
         close()
+
+
+def _retry_for_a_minute(session: SparkSession) -> None:
+    """Lets a request to a server that is gone fail; by default the client repeats it for ten."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    policy = DefaultPolicy(max_retries=15, max_backoff=5_000)
+    cast("Any", session).client.set_retry_policies([policy])
 
 
 @contextmanager
@@ -172,11 +182,11 @@ class RunningQuery:
         self._number = number
         self._reports = reports
 
-    def error(self, timeout: int = 90) -> str | None:
+    def error(self, timeout: int = 240) -> str | None:
         """Waits for the query's end; what it failed with, None if with nothing."""
         return self._queries.wait(self._number, timeout)
 
-    def drain(self, timeout: int = 90) -> None:
+    def drain(self, timeout: int = 240) -> None:
         """Waits until a query that is to end by itself has written everything."""
         error = self.error(timeout)
         assert error is None, error
