@@ -36,8 +36,11 @@ $(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
-jars: $(VENV)/.stamp ## Download the jars of embedded brokers and of Spark's Kafka source
+# Else the first test that needs Spark would make the archive, and all others wait for it. One
+# that can't be made is in nobody's way.
+jars: $(VENV)/.stamp ## Download Kafka and Spark's Kafka source, and archive Spark's classes
 	@$(BIN)/spark-eos jars > /dev/null
+	@$(BIN)/spark-eos class-archive > /dev/null || true
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
 
