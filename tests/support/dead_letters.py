@@ -29,7 +29,7 @@ def write_not_utf8(
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
     named = [(_NotUtf8("own?"), b"h"), *headers]
     for _ in range(number):
-        producer.send(topic, b"not UTF-8", b"k", headers=named, partition=partition).get(20)
+        producer.send(topic, b"not UTF-8", b"k", headers=named, partition=partition).get(60)
     producer.close()
 
 

@@ -22,14 +22,14 @@ class Outputs:
         self._producer = Producer(
             {**flow.kafka, "transactional.id": f"{name}-{flow.name}", "log_level": 0}
         )
-        self._producer.init_transactions(20)
+        self._producer.init_transactions(60)
 
     def begin(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
         """Leaves a transaction open, with its rows at the broker."""
         self._producer.begin_transaction()
         for key, value in rows:
             self._producer.produce(topic or self._flow.target, value, key, partition)
-        assert self._producer.flush(20) == 0
+        assert self._producer.flush(60) == 0
 
     def commit(self) -> None:
         self._producer.commit_transaction(20)

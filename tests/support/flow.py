@@ -98,7 +98,7 @@ class Flow:
             record_key = key(value) if callable(key) else key
             producer.produce(self.source, encoded, record_key, chosen, **more)
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def produce_in_transaction(self, values: Iterable[str], *, commit: bool = True) -> None:
         """Appends each value to every partition of the source, and a marker."""
@@ -109,7 +109,7 @@ class Flow:
         for value in values:
             for partition in range(self.partitions):
                 producer.produce(self.source, value.encode(), partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         if commit:
             producer.commit_transaction()
         else:
@@ -197,7 +197,7 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
     )
     found: list[Message] = []
     with closing(consumer):
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
         consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
         ends, all_ends = settled_ends(server, topic, partitions, 30)
         assert ends == all_ends, f"{topic}: last stable offsets {ends}, ends {all_ends}"

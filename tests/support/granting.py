@@ -101,8 +101,8 @@ class Guarded(Flow):
         """Undoes what a command line of ``kafka-acls.sh`` does."""
         acl = _filter(_binding(command))
         admin = self._admin()
-        admin.delete_acls([acl])[acl].result(10)
-        until(lambda: not _known(admin, acl), lambda: command, 10)
+        admin.delete_acls([acl])[acl].result(60)
+        until(lambda: not _known(admin, acl), lambda: command)
 
     @contextmanager
     def without(self, command: str) -> Iterator[None]:
@@ -128,8 +128,8 @@ class Guarded(Flow):
     def _put(self, *acls: AclBinding) -> None:
         admin = self._admin()
         for future in admin.create_acls(list(acls)).values():
-            future.result(10)
-        until(lambda: all(_known(admin, _filter(acl)) for acl in acls), lambda: f"{acls}", 10)
+            future.result(60)
+        until(lambda: all(_known(admin, _filter(acl)) for acl in acls), lambda: f"{acls}")
 
     def _admin(self) -> AdminClient:
         # Not kept: PySpark keeps the functions of queries, and with them their flow, for longer
@@ -138,7 +138,7 @@ class Guarded(Flow):
 
 
 def _known(admin: AdminClient, acl: AclBindingFilter) -> bool:
-    return bool(admin.describe_acls(acl).result(10))
+    return bool(admin.describe_acls(acl).result(60))
 
 
 def _filter(acl: AclBinding) -> AclBindingFilter:

@@ -15,7 +15,7 @@ from support.flow import Flow
 
 def deadline() -> Deadline:
     """Long enough for any one call."""
-    return Deadline(20, "test")
+    return Deadline(60, "test")
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def started(
             connections,
             flow.group_id,
             max_members=max_members,
-            group_timeout_ms=20_000,
+            group_timeout_ms=60_000,
             watch=lambda: True,
             at_end=lambda: None,
         )

@@ -31,7 +31,7 @@ def fill(flow: Flow, count: int = 5, expect: Mapping[Source, bytes] | None = Non
             if expect and source in expect:
                 headers.append(("expect", expect[source]))
             producer.produce(flow.source, b"v", name_of(source), partition, headers=headers)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def sources(*ranges: range) -> list[Source]:
@@ -47,7 +47,7 @@ class Writer:
         self.transactional_id = f"{name}-{flow.name}"
         settings = {"transactional.id": self.transactional_id, "log_level": 0}
         self._producer = Producer({**flow.kafka, **settings})
-        self._producer.init_transactions(20)
+        self._producer.init_transactions(60)
 
     def begin(
         self,
@@ -69,7 +69,7 @@ class Writer:
                 source[0] if to is None else to,
                 headers={"src": position, "id": name_of(source), **headers},
             )
-        assert self._producer.flush(20) == 0
+        assert self._producer.flush(60) == 0
         if offsets:
             consumer = Consumer({**self._flow.kafka, "group.id": self._flow.group_id})
             self._producer.send_offsets_to_transaction(
@@ -84,7 +84,7 @@ class Writer:
     def raw(self, headers: dict[str, Any], *, topic: str | None = None) -> None:
         """One more output in the open transaction."""
         self._producer.produce(topic or self._flow.target, b"v", b"x", 0, headers=headers)
-        assert self._producer.flush(20) == 0
+        assert self._producer.flush(60) == 0
 
     def commit(self) -> None:
         self._producer.commit_transaction(20)
@@ -113,7 +113,7 @@ def remove(flow: Flow, topic: str, partition: int, before: int) -> None:
     at = TopicPartition(topic, partition, before)
     # Without a name it would be gone before it answers.
     admin = admin_client(flow.bootstrap_servers)
-    admin.delete_records([at])[at].result(20)
+    admin.delete_records([at])[at].result(60)
 
 
 def look(flow: Flow, **more: Any) -> Findings:

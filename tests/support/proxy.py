@@ -117,7 +117,7 @@ class KafkaProxy:
         self._loop.close()
 
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     @property
     def bootstrap_servers(self) -> str:

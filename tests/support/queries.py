@@ -45,7 +45,7 @@ def run_available(
     sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}, on_batch=note))
     frame = sink.read(spark, **{"subscribe": flow.source, **(read or {})})
     try:
-        process_available(sink.write(transform(frame)), timeout=150)
+        process_available(sink.write(transform(frame)), timeout=240)
     finally:
         sink.close()
     return reports
@@ -101,7 +101,7 @@ class QueryProcess:
         """What it has printed so far."""
         return self.log.read_text(errors="replace")
 
-    def wait(self, timeout: float = 90) -> int:
+    def wait(self, timeout: float = 240) -> int:
         """Its exit status."""
         return self.process.wait(timeout)
 
@@ -113,7 +113,7 @@ class QueryProcess:
             if line.startswith("REPORT ")
         ]
 
-    def until(self, condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, timeout: float = 200) -> Any:
         """Waits for a condition while the query lives."""
 
         def checked() -> Any:
@@ -126,8 +126,8 @@ class QueryProcess:
         return until(checked, lambda: f"{what}\n{self.output()[-4000:]}", timeout)
 
 
-def until(condition: Callable[[], Any], what: Callable[[], str], timeout: float = 60) -> Any:
-    """Waits until a condition holds; returns its value."""
+def until(condition: Callable[[], Any], what: Callable[[], str], timeout: float = 200) -> Any:
+    """Waits until a condition holds; returns its value. The limit is only there to end a hang."""
     end = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < end, f"waited {timeout} s for: {what()}"

@@ -227,7 +227,7 @@ def running(
     max_members: int = 1,
     *,
     checkpoint: Checkpoint | None = None,
-    group_timeout_ms: int = 20_000,
+    group_timeout_ms: int = 60_000,
     delivery: Delivery = Direct(),  # noqa: B008 - a value
     **options: Any,
 ) -> Iterator[Runs]:

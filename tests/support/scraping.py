@@ -61,7 +61,7 @@ class Scraper:
 
     def _scrape(self) -> dict[Series, float]:
         try:
-            with urllib.request.urlopen(self._url, timeout=5) as answer:  # noqa: S310
+            with urllib.request.urlopen(self._url, timeout=60) as answer:  # noqa: S310
                 text = answer.read().decode()
         except OSError:
             return {}

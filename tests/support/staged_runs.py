@@ -175,7 +175,7 @@ def staged_run(
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     topic = progress_topic(flow)
-    settings = changed(writer_settings(flow), group_timeout_ms=20_000, **options)
+    settings = changed(writer_settings(flow), group_timeout_ms=60_000, **options)
     run = Run(
         "",
         Clusters(settings.client, settings.source_client),

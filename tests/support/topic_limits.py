@@ -25,4 +25,4 @@ def set_limit(flow: Flow, topic: str, limit: int) -> None:
     )
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = admin_client(flow.broker.bootstrap_servers)
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)

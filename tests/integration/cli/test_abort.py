@@ -125,7 +125,7 @@ def test_abort_asks_on_a_terminal(flow: Flow) -> None:
         try:
             os.write(ours, b"y\n")
             result = subprocess.run(
-                command, stdin=theirs, capture_output=True, text=True, timeout=60, check=False
+                command, stdin=theirs, capture_output=True, text=True, timeout=240, check=False
             )
         finally:
             os.close(ours)

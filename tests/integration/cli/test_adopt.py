@@ -176,10 +176,10 @@ def test_a_group_whose_query_has_left_a_transaction_open(flow: Flow) -> None:
     _checkpoint(flow, {0: 10, 1: 10})
     transactional_id = f"{id_stem('spark-eos', flow.group_id)}/host/0"
     producer = Producer({**flow.kafka, "transactional.id": transactional_id})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(flow.target, b"a")
-    producer.flush(20)
+    producer.flush(60)
     _refused(flow, "has open transactions: a spark-eos query has used it")
     producer.abort_transaction(20)
     assert _adopt(flow).exit_code == 0

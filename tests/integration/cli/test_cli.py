@@ -14,7 +14,7 @@ COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False
+        [COMMAND, *arguments], capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -63,7 +63,7 @@ def test_jars_starts_without_pyspark_and_kafka_clients() -> None:
         "print('MODULES', *sys.modules, file=sys.stderr)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=True
     )
     modules = set(result.stderr.partition("MODULES")[2].split())
     assert "spark_eos._jars.jar_sets" in modules
@@ -83,12 +83,12 @@ def test_broker_runs_until_it_is_interrupted(number: signal.Signals) -> None:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         assert address.startswith("127.0.0.1:")
-        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers
+        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).brokers
         children = child_processes(process.pid)
         directories = {Path(f"/proc/{pid}/cwd").readlink() for pid in children} - {Path("/")}
         assert len(directories) == 1
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 0
     assert out == ""
     assert err.endswith("Stopped.\n")

@@ -48,7 +48,7 @@ def write_letters(
     topic = name or f"dlq-{flow.name}"
     prefix = f"__{style}.errors."
     producer = Producer({**flow.kafka, "transactional.id": f"t-{flow.name}"})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     producer.begin_transaction()
     for n in numbers:
         told = {"topic": flow.source, "partition": str(n % 2), "offset": str(n), "reason": "error"}
@@ -62,7 +62,7 @@ def write_letters(
             timestamp=1_000 + n,
             headers=[("own", b"h"), *headers],
         )
-    producer.flush(20)
+    producer.flush(60)
     if commit:
         producer.commit_transaction(20)
     else:
@@ -111,8 +111,8 @@ def test_what_letters_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None
     topic = write_letters(flow, [0], **hostile)
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
     told = [(evil, evil.encode()), *((f"__dlq.errors.{k}", v.encode()) for k, v in hostile.items())]
-    producer.send(topic, evil.encode(), evil.encode(), headers=told, partition=0).get(20)
-    producer.send(topic, b"\xff\x1b", b"\xff\x1b", partition=1).get(20)
+    producer.send(topic, evil.encode(), evil.encode(), headers=told, partition=0).get(60)
+    producer.send(topic, b"\xff\x1b", b"\xff\x1b", partition=1).get(60)
     producer.close()
     commands = [("list",), ("count",), ("show", "--partition", "0", "--offset", "2")]
     commands += [("show", "--partition", "1", "--offset", "0")]
@@ -286,7 +286,7 @@ def test_letters_of_any_time_are_listed_and_shown(flow: Flow, milliseconds: int)
     producer = Producer(flow.kafka)
     headers: Any = [*headers_of(flow.written(topic)[0]).items()]
     producer.produce(topic, b"old", b"k", 1, timestamp=milliseconds, headers=headers)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     listed = run(flow, "list")
     assert listed.exit_code == 0, listed.output
     assert listed.stdout.count(f"{flow.source}:") == 2
@@ -334,7 +334,7 @@ def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
         stdin=inside,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     os.close(keyboard)
     os.close(inside)
@@ -374,7 +374,7 @@ def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) ->
     producer = Producer(flow.kafka)
     headers: Any = [*headers_of(flow.written(topic)[0]).items()]
     producer.produce(topic, b"value 5", b"k", 3, headers=headers)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     refused = run(flow, "replay", *own)
     assert f"1 of 4 partitions were replayed is not known ({topic}-3)" in refused.output
     # Begins anew in that partition alone.
@@ -383,7 +383,7 @@ def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) ->
     # As if they had expired.
     group = f"spark-eos-replay-{topic}"
     admin = AdminClient(flow.kafka)
-    admin.delete_consumer_groups([group])[group].result(20)
+    admin.delete_consumer_groups([group])[group].result(60)
     refused = run(flow, "replay", *own)
     assert "offsets of group 'spark-eos-replay-" in refused.output
     assert "3 of 4 partitions" in refused.output
@@ -453,7 +453,7 @@ def test_a_replay_creates_no_topic(tmp_path: Path, *, named: bool) -> None:
             failed.output
         )
         assert flow.values(flow.source) == []
-        assert "gone" not in AdminClient(flow.kafka).list_topics(timeout=20).topics
+        assert "gone" not in AdminClient(flow.kafka).list_topics(timeout=60).topics
 
 
 def test_a_topic_that_does_not_exist(flow: Flow) -> None:

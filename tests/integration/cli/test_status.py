@@ -154,7 +154,7 @@ def _foreign_transaction(servers: str, topic: str, name: str, partition: int = 1
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(topic, b"foreign", partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     yield
     producer.abort_transaction()
 

@@ -38,7 +38,7 @@ def test_a_tampered_target_is_found_out(flow: Flow) -> None:
     producer = Producer(flow.kafka)
     key, value = orders[17]
     producer.produce(flow.target, value, key)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     doubled = report(flow)
     found = doubled.comparison
     assert (found.rows_expected, found.records_out) == (count, count + 1)
@@ -48,7 +48,7 @@ def test_a_tampered_target_is_found_out(flow: Flow) -> None:
 
 def test_an_open_transaction_is_neither_counted_nor_overlooked(flow: Flow) -> None:
     producer = Producer({**flow.kafka, "transactional.id": f"open-{flow.name}"})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     orders = [value for _key, value in make_orders(20, seed=1)]
     reader = TargetReader(flow.bootstrap_servers, flow.target, flow.partitions)
     with contextlib.closing(reader):
@@ -56,7 +56,7 @@ def test_an_open_transaction_is_neither_counted_nor_overlooked(flow: Flow) -> No
             producer.begin_transaction()
             for value in orders[start:end]:
                 producer.produce(flow.target, value)
-            producer.flush(20)
+            producer.flush(60)
             if end == 20:
                 found = report(flow, timeout=2)
                 assert found.comparison.count(Difference.OPEN)
@@ -158,7 +158,7 @@ def test_ctrl_c_leaves_no_process_and_no_data(
             assert line, process.communicate()
         until(lambda: processes_of(temporary), lambda: "the query's process")
         process.send_signal(signal.SIGINT)
-        _out, err = process.communicate(timeout=30)
+        _out, err = process.communicate(timeout=240)
     assert (process.returncode, err) == (130, "Stopped.\n")
     assert not processes_of(temporary)
     assert not [path for path in temporary.iterdir() if path.name.startswith("spark-eos-")]
@@ -169,7 +169,7 @@ def test_a_failing_query_shows_the_end_of_its_log(
     start_demo: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
     with start_demo("--orders", "1000", PYSPARK_SUBMIT_ARGS="--no-such-option") as process:
-        _out, err = process.communicate(timeout=120)
+        _out, err = process.communicate(timeout=240)
     assert process.returncode == 1
     assert err.startswith("Error: spark-eos: the query failed with exit status 1.")
     assert "JAVA_GATEWAY_EXITED" in err

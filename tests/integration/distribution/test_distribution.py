@@ -33,7 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a wheel and an sdist of the project as it is."""
     directory = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(directory)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=240)
     return directory
 
 
@@ -103,7 +103,7 @@ def test_the_wheel_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> 
     python = tmp_path / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     install = [*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel)]
-    subprocess.run(install, check=True, timeout=120)
+    subprocess.run(install, check=True, timeout=240)
     (ours,) = (path for path in sys.path if path.endswith("site-packages"))
     (own,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     # Not a .pth file there would be read: the editable install of this project is one.
@@ -117,7 +117,7 @@ def test_the_wheel_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> 
             check=True,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         return done.stdout
 

@@ -137,7 +137,7 @@ def produce(broker: EmbeddedKafka, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in numbers:
         producer.produce("orders", f"order {number}", str(number), headers=[("h", b"1")])
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def written(broker: EmbeddedKafka, topic: str) -> list[str]:
@@ -199,7 +199,7 @@ def _make(words: list[str]) -> None:
 def _python(words: list[str]) -> None:
     if words == ["my_query.py"]:  # the page's own query, which test_starting.py runs
         return
-    subprocess.run([sys.executable, *words], check=True, timeout=60)
+    subprocess.run([sys.executable, *words], check=True, timeout=240)
 
 
 def _not_run(_words: list[str]) -> None:
@@ -343,7 +343,7 @@ def _letters(reader: Reader) -> None:
     reader.broker.create_topic("orders-dlq", partitions=4)
     producer = Producer({"bootstrap.servers": reader.broker.bootstrap_servers})
     producer.produce("orders", b"oops", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 _BEFORE = {

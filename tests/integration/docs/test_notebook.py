@@ -99,7 +99,7 @@ def test_the_page_in_jupyter(
         _read(names, flow, 30)
         _read(names, flow, 12)
         # Below the first cell, without anything being run.
-        until(lambda: page.outputs[0].startswith("<img "), lambda: str(page.outputs), 30)
+        until(lambda: page.outputs[0].startswith("<img "), lambda: str(page.outputs))
         (at_first,) = page.outputs
         for cell in (RUNNING, REPORT, STATUS):
             page.run(cell, names)
@@ -111,10 +111,10 @@ def test_the_page_in_jupyter(
         assert "lag 0" in status
         assert names["sink"].status().lag == 0
         _read(names, flow, 5)
-        until(lambda: page.outputs[0] != at_first, lambda: "another picture", 30)
+        until(lambda: page.outputs[0] != at_first, lambda: "another picture")
         # What Spark tells of a batch comes after the batch.
         batches = names["plot"]._batches
-        until(lambda: all(b.lag is not None for b in batches.values()), lambda: str(batches), 30)
+        until(lambda: all(b.lag is not None for b in batches.values()), lambda: str(batches))
     finally:
         query.stop()
         names["sink"].close()

@@ -76,7 +76,7 @@ class Recipe:
             encoded = value if isinstance(value, bytes) else json.dumps(value).encode()
             chosen = {"partition": number % 2, **more}
             producer.produce(f"{self.prefix}-{topic}", encoded, **chosen)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def written(self, topic: str) -> list[Message]:
         return consume(self.broker.bootstrap_servers, f"{self.prefix}-{topic}")
@@ -317,10 +317,10 @@ def test_a_table(recipe: Recipe) -> None:
     # What a transaction has written that was aborted does not get there.
     server = {"bootstrap.servers": recipe.broker.bootstrap_servers}
     producer = Producer({**server, "transactional.id": f"aborting-{recipe.prefix}"})
-    producer.init_transactions(30)
+    producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(f"{recipe.prefix}-orders-enriched", b"aborted")
-    producer.flush(30)
+    producer.flush(60)
     producer.abort_transaction(30)
     recipe.produce([{"n": 30}], "orders-enriched", key=b"k")
     recipe.run(TABLE, **files)

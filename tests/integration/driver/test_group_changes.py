@@ -56,7 +56,7 @@ def _set_timeouts(flow: Flow, *, session_ms: int = 45_000, heartbeat_ms: int = 1
     group = ConfigResource(ConfigResource.Type.GROUP, flow.group_id, incremental_configs=entries)
     admin = admin_client(flow.bootstrap_servers)
     for change in admin.incremental_alter_configs([group]).values():
-        change.result(20)
+        change.result(60)
 
 
 def _members(flow: Flow) -> dict[str, DescribedMember]:

@@ -173,7 +173,7 @@ def test_a_heartbeat_that_is_refused_ends_the_run_with_that_reason(
         runs.batch(5, 5)
         runs.hurry_heartbeats()
         _beats_answer(proxy, code)
-        until(lambda: runs.refused, lambda: "a heartbeat", timeout=30)
+        until(lambda: runs.refused, lambda: "a heartbeat")
         with pytest.raises(expected, match=text):
             runs.batch(10, 10)
         proxy.reset()
@@ -188,9 +188,9 @@ def test_a_heartbeat_that_was_refused_and_is_accepted_again_ends_nothing(
         runs.batch(5, 5)
         runs.hurry_heartbeats()
         _beats_answer(proxy, 30)
-        until(lambda: runs.refused, lambda: "a heartbeat", timeout=30)
+        until(lambda: runs.refused, lambda: "a heartbeat")
         proxy.reset()
-        until(lambda: not runs.refused, lambda: "a heartbeat that is accepted", timeout=30)
+        until(lambda: not runs.refused, lambda: "a heartbeat that is accepted")
         runs.batch(10, 10)
         runs.written_once(10, 10)
 
@@ -213,10 +213,10 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
         runs.batch(5, 5)
         runs.hurry_heartbeats()
         _beats_answer(proxy, -1)
-        until(failed, lambda: "a heartbeat that fails", timeout=30)
+        until(failed, lambda: "a heartbeat that fails")
         assert warnings() == []
         monkeypatch.setattr(heartbeat_thread, "_SESSION_TIMEOUT", 0.0)
-        until(warnings, lambda: "a warning", timeout=30)
+        until(warnings, lambda: "a warning")
         proxy.reset()
         until(lambda: "are answered again" in caplog.text, lambda: "heartbeats that go on")
         runs.batch(10, 10)

@@ -45,7 +45,7 @@ def _ensure(broker: EmbeddedKafka | KafkaProxy, name: str, **options: Any) -> To
 
 def _there(broker: EmbeddedKafka, name: str) -> list[int]:
     """The leaders of a topic's partitions; none if it does not exist."""
-    found = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=20)
+    found = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=60)
     return (
         [p.leader for p in found.topics[name].partitions.values()] if name in found.topics else []
     )

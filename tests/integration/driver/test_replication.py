@@ -178,4 +178,4 @@ def _configure(flow: Flow, topic: str, configs: dict[str, str]) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     client = AdminClient({"bootstrap.servers": flow.broker.bootstrap_servers})
     for changed in client.incremental_alter_configs([resource]).values():
-        changed.result(20)
+        changed.result(60)

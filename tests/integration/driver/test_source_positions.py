@@ -36,7 +36,7 @@ def _shown(flow: Flow) -> dict[TopicPartition, int]:
     """The group's offsets of the source, as any tool of Kafka sees them."""
     admin = admin_client(flow.bootstrap_servers)
     request = [ConsumerGroupTopicPartitions(flow.group_id)]
-    found = admin.list_consumer_group_offsets(request)[flow.group_id].result(20)
+    found = admin.list_consumer_group_offsets(request)[flow.group_id].result(60)
     return {
         TopicPartition(one.topic, one.partition): one.offset
         for one in found.topic_partitions
@@ -136,7 +136,7 @@ def test_a_source_in_another_cluster_is_looked_after_there(mirrored_flow: Mirror
         before = confluent_kafka.TopicPartition(flow.source, 0, 5)
         # Without a name it would be gone before it answers.
         admin = admin_client(flow.source_servers)
-        admin.delete_records([before])[before].result(20)
+        admin.delete_records([before])[before].result(60)
         with pytest.raises(RecordsLostError, match=f"{flow.source}-0 offsets 1 to 1"):
             runs.batch()
         with flow.connections() as connections:

@@ -82,7 +82,7 @@ def test_enrich_orders_job(flow: Flow) -> None:
     letters = ("--dead-letter-topic", rejected, "--max-dead-letters", "2")
     options = ["--available-now", *letters, "--kafka", "compression.type=zstd"]
     with submit("enrich_orders", *arguments(flow), *options) as process:
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
     assert f"group_id={flow.group_id} batch_id=0 " in out
     expected = {
@@ -100,7 +100,7 @@ def test_enrich_orders_job(flow: Flow) -> None:
 
 def _served(port: int) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
     except OSError:  # not yet
         return ""
@@ -115,15 +115,15 @@ def test_relay_job_copies_all_of_a_record_until_sigterm(flow: Flow) -> None:
     served = ["--metrics-port", str(port), "--metrics-address", "127.0.0.2"]
     seen = ["--log-format", "json", *served]
     with submit("relay", *arguments(flow), "--trigger", "200 milliseconds", *seen) as process:
-        until(lambda: flow.committed() == {0: 1, 1: 1}, lambda: "two records", 90)
+        until(lambda: flow.committed() == {0: 1, 1: 1}, lambda: "two records")
         assert len(flow.members()) == 1
         rows = f'spark_eos_rows_written_total{{group_id="{flow.group_id}"'
-        until(lambda: rows in _served(port), lambda: "metrics", 20)
+        until(lambda: rows in _served(port), lambda: "metrics")
         # By the job's listener, from Spark's progress.
         lag = f'spark_eos_source_lag_records{{group_id="{flow.group_id}"'
-        until(lambda: lag in _served(port), lambda: "the lag", 20)
+        until(lambda: lag in _served(port), lambda: "the lag")
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=240)
     assert process.returncode == 143
     assert "Traceback" not in out
     documents = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -159,7 +159,7 @@ def test_relay_job_copies_from_cluster_to_cluster(
     with submit("relay", *given) as process:
         until(lambda: sum(flow.committed().values()) > 6_000, lambda: "some records", 240)
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     with submit("relay", *given[:-2], "--available-now") as process:
         out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
@@ -172,7 +172,7 @@ def test_relay_job_copies_from_cluster_to_cluster(
 
 def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:
     with submit("relay", *arguments(flow), "--kafka", "no.such.setting=1") as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=240)
     assert process.returncode == 2
     assert out.endswith(
         "Error: kafka['no.such.setting']: No such configuration property: \"no.such.setting\"\n"

@@ -137,7 +137,7 @@ def test_progress_and_reports_are_joined(flow: Flow, spark_eos_session: SparkSes
             read={"options": {"maxOffsetsPerTrigger": "10"}},
             on_batch=listener,
         )
-        until(lambda: len(joined) == 3, lambda: "Spark's progress", 10)
+        until(lambda: len(joined) == 3, lambda: "Spark's progress")
     finally:
         spark_eos_session.streams.removeListener(listener)
     assert [j.report for j in joined] == reports

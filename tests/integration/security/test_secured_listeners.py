@@ -115,11 +115,11 @@ def test_the_authorizer_allows_what_acls_say() -> None:
             AclPermissionType.ALLOW,
         )
         admin = admin_client(broker.bootstrap_servers)
-        admin.create_acls([acl])[acl].result(10)
+        admin.create_acls([acl])[acl].result(60)
         assert seen_by("alice", "a") == {"seen"}
         # kafka-python sends names as they are; SCRAM has commas and equals signs of its own.
         with closing(Connections(ClientSettings(login(ODD_NAME, "o")))) as connections:
-            assert connections.brokers(Deadline(10, "test")) == [1]
+            assert connections.brokers(Deadline(60, "test")) == [1]
         broker.stop()
         broker.start()
         assert seen_by("alice", "a") == {"seen"}

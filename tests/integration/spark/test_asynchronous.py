@@ -166,7 +166,7 @@ def test_a_log_that_lies_behind_what_is_deleted(
     admin = admin_client(flow.bootstrap_servers)
     starts = [confluent_kafka.TopicPartition(flow.source, p, 50) for p in range(2)]
     for deleted in admin.delete_records(starts).values():
-        deleted.result(20)
+        deleted.result(60)
     flow.produce(range(100, 120))
     with pytest.raises(Exception, match=r"CheckpointError.*reads on at records that are deleted"):
         run_available(spark_eos_session, flow)
@@ -243,7 +243,7 @@ def test_batches_of_a_function_that_are_staged(flow: Flow, spark_eos_session: Sp
     writer = sink.write(frame).foreachBatch(lambda batch, n: sink(batch.union(batch), n))
     query = writer.start()
     with pytest.raises(Exception, match=r"are staged.*asynchronous_progress"):
-        query.awaitTermination(120)
+        query.awaitTermination(240)
     sink.close()
     assert flow.values() == []
     assert flow.members() == []

@@ -29,6 +29,6 @@ def test_an_offset_log_that_another_driver_has_overwritten(
         spark_eos_session, subscribe=flow.source, options={"maxOffsetsPerTrigger": "10"}
     )
     writer = sink.write(frame.select("source", "value")).foreachBatch(overwritten)
-    process_available(writer, timeout=150)
+    process_available(writer, timeout=240)
     sink.close()
     assert sorted(map(int, flow.values())) == list(range(20))

@@ -46,7 +46,7 @@ def _all_cores_taken(context: Any, free: Path) -> Iterator[None]:
         return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
     try:
-        until(lambda: running() == cores, lambda: "the cores are not taken", 60)
+        until(lambda: running() == cores, lambda: "the cores are not taken")
         yield
     finally:
         free.touch()

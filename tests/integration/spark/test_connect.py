@@ -214,7 +214,7 @@ def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], sourc
 def _failure(writer: Writer) -> str:
     query = started(writer.trigger(availableNow=True))
     with pytest.raises(StreamingQueryException) as failure:
-        query.awaitTermination(90)
+        query.awaitTermination(240)
     return str(failure.value)
 
 

@@ -77,7 +77,7 @@ def test_records_of_1970_and_before_keep_their_timestamps_as_rows_and_as_letters
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
     for milliseconds in (0, -1_500):
         for value in (b"a", b"bad b"):
-            producer.send(flow.source, value, partition=0, timestamp_ms=milliseconds).get(20)
+            producer.send(flow.source, value, partition=0, timestamp_ms=milliseconds).get(60)
     producer.close()
 
     def timed(frame: DataFrame) -> DataFrame:

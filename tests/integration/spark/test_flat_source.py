@@ -89,7 +89,7 @@ def test_a_function_of_the_users_own_sees_the_columns_of_the_query(
         seen.append(sorted(tuple(row.source) for row in rows.collect()))
         sink(rows.where("source.offset < 2"), batch_id)
 
-    process_available(sink.write(frame).foreachBatch(batch), timeout=120)
+    process_available(sink.write(frame).foreachBatch(batch), timeout=240)
     assert seen == [
         True,
         [(flow.source, partition, offset) for partition in range(2) for offset in range(3)],
@@ -146,6 +146,6 @@ def test_options_that_are_set_before_and_after_reach_the_query(
     name = f"named-{flow.name}"
     query = writer.queryName(name).outputMode("append").trigger(availableNow=True).start()
     assert query.name == name
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(240)
     sink.close()
     assert sorted(map(int, flow.values())) == list(range(4))

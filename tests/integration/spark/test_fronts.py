@@ -120,7 +120,7 @@ def test_a_failed_task(front: Front, flow: Flow, tmp_path: Path) -> None:
         flow, "failing", arguments=arguments, config=small, max_transaction_records=50
     )
     # Some rows of the task that is to fail are committed before it does.
-    until(lambda: flow.committed(stable=False).get(0), lambda: "a first transaction", 90)
+    until(lambda: flow.committed(stable=False).get(0), lambda: "a first transaction")
     (tmp_path / "go").touch()
     error = first.error()
     if error is not None:

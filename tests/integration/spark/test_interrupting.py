@@ -71,7 +71,7 @@ def _started(
 def _interrupted(process: "subprocess.Popen[str]") -> int:
     # As the terminal does: the JVM too.
     os.killpg(process.pid, signal.SIGINT)
-    return process.wait(60)
+    return process.wait(240)
 
 
 def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def _written_by(
         function(sink, rows, batch_id)
 
     try:
-        process_available(sink.write(frame).foreachBatch(batch), timeout=150)
+        process_available(sink.write(frame).foreachBatch(batch), timeout=240)
     finally:
         sink.close()
 
@@ -257,16 +257,16 @@ def test_a_topic_that_is_read_twice(
 
 def test_aborted_records_of_the_source(flow: Flow, spark_eos_session: SparkSession) -> None:
     producer = Producer({**flow.kafka, "transactional.id": f"aborting-{flow.name}"})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     for value, end in (("a", producer.abort_transaction), ("c", producer.commit_transaction)):
         producer.begin_transaction()
         for _ in range(5):
             producer.produce(flow.source, value, partition=0)
-        producer.flush(20)
+        producer.flush(60)
         end(20)
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     frame = _own(spark_eos_session, flow, **{"kafka.isolation.level": "read_committed"})
-    process_available(sink.write(relay(frame)), timeout=150)
+    process_available(sink.write(relay(frame)), timeout=240)
     sink.close()
     assert flow.values() == ["c"] * 5
 

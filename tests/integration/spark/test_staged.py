@@ -109,7 +109,7 @@ def test_rows_that_are_made_up(flow: Flow, spark: SparkSession) -> None:
     rows = frame.select(F.col("value").cast("string").alias("value"))
     query = sink.write(rows).start()
     try:
-        until(lambda: len(flow.values()) >= 30, lambda: "three batches", 120)
+        until(lambda: len(flow.values()) >= 30, lambda: "three batches")
     finally:
         query.stop()
         sink.close()

@@ -160,7 +160,7 @@ def test_a_source_that_is_compacted_between_a_copy_and_its_repetition(
             for number in numbers:
                 customer = json.loads(record(number))["customer"]
                 producer.produce(flow.source, record(number), customer, number % flow.partitions)
-            assert producer.flush(30) == 0
+            assert producer.flush(60) == 0
 
         produce(range(_BATCH))
         with _staged_only():

@@ -74,7 +74,7 @@ def _error(
         else:
             writer = sink.write(SHAPES[shape](read, servers, source))
         with pytest.raises((UnsupportedPipelineError, StreamingQueryException)) as info:
-            patiently(process_available)(writer, timeout=120)
+            patiently(process_available)(writer, timeout=240)
     return str(info.value)
 
 
@@ -82,7 +82,7 @@ def _ends(servers: str, topic: str, partitions: int) -> int:
     settings = {"bootstrap.servers": servers, "group.id": "none"}
     with closing(Consumer(settings)) as consumer:
         ends = (
-            consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=30)[1]
+            consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=60)[1]
             for n in range(partitions)
         )
         return sum(ends)
@@ -176,4 +176,4 @@ def test_a_pattern_of_sources_holds_topics_that_come_later(
     sink = ExactlyOnceSink(**flow.options())
     frame = sink.read(spark_eos_session, subscribePattern=f"{flow.source}.*")
     with closing(sink), pytest.raises(StreamingQueryException, match=f"the row is for '{later}'"):
-        process_available(sink.write(to_later(frame)), timeout=120)
+        process_available(sink.write(to_later(frame)), timeout=240)

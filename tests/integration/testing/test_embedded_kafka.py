@@ -53,7 +53,7 @@ def send(broker: EmbeddedKafka, topic: str, *values: bytes) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for value in values:
         producer.produce(topic, value)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def received(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None]:
@@ -66,7 +66,7 @@ def received(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None
     )
     try:
         consumer.subscribe([topic])
-        messages = consumer.consume(count, timeout=20)
+        messages = consumer.consume(count, timeout=60)
         assert all(message.error() is None for message in messages)
         return [message.value() for message in messages]
     finally:
@@ -75,7 +75,7 @@ def received(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None
 
 def partitions(broker: EmbeddedKafka, topic: str) -> int | None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    found = admin.list_topics(timeout=10).topics.get(topic)
+    found = admin.list_topics(timeout=60).topics.get(topic)
     return None if found is None else len(found.partitions)
 
 
@@ -142,12 +142,12 @@ def test_a_restart_keeps_data_and_address(kafka: EmbeddedKafka, how: str) -> Non
 
 def test_a_paused_broker_is_silent_and_can_be_closed(kafka: EmbeddedKafka) -> None:
     admin = admin_client(kafka.bootstrap_servers)
-    admin.list_topics(timeout=10)
+    admin.list_topics(timeout=60)
     kafka.pause()
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=0.5)
     kafka.resume()
-    assert admin.list_topics(timeout=10).brokers
+    assert admin.list_topics(timeout=60).brokers
     kafka.pause()
     process = kafka._remains.process
     assert process is not None
@@ -179,7 +179,7 @@ def test_features_and_properties_reach_the_broker() -> None:
         node = ConfigResource(ConfigResource.Type.BROKER, "1")
         # Without a name it would be gone before it answers.
         admin = admin_client(broker.bootstrap_servers)
-        assert admin.describe_configs([node])[node].result(10)["num.partitions"].value == "7"
+        assert admin.describe_configs([node])[node].result(60)["num.partitions"].value == "7"
         with closing(Connections(ClientSettings(settings))) as connections:
             features = broker_features(connections, deadline()).features
         assert features["transaction.version"] == 1
@@ -239,7 +239,7 @@ def test_nothing_outlives_its_owner(how: str) -> None:
                 time.sleep(0.02)
             assert not directory.exists()
         else:
-            assert owner.wait(30) == 0
+            assert owner.wait(120) == 0
             assert not alive(pid)
             assert not directory.exists()
 

@@ -17,7 +17,7 @@ USERS_TESTS = """
         embedded_kafka.create_topic("words")
         producer = Producer({"bootstrap.servers": embedded_kafka.bootstrap_servers})
         producer.produce("words", b"one")
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         rows = (
             spark_eos_session.read.format("kafka")
             .option("kafka.bootstrap.servers", embedded_kafka.bootstrap_servers)
@@ -79,7 +79,7 @@ def test_preparing_is_shown_although_pytest_captures(
         def test_kafka(embedded_kafka):
             assert embedded_kafka.is_running
     """)
-    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=120)
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=240)
     result.assert_outcomes(passed=1)
     assert "this takes long" in result.stderr.str()
 
@@ -115,7 +115,7 @@ assert workers == [sys.executable], workers
 spark.stop()
 """
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False
     )
     assert result.returncode == 0, result.stderr
     # The JVM itself says this one, and has no switch for it.
@@ -125,7 +125,7 @@ spark.stop()
 def test_loading_the_plugin_imports_nothing_heavy() -> None:
     script = "import sys, spark_eos.testing.plugin; print(*sys.modules)"
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=True
     )
     modules = set(result.stdout.split())
     assert not {"pyspark", "confluent_kafka", "kafka", "pyarrow", "rich"} & modules

@@ -67,7 +67,7 @@ def test_a_frame_is_produced_where_java_would(
 def test_only_committed_records_are_consumed(flow: Flow, spark_eos_session: SparkSession) -> None:
     settings = {**flow.kafka, "transactional.id": f"writer-{flow.name}", "log_level": 0}
     with closing(Producer(settings)) as producer:
-        producer.init_transactions(20)
+        producer.init_transactions(60)
         for value, end in (("a", "commit"), ("b", "abort"), ("c", "commit"), ("d", "")):
             producer.begin_transaction()
             producer.produce(flow.target, value, partition=0)

@@ -40,7 +40,7 @@ def test_what_is_as_expected_has_exit_status_0_and_prints_no_warning(
     file = parquet(tmp_path / "e.parquet", ROWS)
     Outputs(flow).write(ROWS)
     command = [COMMAND, *arguments(flow, file, "--prefix", "spark-eos/")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     head = "SOUND: 3 rows expected, 3 out as a read_committed consumer sees them"
     assert result.stdout.splitlines()[0].rstrip() == head
@@ -257,6 +257,6 @@ def test_an_interrupt_removes_the_temporary_database(
             assert time.monotonic() < until
             time.sleep(0.02)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err) == (130, "", "Stopped.\n")
     assert list(directory.iterdir()) == []

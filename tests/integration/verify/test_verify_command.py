@@ -46,7 +46,7 @@ def test_a_sound_run_has_exit_status_0_and_prints_no_warning(flow: Flow) -> None
     Writer(flow).write(ALL, ENDS)
     # A setting that only producers have.
     command = [COMMAND, *arguments(flow, "--kafka", "linger.ms=5", "--prefix", "spark-eos/")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith("SOUND: 10 records in, 10 out as a read_committed consumer")
     assert max(map(len, result.stdout.splitlines())) <= WIDTH
@@ -203,7 +203,7 @@ def test_an_interrupt_removes_the_temporary_database(
             assert time.monotonic() < until
             time.sleep(0.02)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, out, err) == (130, "", "Stopped.\n")
     assert list(directory.iterdir()) == []
 

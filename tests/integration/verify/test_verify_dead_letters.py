@@ -15,7 +15,7 @@ from support.flow import Flow
 def write(flow: Flow, topic: str, records: Sequence[tuple[int, list[tuple[str, bytes]]]]) -> None:
     """Records with headers, each in the partition of the number."""
     producer = Producer({**flow.kafka, "transactional.id": f"t-{flow.name}"})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     producer.begin_transaction()
     for partition, headers in records:
         more: Any = headers

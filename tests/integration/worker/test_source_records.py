@@ -53,7 +53,7 @@ def test_a_record_that_was_deleted(flow: Flow, records: SourceRecords) -> None:
     flow.produce(range(20), partition=0)
     admin = AdminClient(flow.kafka)
     before = confluent_kafka.TopicPartition(flow.source, 0, 10)
-    admin.delete_records([before])[before].result(20)
+    admin.delete_records([before])[before].result(60)
     assert records.fetch(TopicPartition(flow.source, 0), 5) is None
     found = records.fetch(TopicPartition(flow.source, 0), 12)
     assert found is not None

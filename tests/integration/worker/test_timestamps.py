@@ -54,7 +54,7 @@ def test_a_dead_letter_keeps_its_records_timestamp_and_tells_it(flow: Flow, styl
     # confluent-kafka can't write a timestamp of 0 either.
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
     for milliseconds in records:
-        producer.send(flow.source, b"v", partition=0, timestamp_ms=milliseconds).get(20)
+        producer.send(flow.source, b"v", partition=0, timestamp_ms=milliseconds).get(60)
     producer.close()
     settings: Any = DeadLetterSettings(topic=letters, headers=style)
     with (

@@ -26,7 +26,7 @@ def _run(command: list[str], **environment: str) -> "subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
     )

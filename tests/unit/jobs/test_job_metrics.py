@@ -49,7 +49,7 @@ def test_they_are_served_on_the_interface_that_is_named() -> None:
     metrics = JobMetrics(port, options.metrics_address)
     metrics(REPORT)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=60) as answer:
             assert "spark_eos_batches_total" in answer.read().decode()
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0

@@ -160,7 +160,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Page:
 def ended() -> Iterator[None]:
     """No test leaves a thread that draws."""
     yield
-    until(lambda: not _drawing(), lambda: "the thread's end", 20)
+    until(lambda: not _drawing(), lambda: "the thread's end")
 
 
 def _drawing() -> list[threading.Thread]:
@@ -174,17 +174,17 @@ def test_jupyter_exchanges_the_picture(page: Page, monkeypatch: pytest.MonkeyPat
     assert page.outputs == ["<div>No batch yet.</div>"]
     plot.on_query(query, "g")  # type: ignore[arg-type]
     query.add(0, rows=5, lag=1)
-    until(lambda: page.exchanged, lambda: "a picture", 10)
+    until(lambda: page.exchanged, lambda: "a picture")
     encoded = page.outputs[0].partition("base64,")[2].rpartition('"')[0]
     assert base64.b64decode(encoded).startswith(b"\x89PNG")
     # What has not changed is not drawn again; the query's end is the thread's.
     time.sleep(0.5)
     assert len(page.exchanged) == 1
     query.isActive = False
-    until(lambda: not _drawing(), lambda: "the thread's end", 20)
+    until(lambda: not _drawing(), lambda: "the thread's end")
     # A further run of the query.
     plot(_report(1))
-    until(lambda: len(page.exchanged) > 1, lambda: "another picture", 10)
+    until(lambda: len(page.exchanged) > 1, lambda: "another picture")
     assert len(page.outputs) == 1
 
 
@@ -198,7 +198,7 @@ def test_batches_do_not_wait_for_pictures(
     def held(batches: Any) -> bytes:
         drawers.add(threading.current_thread().name)
         drawing.set()
-        drawn.wait(20)
+        drawn.wait(200)
         return picture(batches)
 
     plot = LivePlot()

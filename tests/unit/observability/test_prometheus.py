@@ -84,7 +84,7 @@ def test_metrics_are_served_and_stop_being_served(registry: CollectorRegistry) -
     again(REPORT)
     port = metrics.port
     url = f"http://127.0.0.1:{port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read().decode()
     assert 'spark_eos_batches_total{group_id="orders and more"} 2.0' in text
     again.close()
