@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 
 from spark_eos.testing import EmbeddedKafka
 from support import collected
-from support.bench import Bench, bench
 from support.broker_threads import add_threads
-from support.connect_server import ConnectStage
+from support.connect_server import ConnectService
 from support.flow import Flow
 from support.mirroring import MirroredFlow
+from support.proxied_worker import ProxiedWorker, proxied_worker
 from support.proxy import KafkaProxy, clean
 from support.secured import Secured, secured_kafka
 
@@ -117,10 +117,10 @@ def mirrored_flow(new_mirrored_flow: Callable[..., MirroredFlow]) -> MirroredFlo
 
 
 @pytest.fixture(scope="session")
-def connect_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectStage]:
+def connect_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectService]:
     """A Spark Connect server and a client of it, started when they are first used."""
-    with ConnectStage(tmp_path_factory.mktemp("connect")) as stage:
-        yield stage
+    with ConnectService(tmp_path_factory.mktemp("connect")) as service:
+        yield service
 
 
 @pytest.fixture(scope="session")
@@ -145,14 +145,14 @@ def proxy(_proxied_kafka: tuple[KafkaProxy, EmbeddedKafka]) -> Iterator[KafkaPro
 
 
 @pytest.fixture(scope="module")
-def module_bench(
+def module_worker(
     _proxied_kafka: tuple[KafkaProxy, EmbeddedKafka], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Bench]:
+) -> Iterator[ProxiedWorker]:
     """A member and a worker behind the proxy, for all tests of a module."""
     proxy, broker = _proxied_kafka
-    here = tmp_path_factory.mktemp("bench")
+    here = tmp_path_factory.mktemp("proxied")
     flow = Flow(broker, str(here / "c"), str(here / "w"), through=proxy.bootstrap_servers)
-    with bench(flow, proxy) as found:
+    with proxied_worker(flow, proxy) as found:
         yield found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from spark_eos.testing.spark import prepare_environment, spark_settings
-from support.fronts import Queries, connect_queries
+from support.apis import Queries, connect_queries
 from support.queries import until
 
 _TESTS = Path(__file__).parents[1]
@@ -106,7 +106,7 @@ class ConnectServer:
         self.process.wait()
 
 
-class ConnectStage:
+class ConnectService:
     """A server and a client process, started when they are first needed, and again when killed.
 
     Args:
@@ -121,7 +121,7 @@ class ConnectStage:
         self._ends = ExitStack()
         self._queries: Queries | None = None
 
-    def __enter__(self) -> "ConnectStage":
+    def __enter__(self) -> "ConnectService":
         return self
 
     def __exit__(self, *_: object) -> None:

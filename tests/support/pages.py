@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink
+from support.apis import patiently
 from support.flow import Flow
-from support.fronts import patiently
 from support.jobs import ROOT
 
 

@@ -10,7 +10,13 @@ def _refuse(request: pytest.FixtureRequest) -> NoReturn:
     pytest.fail(f"{request.fixturename} starts a JVM: the test belongs in tests/integration")
 
 
-for _name in ("embedded_kafka", "spark_eos_session", "connect_stage", "secured", "_proxied_kafka"):
+for _name in (
+    "embedded_kafka",
+    "spark_eos_session",
+    "connect_service",
+    "secured",
+    "_proxied_kafka",
+):
     globals()[_name] = pytest.fixture(name=_name)(_refuse)
 
 

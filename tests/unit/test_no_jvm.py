@@ -9,7 +9,7 @@ from spark_eos._jars.java import JavaError
 from spark_eos.testing import EmbeddedKafka
 
 
-@pytest.mark.parametrize("name", ["embedded_kafka", "spark_eos_session", "connect_stage", "flow"])
+@pytest.mark.parametrize("name", ["embedded_kafka", "spark_eos_session", "connect_service", "flow"])
 def test_fixtures_that_start_one_fail(name: str, request: pytest.FixtureRequest) -> None:
     with pytest.raises(pytest.fail.Exception, match="the test belongs in tests/integration"):
         request.getfixturevalue(name)

@@ -128,18 +128,18 @@ def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[st
 
 def test_the_table_of_apis_has_every_case_and_every_api(collected: list[Any]) -> None:
     table = table_of("guarantees.md", "APIs")
-    fronts = {"foreachBatch": "foreachBatch", "connect": "Spark Connect"}
+    apis = {"foreachBatch": "foreachBatch", "connect": "Spark Connect"}
     run: dict[str, set[str]] = {}
     for test in collected:
-        if test.file == "test_fronts.py":
-            front = test.parameters.strip("[]")
-            run.setdefault(test.function, set()).add(fronts.get(front, front))
+        if test.file == "test_apis.py":
+            api = test.parameters.strip("[]")
+            run.setdefault(test.function, set()).add(apis.get(api, api))
     said = {}
     for row in table.rows:
         (promise,) = _PROMISE.findall(row["test"])
         marked = [t for t in collected if promise in t.proves]
-        (name,) = {t.function for t in marked if t.file == "test_fronts.py"}
-        said[name] = {front for front in table.columns[2:] if row[front] == "run"}
+        (name,) = {t.function for t in marked if t.file == "test_apis.py"}
+        said[name] = {api for api in table.columns[2:] if row[api] == "run"}
     assert len(said) == len(table.rows)
     assert said == run
     assert table.columns[2:] == ["foreachBatch", "Spark Connect"]

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, UnknownGroupError
-from support.connect_server import ConnectStage
+from support.connect_server import ConnectService
 from support.flow import Flow
 from support.jupyter import Page, jupyter_page, plot_query
 from support.notebook import Shown, run_notebook
@@ -24,7 +24,7 @@ Run = Callable[[str, Mapping[str, str]], Shown]
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a notebook in a session of one kind of Spark."""
     if request.param == "connect":
-        stage: ConnectStage = request.getfixturevalue("connect_stage")
+        stage: ConnectService = request.getfixturevalue("connect_service")
         return partial(stage.queries.ask, run_notebook)
     return partial(run_notebook, request.getfixturevalue("spark_eos_session"))
 
@@ -149,9 +149,9 @@ def test_the_page_in_databricks(
 
 
 @pytest.mark.slow
-def test_the_plot_with_connect(flow: Flow, connect_stage: ConnectStage) -> None:
+def test_the_plot_with_connect(flow: Flow, connect_service: ConnectService) -> None:
     flow.produce(range(30))
-    batches = connect_stage.queries.ask(plot_query, flow.options(), flow.source)
+    batches = connect_service.queries.ask(plot_query, flow.options(), flow.source)
     assert sum(batch["rows_read"] for batch in batches) == 30
     # Batches run in another process.
     assert all(batch["rows_written"] is None for batch in batches)

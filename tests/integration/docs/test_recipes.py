@@ -23,8 +23,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing import EmbeddedKafka
+from support.apis import patiently
 from support.flow import consume
-from support.fronts import patiently
 from support.groups import set_offsets
 from support.pages import code_blocks, run_block
 from support.schema_registry import SchemaRegistry, schema_registry

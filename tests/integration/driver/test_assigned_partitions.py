@@ -28,8 +28,8 @@ from spark_eos._kafka.offsets import committed_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._worker import task
-from support.actors import Actors
 from support.flow import Flow
+from support.manual_members import ManualMembers
 from support.members import deadline, writer_settings
 from support.runs import close_producers
 from support.versions import STALE_EPOCH
@@ -268,29 +268,29 @@ TestAssignmentHistories.settings = settings(
 
 
 @pytest.fixture
-def group(new_flow: Callable[..., Flow]) -> Iterator[Actors]:
+def group(new_flow: Callable[..., Flow]) -> Iterator[ManualMembers]:
     """A group of two, ``a`` and ``b``, on four partitions; ``a`` was alone before."""
     flow = new_flow(partitions=4)
     with flow.connections() as connections:
-        actors = Actors(flow, connections)
-        actors.join("a")
-        actors.settle()
-        actors.join("b")
-        actors.settle()
-        assert actors.owned("a") | actors.owned("b") == {0, 1, 2, 3}
-        assert len(actors.owned("a")) == 2
-        yield actors
+        group = ManualMembers(flow, connections)
+        group.join("a")
+        group.settle()
+        group.join("b")
+        group.settle()
+        assert group.owned("a") | group.owned("b") == {0, 1, 2, 3}
+        assert len(group.owned("a")) == 2
+        yield group
 
 
 def _by_rule(
-    group: Actors, name: str, partition: int, epoch: int, topic: str | None = None
+    group: ManualMembers, name: str, partition: int, epoch: int, topic: str | None = None
 ) -> bool:
     topic_id = group.topic_ids[topic or group.source]
     return may_commit(group.members[name], (topic_id, partition), epoch)
 
 
 @pytest.mark.proves("assigned-nobody")
-def test_assigned_to_nobody_is_refused(group: Actors) -> None:
+def test_assigned_to_nobody_is_refused(group: ManualMembers) -> None:
     # The target topic: nobody subscribes to it.
     (nobodys,) = set(group.topics) - {group.source}
     now = group.members["a"].epoch
@@ -301,7 +301,7 @@ def test_assigned_to_nobody_is_refused(group: Actors) -> None:
 
 
 @pytest.mark.proves("assigned-another")
-def test_assigned_to_another_member_is_refused(group: Actors) -> None:
+def test_assigned_to_another_member_is_refused(group: ManualMembers) -> None:
     (partition, *_) = sorted(group.owned("b"))
     topic_id = group.topic_ids[group.source]
     assert owners(group.members.values())[topic_id, partition].instance_id == "b"
@@ -314,7 +314,7 @@ def test_assigned_to_another_member_is_refused(group: Actors) -> None:
 
 
 @pytest.mark.proves("assigned-current-epoch")
-def test_assigned_to_this_member_at_the_current_epoch_is_accepted(group: Actors) -> None:
+def test_assigned_to_this_member_at_the_current_epoch_is_accepted(group: ManualMembers) -> None:
     for name in ("a", "b"):
         now, owned = group.members[name].epoch, group.owned(name)
         assert all(_by_rule(group, name, partition, now) for partition in owned)
@@ -323,7 +323,7 @@ def test_assigned_to_this_member_at_the_current_epoch_is_accepted(group: Actors)
 
 @pytest.mark.proves("assigned-raised-epoch")
 def test_assigned_to_this_member_and_a_heartbeat_has_raised_the_epoch_is_accepted(
-    group: Actors,
+    group: ManualMembers,
 ) -> None:
     older, kept = group.members["a"].epoch - 1, group.owned("a")
     assert older >= 1
@@ -332,7 +332,7 @@ def test_assigned_to_this_member_and_a_heartbeat_has_raised_the_epoch_is_accepte
 
 
 @pytest.mark.proves("assigned-given-back")
-def test_revoked_and_given_back_since_is_refused(group: Actors) -> None:
+def test_revoked_and_given_back_since_is_refused(group: ManualMembers) -> None:
     older, kept, lost = group.members["a"].epoch - 1, group.owned("a"), group.owned("b")
     group.leave("b")
     group.settle()
@@ -345,7 +345,7 @@ def test_revoked_and_given_back_since_is_refused(group: Actors) -> None:
     assert all(_by_rule(group, "a", partition, now) for partition in kept | lost)
 
 
-def test_an_epoch_from_the_future_is_refused(group: Actors) -> None:
+def test_an_epoch_from_the_future_is_refused(group: ManualMembers) -> None:
     future, owned = group.members["a"].epoch + 1, group.owned("a")
     assert not any(_by_rule(group, "a", partition, future) for partition in owned)
     assert group.codes("a", future, owned) == dict.fromkeys(owned, _STALE)
@@ -353,7 +353,7 @@ def test_an_epoch_from_the_future_is_refused(group: Actors) -> None:
 
 @pytest.mark.proves("assigned-kafka-4-4-gap")
 def test_the_broker_takes_commits_of_a_lost_partition_until_the_epoch_is_raised(
-    group: Actors,
+    group: ManualMembers,
 ) -> None:
     # A gap of Kafka 4.4.0: a member that has given a partition up, and is to give up more, keeps
     # its epoch, and may commit what another member owns. A plan of ours leaves the partition out;
@@ -402,29 +402,29 @@ def test_the_broker_judges_older_epochs_by_the_same_rule(
     flow_of_4: Flow, steps: list[tuple[str, str]]
 ) -> None:
     with flow_of_4.connections() as connections:
-        actors = Actors(flow_of_4, connections, f"group-{uuid.uuid4()}")
+        group = ManualMembers(flow_of_4, connections, f"group-{uuid.uuid4()}")
         for step, name in [("join", "a"), ("heartbeat", "a"), *steps]:
-            if (step == "join") == (name in actors.members):
+            if (step == "join") == (name in group.members):
                 continue
             if step == "leave":
-                actors.leave(name)
+                group.leave(name)
                 continue
-            before = actors.members.get(name)
-            actors.join(name) if step == "join" else actors.heartbeat(name)
-            member = actors.members[name]
+            before = group.members.get(name)
+            group.join(name) if step == "join" else group.heartbeat(name)
+            member = group.members[name]
             for epoch in range(1, member.epoch):
                 expected = {}
                 for partition in range(4):
-                    held = (actors.topic_ids[actors.source], partition)
+                    held = (group.topic_ids[group.source], partition)
                     # Until it confirms that it lost a partition, nobody else is given it, and the
                     # broker still takes its commits. A plan of ours has left it out already.
                     giving_up = before is not None and held in member.acknowledged - member.owned
                     judged = before if before is not None and giving_up else member
                     yes = may_commit(judged, held, epoch)
                     expected[partition] = _ACCEPTED if yes else _STALE
-                assert actors.codes(name, epoch, range(4)) == expected, (epoch, actors.members)
-        for name in list(actors.members):
-            actors.leave(name)
+                assert group.codes(name, epoch, range(4)) == expected, (epoch, group.members)
+        for name in list(group.members):
+            group.leave(name)
 
 
 @pytest.fixture
@@ -438,7 +438,7 @@ def flow_of_4(new_flow: Callable[..., Flow]) -> Flow:
 _RULE, _EPOCH_ONLY = "by the rule", "by a valid epoch alone"
 
 
-def _plan(group: Actors, name: str, partition: int, how: str) -> BatchPlan:
+def _plan(group: ManualMembers, name: str, partition: int, how: str) -> BatchPlan:
     """The plan of one member's task for one partition."""
     member, topic_id = group.members[name], group.topic_ids[group.source]
     assigned = owners([member]).keys() if how == _RULE else {(topic_id, partition)}
@@ -452,7 +452,7 @@ def _plan(group: Actors, name: str, partition: int, how: str) -> BatchPlan:
     )
 
 
-def _committed(group: Actors) -> dict[TopicPartition, int]:
+def _committed(group: ManualMembers) -> dict[TopicPartition, int]:
     every = [TopicPartition(group.source, p) for p in range(group.topics[group.source].partitions)]
     return committed_offsets(group.connections, group.group_id, every, group.topic_ids, deadline())
 
@@ -467,10 +467,10 @@ def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[
 
 
 @pytest.fixture
-def moved(flow: Flow) -> Iterator[tuple[Actors, int, BatchPlan]]:
+def moved(flow: Flow) -> Iterator[tuple[ManualMembers, int, BatchPlan]]:
     """A partition that ``b`` had and ``a`` has; ``b``'s plan of the time before."""
     with flow.connections() as connections:
-        group = Actors(flow, connections)
+        group = ManualMembers(flow, connections)
         group.join("b")
         group.settle()
         older = {p: _plan(group, "b", p, _RULE) for p in group.owned("b")}
@@ -483,7 +483,7 @@ def moved(flow: Flow) -> Iterator[tuple[Actors, int, BatchPlan]]:
 
 @pytest.mark.proves("assigned-without-rule")
 def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_are_skipped(
-    flow: Flow, moved: tuple[Actors, int, BatchPlan]
+    flow: Flow, moved: tuple[ManualMembers, int, BatchPlan]
 ) -> None:
     group, partition, _older = moved
     bs = _plan(group, "b", partition, _EPOCH_ONLY)
@@ -498,7 +498,7 @@ def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_ar
 @pytest.mark.proves("assigned-with-rule")
 @pytest.mark.parametrize("plan", ["of now", "of the time before"])
 def test_with_the_rule_it_commits_nothing_and_no_record_is_skipped(
-    flow: Flow, moved: tuple[Actors, int, BatchPlan], plan: str
+    flow: Flow, moved: tuple[ManualMembers, int, BatchPlan], plan: str
 ) -> None:
     group, partition, older = moved
     bs = _plan(group, "b", partition, _RULE) if plan == "of now" else older

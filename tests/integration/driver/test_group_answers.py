@@ -13,9 +13,9 @@ from spark_eos._client.error_codes import Code, code_name
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from support import proxy_faults as faults
-from support.bench import answered
 from support.flow import Flow
 from support.members import started
+from support.proxied_worker import answered
 from support.proxy import KafkaProxy
 from support.runs import running
 from support.writing import take_over

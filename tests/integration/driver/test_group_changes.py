@@ -33,8 +33,8 @@ from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.offsets import commit_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing.broker_admin import admin_client
-from support.actors import Actors, drop_members
 from support.flow import Flow
+from support.manual_members import ManualMembers, drop_members
 from support.members import deadline, started
 from support.queries import QueryProcess, relay, run_available, until
 from support.runs import running
@@ -75,7 +75,7 @@ def _partitions(flow: Flow) -> dict[str, list[int]]:
     }
 
 
-def _has_one(group: Actors, instance_id: str) -> bool:
+def _has_one(group: ManualMembers, instance_id: str) -> bool:
     group.heartbeat()
     return len(group.owned(instance_id)) == 1
 
@@ -175,7 +175,7 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
     with running(flow) as runs, flow.connections() as connections:
         runs.batch(3, 3)
         (before,) = _epochs(flow)
-        visitor = Actors(flow, connections)
+        visitor = ManualMembers(flow, connections)
 
         def visit() -> None:
             visitor.join("spark-eos-visitor")
@@ -389,7 +389,7 @@ def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -
     with running(flow) as runs:
         runs.batch(3, 3)
         with flow.connections() as connections:
-            group = Actors(flow, connections)
+            group = ManualMembers(flow, connections)
             group.join("spark-eos-visitor")
             until(lambda: _has_one(group, "spark-eos-visitor"), lambda: "its share")
             visitor = group.members["spark-eos-visitor"]

@@ -6,8 +6,8 @@ from pyspark import TaskContext
 from spark_eos._worker import task
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.errors import RecordsLostError
-from support.actors import drop_members
 from support.flow import Flow
+from support.manual_members import drop_members
 from support.members import deadline
 from support.planting import remove
 from support.proxy import KafkaProxy, broker_that_is_away

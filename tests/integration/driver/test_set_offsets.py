@@ -7,8 +7,8 @@ import pytest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import OffsetsLostError
 from support import groups
-from support.actors import drop_members
 from support.flow import Flow
+from support.manual_members import drop_members
 from support.queries import until
 from support.runs import running
 

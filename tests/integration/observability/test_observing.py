@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.observability.listener import BatchListener, BatchProgress
-from support.actors import drop_members
 from support.flow import Flow
 from support.holding import HeldRows
+from support.manual_members import drop_members
 from support.queries import relay, run_available, until
 from support.sinks import arguments
 

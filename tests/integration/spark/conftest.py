@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.fronts import Queries
+from support.apis import Queries
 
 
 @pytest.fixture(
@@ -11,7 +11,7 @@ from support.fronts import Queries
 def queries(request: pytest.FixtureRequest) -> Queries:
     """Each API in turn, on a session that the tests share."""
     if request.param == "connect":
-        found: Queries = request.getfixturevalue("connect_stage").queries
+        found: Queries = request.getfixturevalue("connect_service").queries
         return found
     request.getfixturevalue("spark_eos_session")
     return Queries()

@@ -24,7 +24,7 @@ from spark_eos.errors import (
 )
 from spark_eos.testing.broker_admin import admin_client
 from support import groups
-from support.connect_server import ConnectStage
+from support.connect_server import ConnectService
 from support.flow import Flow
 from support.queries import QueryProcess, relay, run_available, until
 from support.sinks import arguments
@@ -222,8 +222,8 @@ def _on_connect(spark: SparkSession, options: dict[str, Any], source: str) -> st
     return "not refused"
 
 
-def test_spark_connect_has_only_the_log(flow: Flow, connect_stage: ConnectStage) -> None:
-    error = connect_stage.queries.ask(_on_connect, flow.options(), flow.source)
+def test_spark_connect_has_only_the_log(flow: Flow, connect_service: ConnectService) -> None:
+    error = connect_service.queries.ask(_on_connect, flow.options(), flow.source)
     assert error.startswith("asynchronous_progress needs classic Spark")
 
 

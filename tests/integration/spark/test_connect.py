@@ -1,4 +1,4 @@
-"""Spark Connect: what differs from classic Spark, on a real server; `test_fronts.py` has the rest.
+"""Spark Connect: what differs from classic Spark, on a real server; `test_apis.py` has the rest.
 
 The sink runs in a process of its own there, which a signal ends and which may outlive the server.
 """
@@ -19,9 +19,9 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.connect_files import SparkFiles, own_checkpoint
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 from support import groups
-from support.connect_server import ConnectStage, lives
+from support.apis import Api, Queries, RunningQuery, started
+from support.connect_server import ConnectService, lives
 from support.flow import Flow
-from support.fronts import Front, Queries, RunningQuery, started
 from support.holding import produce_with_hold
 from support.pages import code_blocks, run_query
 from support.proxy import KafkaProxy
@@ -32,13 +32,13 @@ from support.writers import Writer
 
 
 @pytest.fixture
-def front(connect_stage: ConnectStage) -> Front:
-    return Front(connect_stage.queries)
+def api(connect_service: ConnectService) -> Api:
+    return Api(connect_service.queries)
 
 
-def _held(front: Front, flow: Flow, go: Path, **options: Any) -> RunningQuery:
+def _held(api: Api, flow: Flow, go: Path, **options: Any) -> RunningQuery:
     """A query in the middle of a transaction, whose task waits at a row."""
-    query = front.start(flow, "held", arguments={"go": str(go)}, available_now=False, **options)
+    query = api.start(flow, "held", arguments={"go": str(go)}, available_now=False, **options)
     until(lambda: flow.committed().get(1) == 500, lambda: "the other partition's end")
     until(flow.open_transactions, lambda: "an open transaction")
     until(lambda: _waits(go), lambda: "the task to wait")
@@ -53,12 +53,12 @@ def _waits(go: Path) -> bool:
 @pytest.mark.proves("query-stopped")
 @pytest.mark.slow
 def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
-    front: Front, connect_stage: ConnectStage, flow: Flow, tmp_path: Path
+    api: Api, connect_service: ConnectService, flow: Flow, tmp_path: Path
 ) -> None:
     expected = produce_with_hold(flow)
     go = tmp_path / "go"
-    query = _held(front, flow, go)
-    (sink,) = connect_stage.server.sinks()
+    query = _held(api, flow, go)
+    (sink,) = connect_service.server.sinks()
     query.stop()
     # By itself the task would wait for ever, its transaction be open for a minute.
     until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
@@ -68,17 +68,17 @@ def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
     assert flow.open_transactions() == []
     assert flow.committed() == {0: 0, 1: 500}
     go.touch()
-    front.start(flow).drain()
+    api.start(flow).drain()
     assert sorted(flow.values()) == expected
 
 
 @pytest.mark.slow
-def test_stopped_and_started_at_once(front: Front, flow: Flow, tmp_path: Path) -> None:
+def test_stopped_and_started_at_once(api: Api, flow: Flow, tmp_path: Path) -> None:
     """The older run's end must not get into the newer run's way."""
     expected = produce_with_hold(flow)
-    query = _held(front, flow, tmp_path / "go")
+    query = _held(api, flow, tmp_path / "go")
     query.stop()
-    query = front.start(flow)
+    query = api.start(flow)
     query.drain()
     assert sorted(flow.values()) == expected
     assert query.reports()[-1]["rounds"] == 1
@@ -86,16 +86,16 @@ def test_stopped_and_started_at_once(front: Front, flow: Flow, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_stopped_before_its_job_it_joins_first_and_then_leaves(
-    front: Front, connect_stage: ConnectStage, proxied_flow: Flow, proxy: KafkaProxy
+    api: Api, connect_service: ConnectService, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     """A join that is broken off may have reached the broker, and the member would stay."""
     flow = proxied_flow
     flow.produce(range(10))
     go = threading.Event()
     joining = proxy.on(ConsumerGroupHeartbeatRequest, HoldAnswer(go))
-    query = front.start(flow, available_now=False)
+    query = api.start(flow, available_now=False)
     joining.await_hit()
-    (sink,) = connect_stage.server.sinks()
+    (sink,) = connect_service.server.sinks()
     query.stop()
     time.sleep(1)
     go.set()
@@ -105,12 +105,12 @@ def test_stopped_before_its_job_it_joins_first_and_then_leaves(
 
 
 @pytest.mark.slow
-def test_stopped_between_batches(front: Front, connect_stage: ConnectStage, flow: Flow) -> None:
+def test_stopped_between_batches(api: Api, connect_service: ConnectService, flow: Flow) -> None:
     flow.produce(range(10))
-    query = front.start(flow, available_now=False)
+    query = api.start(flow, available_now=False)
     until(lambda: flow.committed() == {0: 5, 1: 5}, lambda: "a batch")
     until(query.reports, lambda: "its report")
-    (sink,) = connect_stage.server.sinks()
+    (sink,) = connect_service.server.sinks()
     query.stop()
     until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
     until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=5)
@@ -118,11 +118,9 @@ def test_stopped_between_batches(front: Front, connect_stage: ConnectStage, flow
 
 
 @pytest.mark.slow
-def test_a_failed_task_is_retried_by_a_further_round(
-    front: Front, flow: Flow, tmp_path: Path
-) -> None:
+def test_a_failed_task_is_retried_by_a_further_round(api: Api, flow: Flow, tmp_path: Path) -> None:
     flow.produce(["a", "b", "fail", "c"])
-    query = front.start(flow, "failing", arguments={"tripped": str(tmp_path / "tripped")})
+    query = api.start(flow, "failing", arguments={"tripped": str(tmp_path / "tripped")})
     query.drain()
     assert sorted(flow.values()) == ["a", "b", "c", "fail"]
     assert query.reports()[0]["rounds"] == 2
@@ -130,25 +128,25 @@ def test_a_failed_task_is_retried_by_a_further_round(
 
 @pytest.mark.slow
 def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
-    front: Front, new_flow: Callable[..., Flow]
+    api: Api, new_flow: Callable[..., Flow]
 ) -> None:
     flow = new_flow(partitions=6)
     flow.produce(range(24))
-    query = front.start(flow, max_offsets=12)
+    query = api.start(flow, max_offsets=12)
     query.drain()
     assert [r["transactions"] for r in query.reports()] == [2, 2]
     assert sorted(map(int, flow.values())) == list(range(24))
 
 
 @pytest.mark.slow
-def test_an_error_reaches_the_client_with_its_words(front: Front, flow: Flow) -> None:
+def test_an_error_reaches_the_client_with_its_words(api: Api, flow: Flow) -> None:
     flow.produce(range(4))
-    front.start(flow).drain()
+    api.start(flow).drain()
     # The sink's process leaves the group a moment after the query's end.
     until(lambda: flow.members() == [], lambda: "the members to leave")
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 1})
     flow.produce(["new"])
-    error = front.start(flow).error()
+    error = api.start(flow).error()
     assert error is not None
     assert "OffsetGapError" in error
     assert f"{flow.source}-0" in error
@@ -156,9 +154,9 @@ def test_an_error_reaches_the_client_with_its_words(front: Front, flow: Flow) ->
 
 
 @pytest.mark.slow
-def test_a_row_that_can_not_be_written_is_named_to_the_client(front: Front, flow: Flow) -> None:
+def test_a_row_that_can_not_be_written_is_named_to_the_client(api: Api, flow: Flow) -> None:
     flow.produce(["x" * 5_000], partition=1)
-    error = front.start(flow, kafka={**flow.kafka, "message.max.bytes": 2_000}).error()
+    error = api.start(flow, kafka={**flow.kafka, "message.max.bytes": 2_000}).error()
     assert error is not None
     assert f"source {flow.source}-1 offset 0" in error
     assert flow.values() == []
@@ -166,13 +164,13 @@ def test_a_row_that_can_not_be_written_is_named_to_the_client(front: Front, flow
 
 @pytest.mark.slow
 def test_a_checkpoint_on_another_file_system(
-    front: Front, connect_stage: ConnectStage, flow: Flow
+    api: Api, connect_service: ConnectService, flow: Flow
 ) -> None:
     flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
     flow.produce(range(20))
-    front.start(flow, max_offsets=10, on_batch=None).drain()
+    api.start(flow, max_offsets=10, on_batch=None).drain()
     assert sorted(map(int, flow.values())) == list(range(20))
-    assert (connect_stage.files / flow.name / "check point" / "commits" / "1").exists()
+    assert (connect_service.files / flow.name / "check point" / "commits" / "1").exists()
 
 
 def _without_write(session: SparkSession, options: dict[str, Any], source: str) -> str:
@@ -219,10 +217,10 @@ def _failure(writer: Writer) -> str:
 
 
 @pytest.mark.slow
-def test_a_batch_that_may_have_been_shuffled(connect_stage: ConnectStage, flow: Flow) -> None:
+def test_a_batch_that_may_have_been_shuffled(connect_service: ConnectService, flow: Flow) -> None:
     """Connect shows no lineage, so only `sink.write` can see to it."""
     flow.produce(range(10))
-    queries: Queries = connect_stage.queries
+    queries: Queries = connect_service.queries
     error = queries.ask(_without_write, flow.options(), flow.source)
     assert "start the query from sink.write(...), which checks its plan" in error
     error = queries.ask(_joined_without_a_hint, flow.options(), flow.source)
@@ -240,10 +238,10 @@ def test_a_batch_that_may_have_been_shuffled(connect_stage: ConnectStage, flow: 
     ],
 )
 def test_a_later_batch_that_moves_rows(
-    connect_stage: ConnectStage, flow: Flow, what: str, words: str
+    connect_service: ConnectService, flow: Flow, what: str, words: str
 ) -> None:
     flow.produce(range(16))
-    queries: Queries = connect_stage.queries
+    queries: Queries = connect_service.queries
     error = queries.ask(_wide_in_its_second_batch, flow.options(), flow.source, what)
     assert words in error
     assert sorted(map(int, flow.values())) == list(range(8))
@@ -282,31 +280,31 @@ def test_what_spark_reads_is_what_lies_there(
 
 
 @pytest.mark.slow
-def test_what_the_page_shows(connect_stage: ConnectStage, flow: Flow) -> None:
+def test_what_the_page_shows(connect_service: ConnectService, flow: Flow) -> None:
     flow.produce(range(10))
     (code,) = code_blocks("connect", "python")
     instead = {
-        "sc://spark.example.com:15002": connect_stage.server.url,
+        "sc://spark.example.com:15002": connect_service.server.url,
         "kafka=..., group_id=..., topic=..., checkpoint_location=...": "**options",
         '"orders"': f'"{flow.source}"',
     }
-    connect_stage.queries.ask(run_query, code, instead, flow.options())
+    connect_service.queries.ask(run_query, code, instead, flow.options())
     assert sorted(map(int, flow.values())) == list(range(10))
     assert flow.committed() == {0: 5, 1: 5}
 
 
 @pytest.mark.slow
 def test_the_server_is_killed(
-    front: Front,
-    connect_stage: ConnectStage,
+    api: Api,
+    connect_service: ConnectService,
     flow: Flow,
     tmp_path: Path,
     spark_eos_session: SparkSession,
 ) -> None:
     expected = produce_with_hold(flow)
-    _held(front, flow, tmp_path / "go")
-    (sink,) = connect_stage.server.sinks()
-    connect_stage.server.kill_jvm()
+    _held(api, flow, tmp_path / "go")
+    (sink,) = connect_service.server.sinks()
+    connect_service.server.kill_jvm()
     # Orphaned, it would go on for minutes, and so would its heartbeats.
     until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
     until(lambda: not lives(sink), lambda: "the orphan to end", timeout=60)

@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, guarded
-from support.connect_server import ConnectStage
+from support.apis import ReportFile, started
+from support.connect_server import ConnectService
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
-from support.fronts import ReportFile, started
 from support.sinks import arguments
 
 pytestmark = pytest.mark.slow
@@ -41,12 +41,12 @@ def _ended(session: SparkSession, options: dict[str, Any], source: str, reports:
 
 @pytest.mark.proves("nothing-but-dead-letters")
 def test_nothing_but_one_error_ends_a_query_on_connect(
-    connect_stage: ConnectStage, flow: Flow, tmp_path: Path
+    connect_service: ConnectService, flow: Flow, tmp_path: Path
 ) -> None:
     letters = letter_topic(flow)
     flow.produce(["two"] * 6, partition=0)
     options = {**flow.options(), "dead_letter_topic": letters}
-    text = connect_stage.queries.ask(_ended, options, flow.source, tmp_path / "reports")
+    text = connect_service.queries.ask(_ended, options, flow.source, tmp_path / "reports")
     assert "all 6 rows of the batch are dead letters with one error" in text
     assert "None of them" in text
     assert flow.written(letters) == []
@@ -54,7 +54,7 @@ def test_nothing_but_one_error_ends_a_query_on_connect(
 
 @pytest.mark.parametrize("delivery", ["direct", "staged"])
 def test_dead_letters_on_connect(
-    connect_stage: ConnectStage, flow: Flow, tmp_path: Path, delivery: str
+    connect_service: ConnectService, flow: Flow, tmp_path: Path, delivery: str
 ) -> None:
     letters = letter_topic(flow)
     flow.produce(["1", "two", "3"], partition=0, headers=[("trace", b"t")])
@@ -65,7 +65,7 @@ def test_dead_letters_on_connect(
         "progress_partitions": 3,
         "dead_letter_topic": letters,
     }
-    connect_stage.queries.ask(_run, options, flow.source, tmp_path / "reports")
+    connect_service.queries.ask(_run, options, flow.source, tmp_path / "reports")
     assert sorted(flow.values()) == ["10", "30"]
     (found,) = flow.written(letters)
     told = headers_of(found)

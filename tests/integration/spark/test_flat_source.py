@@ -12,9 +12,9 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._spark import batch_job
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.testing import process_available
-from support.actors import drop_members
 from support.flow import Flow
 from support.holding import HeldRows
+from support.manual_members import drop_members
 from support.queries import relay, run_available
 
 _FLAT = ["__source_partition", "__source_offset"]

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink, errors
 from spark_eos.testing import process_available
 from support import staging
-from support.connect_server import ConnectStage
-from support.fronts import ReportFile, started
+from support.apis import ReportFile, started
+from support.connect_server import ConnectService
 from support.mirroring import MirroredFlow
 from support.sinks import arguments
 
@@ -125,12 +125,12 @@ def _copy(session: SparkSession, options: dict[str, Any], source: str, reports: 
 
 @pytest.mark.slow
 def test_on_spark_connect(
-    connect_stage: ConnectStage, mirrored_flow: MirroredFlow, tmp_path: Path
+    connect_service: ConnectService, mirrored_flow: MirroredFlow, tmp_path: Path
 ) -> None:
     flow, reports = mirrored_flow, tmp_path / "reports"
     for first in (0, 60):
         flow.produce(range(first, first + 60))
-        connect_stage.queries.ask(_copy, flow.options(), flow.source, reports)
+        connect_service.queries.ask(_copy, flow.options(), flow.source, reports)
     assert sorted(map(int, flow.values())) == list(range(120))
     assert {report["delivery"] for report in ReportFile(reports).reports()} == {"mirrored"}
     assert sum(flow.committed().values()) == 120

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink, errors
 from spark_eos.testing import process_available
 from support import staging
-from support.connect_server import ConnectStage
+from support.apis import started
+from support.connect_server import ConnectService
 from support.flow import Flow
-from support.fronts import started
 from support.queries import until
 from support.sinks import arguments
 from support.staging import record, run_staged, staged_files
@@ -304,11 +304,11 @@ def _staged_on_connect(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", ["totals", "both_branches"])
-def test_on_spark_connect(connect_stage: ConnectStage, flow: Flow, transform: str) -> None:
+def test_on_spark_connect(connect_service: ConnectService, flow: Flow, transform: str) -> None:
     mode = "update" if transform == "totals" else "append"
     for first in (0, _RECORDS):
         _produced(flow, range(first, first + _RECORDS))
-        told = connect_stage.queries.ask(
+        told = connect_service.queries.ask(
             _staged_on_connect, flow.options(), flow.source, mode, transform
         )
         assert told == ["staged"]
@@ -326,16 +326,16 @@ def test_on_spark_connect(connect_stage: ConnectStage, flow: Flow, transform: st
 
 @pytest.mark.slow
 def test_on_spark_connect_with_a_checkpoint_on_another_file_system(
-    connect_stage: ConnectStage, flow: Flow
+    connect_service: ConnectService, flow: Flow
 ) -> None:
     flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
     _produced(flow)
-    told = connect_stage.queries.ask(
+    told = connect_service.queries.ask(
         _staged_on_connect, flow.options(), flow.source, "append", "repartitioned"
     )
     assert told == ["staged"]
     rows = [json.loads(value) for value in flow.values()]
     assert Counter(row["n"] for row in rows) == Counter(range(_RECORDS))
-    copies = connect_stage.files / flow.name / "check point" / "spark-eos" / "staged"
+    copies = connect_service.files / flow.name / "check point" / "spark-eos" / "staged"
     with_rows = {path.parent.name for path in copies.glob("*/part-*.parquet")}
     assert len(with_rows) == 1

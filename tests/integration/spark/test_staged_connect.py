@@ -12,9 +12,9 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._spark import staged_copies
 from spark_eos.errors import UnsupportedPipelineError
 from support import staging
-from support.connect_server import ConnectStage
+from support.apis import ReportFile, started
+from support.connect_server import ConnectService
 from support.flow import Flow
-from support.fronts import ReportFile, started
 from support.sinks import arguments
 from support.staging import record
 
@@ -37,12 +37,12 @@ def _run(session: SparkSession, options: dict[str, Any], source: str, reports: P
 
 
 def test_batches_are_staged_where_sessions_end(
-    connect_stage: ConnectStage, flow: Flow, tmp_path: Path
+    connect_service: ConnectService, flow: Flow, tmp_path: Path
 ) -> None:
     reports = tmp_path / "reports"
     for first in (0, 90):
         flow.produce(map(record, range(first, first + 90)))
-        connect_stage.queries.ask(_run, flow.options(), flow.source, reports)
+        connect_service.queries.ask(_run, flow.options(), flow.source, reports)
     found = [json.loads(value) for value in flow.values()]
     each = Counter((row["customer"], row["count"]) for row in found)
     assert set(each.values()) == {1}
@@ -67,7 +67,7 @@ def _behind_a_view(session: SparkSession, options: dict[str, Any], source: str) 
     return str(failure.value)
 
 
-def test_a_stream_that_the_client_does_not_see(connect_stage: ConnectStage, flow: Flow) -> None:
+def test_a_stream_that_the_client_does_not_see(connect_service: ConnectService, flow: Flow) -> None:
     """It may read uncommitted records, which only the options of its source tell."""
-    error = connect_stage.queries.ask(_behind_a_view, flow.options(), flow.source)
+    error = connect_service.queries.ask(_behind_a_view, flow.options(), flow.source)
     assert "not through a view or SQL" in error

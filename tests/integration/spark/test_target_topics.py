@@ -16,8 +16,8 @@ from spark_eos import ExactlyOnceSink
 from spark_eos._spark.columns import SOURCES_OWN, check_target
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.testing import process_available
+from support.apis import Queries, patiently
 from support.flow import Flow
-from support.fronts import Queries, patiently
 from support.mirroring import MirroredFlow
 from support.queries import run_available
 from support.sinks import arguments

@@ -23,9 +23,9 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity, ProducerIdAndEpoch, fence_producer
 from spark_eos._worker import transaction
 from spark_eos._worker.librdkafka_errors import TransactionError
-from support.bench import Bench, answered
 from support.flow import Flow
 from support.members import deadline
+from support.proxied_worker import ProxiedWorker, answered
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import relay, run_available
@@ -66,13 +66,13 @@ def _code(row: str) -> int:
 
 
 @pytest.fixture
-def rows(module_bench: Bench, proxy: KafkaProxy) -> Iterator[Bench]:
-    """A bench that is as good as new, but for what earlier tests have committed."""
-    plan = dict(module_bench.writing._plan)
-    yield module_bench
+def rows(module_worker: ProxiedWorker, proxy: KafkaProxy) -> Iterator[ProxiedWorker]:
+    """A worker that is as good as new, but for what earlier tests have committed."""
+    plan = dict(module_worker.writing._plan)
+    yield module_worker
     proxy.reset()
-    module_bench.writing._plan = plan
-    module_bench.add_and_commit()
+    module_worker.writing._plan = plan
+    module_worker.add_and_commit()
 
 
 @pytest.mark.proves("broker-away", case="16 NOT_COORDINATOR]")
@@ -84,7 +84,7 @@ def rows(module_bench: Bench, proxy: KafkaProxy) -> Iterator[Bench]:
 @pytest.mark.proves("error-15", case="15 COORD")
 @pytest.mark.proves("error-16", case="16 NOT")
 @pytest.mark.parametrize("row", _RETRIED + _MOVED)
-def test_retried_until_it_is_accepted(row: str, rows: Bench) -> None:
+def test_retried_until_it_is_accepted(row: str, rows: ProxiedWorker) -> None:
     used = rows.add_and_commit()
     refused = rows.on_offsets(answered(0, _code(row)), times=2)
     offsets, values = rows.add()
@@ -106,7 +106,9 @@ def test_retried_until_it_is_accepted(row: str, rows: Bench) -> None:
 @pytest.mark.proves("error-15", case="15 COORD")
 @pytest.mark.proves("error-16", case="16 NOT")
 @pytest.mark.parametrize("row", _RETRIED + _MOVED)
-def test_retried_but_not_for_ever(row: str, rows: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retried_but_not_for_ever(
+    row: str, rows: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows.on_offsets(answered(0, _code(row)), times=None)
     rows.hurry(monkeypatch)
     failure = rows.fails()
@@ -120,7 +122,7 @@ def test_retried_but_not_for_ever(row: str, rows: Bench, monkeypatch: pytest.Mon
 @pytest.mark.proves("broker-restarts")
 @pytest.mark.timeout(30)
 def test_retried_no_longer_than_its_transaction_may_live(
-    rows: Bench, monkeypatch: pytest.MonkeyPatch
+    rows: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows.on_offsets(answered(0, 51), times=None)
     monkeypatch.setattr(transaction, "_LEAST_SECONDS", 0.1)
@@ -140,7 +142,7 @@ def test_retried_no_longer_than_its_transaction_may_live(
 @pytest.mark.proves("error-49", case="49 INVALID")
 @pytest.mark.proves("error-90", case="90 PRODUCER")
 @pytest.mark.parametrize("row", [*_REJECTED, *_FENCED])
-def test_aborted_and_left_to_another_round(row: str, rows: Bench) -> None:
+def test_aborted_and_left_to_another_round(row: str, rows: ProxiedWorker) -> None:
     sent = rows.on_offsets(answered(0, _code(row)), times=None)
     failure = rows.fails()
     assert failure.again
@@ -152,7 +154,7 @@ def test_aborted_and_left_to_another_round(row: str, rows: Bench) -> None:
 
 @pytest.mark.proves("error-22", case="22")
 @pytest.mark.parametrize("row", ["22 ILLEGAL_GENERATION", "25 UNKNOWN_MEMBER_ID"])
-def test_by_name_aborted_and_left_to_another_round(row: str, rows: Bench) -> None:
+def test_by_name_aborted_and_left_to_another_round(row: str, rows: ProxiedWorker) -> None:
     for partition in (0, 1):
         rows.change_plan(partition, topic_id=NO_ID)
     sent = rows.on_offsets(answered(0, _code(row)), times=None)
@@ -172,7 +174,7 @@ def test_by_name_aborted_and_left_to_another_round(row: str, rows: Bench) -> Non
 @pytest.mark.proves("error-other", case="12345")
 @pytest.mark.proves("error-other", case="-1 UNKNOWN")
 @pytest.mark.parametrize("row", _REFUSED)
-def test_aborted_with_an_error_that_helps(row: str, rows: Bench) -> None:
+def test_aborted_with_an_error_that_helps(row: str, rows: ProxiedWorker) -> None:
     sent = rows.on_offsets(answered(0, _code(row)), times=None)
     failure = rows.fails()
     assert not failure.again
@@ -183,7 +185,7 @@ def test_aborted_with_an_error_that_helps(row: str, rows: Bench) -> None:
 
 
 @pytest.mark.proves("request-worst-code")
-def test_the_worst_of_an_answers_codes_decides(rows: Bench) -> None:
+def test_the_worst_of_an_answers_codes_decides(rows: ProxiedWorker) -> None:
     sent = rows.on_offsets(answered(16, 113), times=None)
     failure = rows.fails()
     assert failure.again
@@ -223,7 +225,7 @@ def _tells_of_one_twice(_request: Any, answer: Any) -> None:
         (_tells_of_one_twice, "{source}-0, {source}-0"),
     ],
 )
-def test_an_answer_about_something_else(change: Any, instead: str, rows: Bench) -> None:
+def test_an_answer_about_something_else(change: Any, instead: str, rows: ProxiedWorker) -> None:
     rows.on_offsets(Rewrite(change), times=None)
     failure = rows.fails()
     assert not failure.again
@@ -237,7 +239,7 @@ def test_an_answer_about_something_else(change: Any, instead: str, rows: Bench) 
 # What the broker itself answers -----------------------------------------------------------------
 
 
-def _member(rows: Bench) -> MemberIdentity:
+def _member(rows: ProxiedWorker) -> MemberIdentity:
     return rows.writing._plan[TopicPartition(rows.flow.source, 1)].member
 
 
@@ -247,7 +249,7 @@ def _member(rows: Bench) -> MemberIdentity:
     "row",
     [pytest.param("113 STALE_MEMBER_EPOCH", marks=needs_topic_ids), "25 UNKNOWN_MEMBER_ID"],
 )
-def test_the_brokers_own_answer_to_a_wrong_member(row: str, rows: Bench) -> None:
+def test_the_brokers_own_answer_to_a_wrong_member(row: str, rows: ProxiedWorker) -> None:
     member = _member(rows)
     epoch, member_id = member.epoch, member.member_id
     if row.startswith("113"):
@@ -260,7 +262,7 @@ def test_the_brokers_own_answer_to_a_wrong_member(row: str, rows: Bench) -> None
     assert f": {rows.flow.source}-1: {row}" in str(failure)
 
 
-def test_the_brokers_own_answer_by_name_22_illegal_generation(rows: Bench) -> None:
+def test_the_brokers_own_answer_by_name_22_illegal_generation(rows: ProxiedWorker) -> None:
     member = _member(rows)
     for partition in (0, 1):
         rows.change_plan(partition, topic_id=NO_ID)
@@ -276,7 +278,7 @@ def test_the_brokers_own_answer_by_name_22_illegal_generation(rows: Bench) -> No
     ["100 UNKNOWN_TOPIC_ID", pytest.param("69 GROUP_ID_NOT_FOUND", marks=needs_topic_ids)],
 )
 def test_the_brokers_own_answer_to_what_does_not_exist(
-    row: str, rows: Bench, monkeypatch: pytest.MonkeyPatch
+    row: str, rows: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows.hurry(monkeypatch)
     if row.startswith("69"):
@@ -298,7 +300,7 @@ def test_the_brokers_own_answer_to_what_does_not_exist(
 @pytest.mark.proves("worker-hangs")
 @pytest.mark.proves("error-47", case="47")
 @pytest.mark.parametrize("row", _FENCED[:2])
-def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: Bench) -> None:
+def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: ProxiedWorker) -> None:
     before = rows.committed()
     rows.add()
     rows.worker.records.flush(deadline())

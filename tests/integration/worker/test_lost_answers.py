@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from spark_eos._client.error_codes import Code
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support import proxy_faults as faults
-from support.bench import Bench, answered
 from support.flow import Flow
 from support.members import deadline
+from support.proxied_worker import ProxiedWorker, answered
 from support.proxy import KafkaProxy
 from support.queries import run_available
 
@@ -34,17 +34,17 @@ each_cut = pytest.mark.parametrize("fault", _ALL_WAYS[:2], ids=lambda fault: fau
 
 @pytest.fixture
 def worker(
-    module_bench: Bench, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
+    module_worker: ProxiedWorker, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ProxiedWorker]:
     """A worker that gives an answer up after 0.3 s."""
-    monkeypatch.setattr(module_bench.worker.connections, "_request_timeout", 0.3)
-    module_bench.add_and_commit()
-    yield module_bench
+    monkeypatch.setattr(module_worker.worker.connections, "_request_timeout", 0.3)
+    module_worker.add_and_commit()
+    yield module_worker
     proxy.reset()
-    module_bench.add_and_commit()
+    module_worker.add_and_commit()
 
 
-def _assert_fenced(worker: Bench, late: faults.Request, code: int) -> None:
+def _assert_fenced(worker: ProxiedWorker, late: faults.Request, code: int) -> None:
     """Delivered now, the request changes nothing."""
     before = worker.committed()
     answer = worker.proxy.deliver(late)
@@ -60,7 +60,7 @@ def _assert_fenced(worker: Bench, late: faults.Request, code: int) -> None:
 @pytest.mark.proves("error-no-answer")
 @each_way
 def test_txn_offset_commit_is_repeated_and_its_epoch_is_dead_afterwards(
-    fault: type[faults.Fault], worker: Bench
+    fault: type[faults.Fault], worker: ProxiedWorker
 ) -> None:
     lost = worker.on_offsets(fault())
     used = worker.add_and_commit()
@@ -78,7 +78,7 @@ def test_txn_offset_commit_is_repeated_and_its_epoch_is_dead_afterwards(
 
 
 @pytest.mark.proves("error-late-answer")
-def test_an_answer_that_comes_after_the_client_gave_up(worker: Bench) -> None:
+def test_an_answer_that_comes_after_the_client_gave_up(worker: ProxiedWorker) -> None:
     until = threading.Event()
     held = worker.on_offsets(faults.HoldAnswer(until))
     used = worker.add_and_commit()
@@ -88,7 +88,7 @@ def test_an_answer_that_comes_after_the_client_gave_up(worker: Bench) -> None:
 
 
 @pytest.mark.proves("error-request-late")
-def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: Bench) -> None:
+def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: ProxiedWorker) -> None:
     until = threading.Event()
     held = worker.on_offsets(faults.HoldRequest(until))
     worker.add_and_commit()
@@ -103,7 +103,7 @@ def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: Bench
 
 
 @pytest.mark.proves("error-request-twice")
-def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: Bench) -> None:
+def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: ProxiedWorker) -> None:
     twice = faults.Twice()
     worker.on_offsets(twice)
     used = worker.add_and_commit()
@@ -113,7 +113,7 @@ def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: Bench) -
 
 
 @pytest.mark.proves("error-transaction-timeout")
-def test_no_answer_at_all(worker: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_at_all(worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.hurry(monkeypatch)
     lost = worker.on_offsets(faults.DropAnswer(), times=None)
     failure = worker.fails()
@@ -128,7 +128,7 @@ def test_no_answer_at_all(worker: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.proves("error-endtxn-lost")
 @each_cut
 def test_end_txn_is_repeated_by_librdkafka_and_the_producer_is_replaced(
-    fault: type[faults.Fault], worker: Bench
+    fault: type[faults.Fault], worker: ProxiedWorker
 ) -> None:
     cut = worker.proxy.on(EndTxnRequest, fault())
     used = worker.add_and_commit()
@@ -146,7 +146,7 @@ def test_end_txn_is_repeated_by_librdkafka_and_the_producer_is_replaced(
 @pytest.mark.proves("error-initproducerid-lost")
 @each_way
 def test_init_producer_id_when_a_transaction_is_ended(
-    fault: type[faults.Fault], worker: Bench
+    fault: type[faults.Fault], worker: ProxiedWorker
 ) -> None:
     worker.on_offsets(answered(0, Code.STALE_MEMBER_EPOCH))
     lost = worker.proxy.on(InitProducerIdRequest, fault())
@@ -159,7 +159,7 @@ def test_init_producer_id_when_a_transaction_is_ended(
 
 
 @pytest.mark.proves("request-throttled")
-def test_throttle_time_is_waited_out_and_times_nothing_out(worker: Bench) -> None:
+def test_throttle_time_is_waited_out_and_times_nothing_out(worker: ProxiedWorker) -> None:
     def throttled(_request: Any, answer: Any) -> None:
         answer.throttle_time_ms = 600
         answer.topics[0].partitions[0].error_code = Code.CONCURRENT_TRANSACTIONS
@@ -177,7 +177,7 @@ def test_throttle_time_is_waited_out_and_times_nothing_out(worker: Bench) -> Non
     worker.assert_as_before(used)
 
 
-def test_list_transactions_14_coordinator_load_in_progress(worker: Bench) -> None:
+def test_list_transactions_14_coordinator_load_in_progress(worker: ProxiedWorker) -> None:
     def loading(_request: Any, answer: Any) -> None:
         answer.error_code = Code.COORDINATOR_LOAD_IN_PROGRESS
         answer.transaction_states = []

@@ -10,9 +10,9 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support import proxy_faults as faults
-from support.bench import Bench, answered
 from support.flow import Flow
 from support.members import started
+from support.proxied_worker import ProxiedWorker, answered
 from support.proxy import KafkaProxy
 from support.runs import running
 from support.versions import needs_topic_ids
@@ -57,36 +57,38 @@ def test_the_first_broker_met_is_older_than_the_coordinator(
 
 
 @pytest.mark.proves("version-mixed")
-def test_the_coordinator_is_older_and_then_upgraded(module_bench: Bench, proxy: KafkaProxy) -> None:
+def test_the_coordinator_is_older_and_then_upgraded(
+    module_worker: ProxiedWorker, proxy: KafkaProxy
+) -> None:
     _older(proxy)
     proxy.cut()
-    module_bench.add_and_commit()
+    module_worker.add_and_commit()
     assert _sent(proxy) == [5]
     proxy.reset()
     proxy.cut()
-    module_bench.add_and_commit()
+    module_worker.add_and_commit()
     assert _sent(proxy) == [6]
 
 
 @pytest.mark.proves("version-mixed")
 def test_the_coordinator_moves_to_an_older_broker_between_two_attempts(
-    module_bench: Bench, proxy: KafkaProxy
+    module_worker: ProxiedWorker, proxy: KafkaProxy
 ) -> None:
     # Whichever test was the last one, connections are of the newer version first.
     proxy.cut()
-    module_bench.add_and_commit()
+    module_worker.add_and_commit()
     assert _sent(proxy) == [6]
     proxy.reset()
-    before = module_bench.writing.counters.offset_commits_by_name
-    module_bench.on_offsets(faults.CutBefore())
+    before = module_worker.writing.counters.offset_commits_by_name
+    module_worker.on_offsets(faults.CutBefore())
     _older(proxy)
-    module_bench.add_and_commit()
+    module_worker.add_and_commit()
     assert _sent(proxy) == [6, 5]
-    assert module_bench.writing.counters.offset_commits_by_name == before + 1
+    assert module_worker.writing.counters.offset_commits_by_name == before + 1
     proxy.reset()
     # And back again.
-    module_bench.on_offsets(faults.CutBefore())
-    module_bench.add_and_commit()
+    module_worker.on_offsets(faults.CutBefore())
+    module_worker.add_and_commit()
     assert _sent(proxy) == [5, 6]
 
 

@@ -1,6 +1,6 @@
 """The main cases, end to end, once for each API.
 
-A case speaks to topics and to `support.fronts.Front` only.
+A case speaks to topics and to `support.apis.Api` only.
 """
 
 import datetime
@@ -12,16 +12,16 @@ import pytest
 from confluent_kafka import Message
 
 from spark_eos.verify import Verdict
+from support.apis import Api, Queries
 from support.flow import Flow
-from support.fronts import Front, Queries
 from support.planting import look
 from support.queries import until
 
 
 @pytest.fixture(scope="module")
-def front(queries: Queries) -> Front:
+def api(queries: Queries) -> Api:
     """Starts queries on each API in turn."""
-    return Front(queries)
+    return Api(queries)
 
 
 def _settled(flow: Flow, *ends: int) -> None:
@@ -31,14 +31,14 @@ def _settled(flow: Flow, *ends: int) -> None:
 
 
 @pytest.mark.proves("api-records")
-def test_records_are_relayed_as_they_are(front: Front, flow: Flow) -> None:
+def test_records_are_relayed_as_they_are(api: Api, flow: Flow) -> None:
     # Not so long ago that the broker's retention would take the records away.
     now = datetime.datetime.now(datetime.timezone.utc)
     stamp = int((now - datetime.timedelta(hours=1)).timestamp() * 1000)
     headers = [("first", b"1"), ("none", None), ("first", b"2")]
     flow.produce(["a", "b", None], partition=1, key=b"key", headers=headers, timestamp=stamp)
     flow.produce(["without key"], partition=0)
-    front.start(flow).drain()
+    api.start(flow).drain()
 
     def told(message: Message) -> tuple[object, ...]:
         return message.value(), message.key(), message.headers(), message.partition()
@@ -51,12 +51,12 @@ def test_records_are_relayed_as_they_are(front: Front, flow: Flow) -> None:
 
 
 @pytest.mark.proves("api-restart")
-def test_several_batches_a_restart_and_a_batch_without_rows(front: Front, flow: Flow) -> None:
+def test_several_batches_a_restart_and_a_batch_without_rows(api: Api, flow: Flow) -> None:
     flow.produce(range(20))
-    front.start(flow, max_offsets=10).drain()
-    front.start(flow).drain()
+    api.start(flow, max_offsets=10).drain()
+    api.start(flow).drain()
     flow.produce(range(20, 25), partition=0)
-    front.start(flow).drain()
+    api.start(flow).drain()
     assert sorted(map(int, flow.values())) == list(range(25))
     assert [int(m.value() or b"") for m in flow.written() if m.partition() == 1] == list(
         range(1, 20, 2)
@@ -65,26 +65,26 @@ def test_several_batches_a_restart_and_a_batch_without_rows(front: Front, flow: 
 
 
 @pytest.mark.proves("api-filter-explode")
-def test_filtered_rows_and_exploded_rows(front: Front, new_flow: Callable[..., Flow]) -> None:
+def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow = new_flow()
     # Of three batches the second has no output, the third but one partition's.
     flow.produce(["long", "a", "b", "c", "longer", "d"])
-    front.start(flow, "long_words", max_offsets=2).drain()
+    api.start(flow, "long_words", max_offsets=2).drain()
     assert sorted(flow.values()) == ["LONG", "LONGER"]
     _settled(flow, 3, 3)
     flow.checkpoint += "-letters"
     flow.produce(["xyz", "", "w"])
-    front.start(flow, "letters", max_transaction_records=2).drain()
+    api.start(flow, "letters", max_transaction_records=2).drain()
     assert sorted(flow.values()) == sorted(["LONG", "LONGER", *"xyzw", ""])
     _settled(flow, 5, 4)
 
 
 @pytest.mark.proves("api-union")
-def test_a_union_of_two_topics(front: Front, new_flow: Callable[..., Flow]) -> None:
+def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow, other = new_flow(), new_flow()
     flow.produce(["a0", "a1"])
     other.produce(["b0", "b1"])
-    front.start(flow, "united", also=[other.source]).drain()
+    api.start(flow, "united", also=[other.source]).drain()
     assert sorted(flow.values()) == ["a0", "a1", "b0", "b1"]
     _settled(flow, 1, 1)
 
@@ -93,30 +93,30 @@ def test_a_union_of_two_topics(front: Front, new_flow: Callable[..., Flow]) -> N
 # With each API in `make test` too, and so on all versions.
 @pytest.mark.parametrize("queries", ["foreachBatch", "connect"], indirect=True, scope="module")
 def test_without_its_checkpoint_it_goes_on_and_with_a_lost_commit_it_repeats_nothing(
-    front: Front, flow: Flow
+    api: Api, flow: Flow
 ) -> None:
     flow.produce(range(10))
-    front.start(flow, "positioned", max_offsets=6).drain()
+    api.start(flow, "positioned", max_offsets=6).drain()
     # As if the driver had died between the tasks' commits and Spark's commit log.
     for name in ("1", ".1.crc"):
         Path(flow.checkpoint, "commits", name).unlink()
-    front.start(flow, "positioned").drain()
+    api.start(flow, "positioned").drain()
     shutil.rmtree(flow.checkpoint)
     flow.produce(range(10, 20))
-    front.start(flow, "positioned").drain()
+    api.start(flow, "positioned").drain()
     assert sorted(map(int, flow.values())) == list(range(20))
     assert look(flow, complete=True).verdict is Verdict.SOUND
     _settled(flow, 10, 10)
 
 
 @pytest.mark.proves("task-fails", "function-raises", "api-task-fails")
-def test_a_failed_task(front: Front, flow: Flow, tmp_path: Path) -> None:
+def test_a_failed_task(api: Api, flow: Flow, tmp_path: Path) -> None:
     """Where Spark does not repeat it, the query ends with its error and is started again."""
     flow.produce([*(f"a{n}" for n in range(200)), "fail"], partition=0, key=b"k" * 4_000)
     flow.produce((f"b{n}" for n in range(200)), partition=1, key=b"k" * 4_000)
     arguments = {name: str(tmp_path / name) for name in ("tripped", "go")}
     small = {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"}
-    first = front.start(
+    first = api.start(
         flow, "failing", arguments=arguments, config=small, max_transaction_records=50
     )
     # Some rows of the task that is to fail are committed before it does.
@@ -126,7 +126,7 @@ def test_a_failed_task(front: Front, flow: Flow, tmp_path: Path) -> None:
     if error is not None:
         assert "the user's own error" in error
         assert 0 < flow.committed(stable=False)[0] < 201
-        front.start(flow, "failing", arguments=arguments).drain()
+        api.start(flow, "failing", arguments=arguments).drain()
     assert (tmp_path / "tripped").exists()
     expected = ["fail", *(f"{letter}{n}" for letter in "ab" for n in range(200))]
     assert sorted(flow.values()) == sorted(expected)
@@ -134,26 +134,26 @@ def test_a_failed_task(front: Front, flow: Flow, tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("api-stopped")
-def test_a_query_that_is_stopped_goes_on_where_it_was(front: Front, flow: Flow) -> None:
+def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> None:
     flow.produce(range(10))
-    query = front.start(flow, available_now=False)
+    query = api.start(flow, available_now=False)
     until(lambda: flow.committed() == {0: 5, 1: 5}, lambda: "a batch")
     query.stop()
     flow.produce(range(10, 20))
-    front.start(flow).drain()
+    api.start(flow).drain()
     assert sorted(map(int, flow.values())) == list(range(20))
     _settled(flow, 10, 10)
 
 
 @pytest.mark.proves("api-transactional-source")
-def test_a_transactional_source_leaves_no_lag(front: Front, flow: Flow) -> None:
+def test_a_transactional_source_leaves_no_lag(api: Api, flow: Flow) -> None:
     """Behind its last rows are markers, and rows of an aborted transaction."""
     flow.produce_in_transaction("ab")
     flow.produce_in_transaction(["aborted"], commit=False)
-    front.start(flow).drain()
+    api.start(flow).drain()
     _settled(flow, *flow.ends())
     # An autoscaler starts it for these alone, once.
     flow.produce_in_transaction(["aborted"], commit=False)
-    front.start(flow).drain()
+    api.start(flow).drain()
     _settled(flow, *flow.ends())
     assert sorted(flow.values()) == ["a", "a", "b", "b"]

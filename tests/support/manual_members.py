@@ -21,7 +21,7 @@ from support.members import deadline
 from support.queries import until
 
 
-class Actors:
+class ManualMembers:
     """Static members of a flow's group, each at the epoch that its last heartbeat told it.
 
     Args:
@@ -36,7 +36,7 @@ class Actors:
         self.source = flow.source
         self.topics = cluster.topics(connections, [flow.source, flow.target], deadline())
         self.members: dict[str, Member] = {}
-        self._transactional_id = f"actors-{self.group_id}"
+        self._transactional_id = f"members-{self.group_id}"
 
     @property
     def topic_ids(self) -> dict[str, uuid.UUID]:

@@ -1,6 +1,6 @@
-"""The fronts of spark-eos behind one interface, so that a test can be run once for each.
+"""The APIs of spark-eos behind one interface, so that a test can be run once for each.
 
-A front starts queries (`Front.start`), each of which is a `RunningQuery`. What passes between them
+An API starts queries (`Api.start`), each of which is a `RunningQuery`. What passes between them
 is plain values: a query may be started, and run, in other processes than the test's.
 """
 
@@ -200,7 +200,7 @@ class RunningQuery:
         return self._reports.reports()
 
 
-class Front:
+class Api:
     """Queries of one session, in one way.
 
     Args:

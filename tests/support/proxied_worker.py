@@ -39,7 +39,7 @@ def answered(*codes: int) -> Rewrite:
 
 
 @dataclass
-class Bench:
+class ProxiedWorker:
     """A member that has both partitions of a flow, and a worker that writes for it."""
 
     flow: Flow
@@ -171,8 +171,8 @@ class Bench:
 
 
 @contextmanager
-def bench(flow: Flow, proxy: KafkaProxy) -> Iterator[Bench]:
-    """A bench on a flow behind the proxy."""
+def proxied_worker(flow: Flow, proxy: KafkaProxy) -> Iterator[ProxiedWorker]:
+    """A worker on a flow behind the proxy."""
     consumer = Consumer(
         {
             "bootstrap.servers": flow.bootstrap_servers,
@@ -191,4 +191,4 @@ def bench(flow: Flow, proxy: KafkaProxy) -> Iterator[Bench]:
         consumer.assign(
             [confluent_kafka.TopicPartition(flow.target, p, 0) for p in range(flow.partitions)]
         )
-        yield Bench(flow, proxy, writing, connections, consumer)
+        yield ProxiedWorker(flow, proxy, writing, connections, consumer)
