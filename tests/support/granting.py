@@ -36,7 +36,7 @@ _RESOURCES: Final = {
 # Names of the client, such as DESCRIBE_CONFIGS, by those of kafka-acls.sh, DescribeConfigs.
 _OPERATIONS: Final = {name.title().replace("_", ""): name for name in AclOperation.__members__}
 # A principal for each test; users of PLAIN are told to the broker before it starts.
-_USERS: Final = [f"user-{number}" for number in range(60)]
+_USERS: Final = [f"user-{number}" for number in range(200)]
 _unused = itertools.cycle(_USERS)
 
 

@@ -21,10 +21,9 @@ from spark_eos._progress import reading
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import AuthorizationError
-from spark_eos.testing import EmbeddedKafka
 from support.dead_letters import letter_topic
 from support.flow import Flow
-from support.granting import Guarded, guarded_kafka
+from support.granting import Guarded
 from support.members import deadline, started
 from support.operating import run
 from support.proxy import KafkaProxy
@@ -35,16 +34,10 @@ from support.tables import tables
 from support.writing import rows, transactions
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[EmbeddedKafka]:
-    with guarded_kafka() as broker:
-        yield broker
-
-
 @pytest.fixture
-def flow(guarded: EmbeddedKafka, tmp_path: Path) -> Guarded:
+def flow(guarded_flow: Guarded) -> Guarded:
     """Topics, a group and a principal without any right."""
-    return Guarded(guarded, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+    return guarded_flow
 
 
 def _start(spark: SparkSession, flow: Guarded, **options: Any) -> None:

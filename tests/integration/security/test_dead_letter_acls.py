@@ -1,8 +1,6 @@
 """What a principal needs for dead letters, and to replay them."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,31 +10,17 @@ from pyspark.sql import functions as F
 from spark_eos import ExactlyOnceSink
 from spark_eos._cli import main
 from spark_eos.errors import AuthorizationError
-from spark_eos.testing import EmbeddedKafka
 from support.dead_letters import headers_of, letter_topic
-from support.granting import Guarded, guarded_kafka
+from support.granting import Guarded
 from support.granting_mirrored import GuardedMirror
 from support.queries import relay, run_available
 from support.sinks import arguments
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
-    with guarded_kafka() as broker, guarded_kafka() as other:
-        yield broker, other
-
-
 @pytest.fixture
-def flow(guarded: tuple[EmbeddedKafka, EmbeddedKafka], tmp_path: Path) -> Guarded:
+def flow(guarded_flow: Guarded) -> Guarded:
     """Topics, a group and a principal without any right."""
-    return Guarded(guarded[0], str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
-
-
-@pytest.fixture
-def mirror(guarded: tuple[EmbeddedKafka, EmbeddedKafka], tmp_path: Path) -> GuardedMirror:
-    """The same, with the source on the other broker."""
-    places = (str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
-    return GuardedMirror(guarded[0], *places, other=guarded[1])
+    return guarded_flow
 
 
 def _inflated(frame: DataFrame) -> DataFrame:
@@ -70,20 +54,22 @@ def test_the_missing_one_is_named_before_the_query_starts(
 
 
 def test_records_of_another_cluster_are_read_again_with_what_is_printed(
-    mirror: GuardedMirror, spark_eos_session: SparkSession
+    guarded_mirror: GuardedMirror, spark_eos_session: SparkSession
 ) -> None:
-    letters = letter_topic(mirror)
-    mirror.grant_all("--dead-letter-topic", letters)
-    mirror.produce(["a", "large", "b"], partition=1, key=b"k", headers=[("trace", b"t")])
-    (report,) = run_available(spark_eos_session, mirror, _inflated, dead_letter_topic=letters)
+    letters = letter_topic(guarded_mirror)
+    guarded_mirror.grant_all("--dead-letter-topic", letters)
+    guarded_mirror.produce(["a", "large", "b"], partition=1, key=b"k", headers=[("trace", b"t")])
+    (report,) = run_available(
+        spark_eos_session, guarded_mirror, _inflated, dead_letter_topic=letters
+    )
     assert (report.delivery, report.dead_letters) == ("mirrored", {"too_large": 1})
-    assert sorted(mirror.values()) == ["a", "b"]
-    (letter,) = mirror.written(letters)
+    assert sorted(guarded_mirror.values()) == ["a", "b"]
+    (letter,) = guarded_mirror.written(letters)
     assert (letter.key(), letter.value()) == (b"k", b"large")
     told = headers_of(letter)
-    assert (told["trace"], told["__dlq.errors.topic"]) == ("t", mirror.source)
+    assert (told["trace"], told["__dlq.errors.topic"]) == ("t", guarded_mirror.source)
     assert (told["__dlq.errors.partition"], told["__dlq.errors.offset"]) == ("1", "1")
-    assert mirror.committed() == {0: 0, 1: 3}
+    assert guarded_mirror.committed() == {0: 0, 1: 3}
 
 
 def _ask(command: str, flow: Guarded, letters: str, *more: str) -> Result:

@@ -1,28 +1,16 @@
 """What a principal needs to mirror topics of another cluster."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from spark_eos.errors import AuthorizationError
-from spark_eos.testing import EmbeddedKafka
-from support.granting import guarded_kafka
 from support.granting_mirrored import GuardedMirror
 from support.mirroring import mirrored_run
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
-    with guarded_kafka() as broker, guarded_kafka() as other:
-        yield broker, other
-
-
 @pytest.fixture
-def flow(guarded: tuple[EmbeddedKafka, EmbeddedKafka], tmp_path: Path) -> GuardedMirror:
+def flow(guarded_mirror: GuardedMirror) -> GuardedMirror:
     """Topics, a group and a principal without any right."""
-    places = (str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
-    return GuardedMirror(guarded[0], *places, other=guarded[1])
+    return guarded_mirror
 
 
 def test_just_the_acls_printed_are_enough(flow: GuardedMirror) -> None:

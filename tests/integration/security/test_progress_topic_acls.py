@@ -1,8 +1,6 @@
 """What a principal needs to use a progress topic, and to create it."""
 
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -12,23 +10,16 @@ from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos.errors import AuthorizationError
 from spark_eos.options import ProgressTopic
-from spark_eos.testing import EmbeddedKafka
-from support.granting import Guarded, guarded_kafka
+from support.granting import Guarded
 from support.members import deadline, started
 from support.operating import run
 from support.writing import rows, transactions
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[EmbeddedKafka]:
-    with guarded_kafka() as broker:
-        yield broker
-
-
 @pytest.fixture
-def flow(guarded: EmbeddedKafka, tmp_path: Path) -> Guarded:
+def flow(guarded_flow: Guarded) -> Guarded:
     """Topics, a group and a principal without any right."""
-    return Guarded(guarded, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+    return guarded_flow
 
 
 def _name(flow: Guarded) -> str:
