@@ -1,6 +1,9 @@
-"""Sessions of both APIs."""
+"""Sessions of both APIs, and one for staged queries."""
+
+from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from support.apis import Queries
 
@@ -15,3 +18,13 @@ def queries(request: pytest.FixtureRequest) -> Queries:
         return found
     request.getfixturevalue("spark_eos_session")
     return Queries()
+
+
+@pytest.fixture(scope="module")
+def spark(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
+    """The shared session, with another number of shuffle partitions than it has elsewhere."""
+    name = "spark.sql.shuffle.partitions"
+    before = str(spark_eos_session.conf.get(name))
+    spark_eos_session.conf.set(name, "3")
+    yield spark_eos_session
+    spark_eos_session.conf.set(name, before)

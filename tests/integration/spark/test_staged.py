@@ -23,13 +23,6 @@ _RECORDS = 100
 _BATCH = 30
 
 
-@pytest.fixture(scope="module")
-def spark(spark_eos_session: SparkSession) -> SparkSession:
-    """The shared session, with few shuffle partitions."""
-    spark_eos_session.conf.set("spark.sql.shuffle.partitions", "3")
-    return spark_eos_session
-
-
 def _produced(flow: Flow, numbers: Any = range(_RECORDS)) -> None:
     flow.produce(map(record, numbers))
 

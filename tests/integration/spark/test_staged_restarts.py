@@ -27,13 +27,6 @@ from support.staging import Written, record, run_staged
 _BATCH = 30
 
 
-@pytest.fixture(scope="module")
-def spark(spark_eos_session: SparkSession) -> SparkSession:
-    """The shared session, with few shuffle partitions."""
-    spark_eos_session.conf.set("spark.sql.shuffle.partitions", "3")
-    return spark_eos_session
-
-
 def _produced(flow: Flow, batches: range) -> None:
     flow.produce(map(record, range(batches.start * _BATCH, batches.stop * _BATCH)))
 
