@@ -1,8 +1,13 @@
 """What an operator does: the commands about a query, and a query to run them on."""
 
 import json
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -10,6 +15,7 @@ from click.testing import CliRunner, Result
 from spark_eos._cli import main
 from support.flow import Flow
 from support.members import deadline, started
+from support.queries import until
 from support.writing import rows, transactions
 
 
@@ -46,3 +52,21 @@ def one_open(flow: Flow) -> Iterator[str]:
         writing._producer.records.flush(deadline())
         (name,) = flow.open_transactions()
         yield name
+
+
+def check_interrupted(arguments: Sequence[str], directory: Path, number: signal.Signals) -> None:
+    """Interrupts ``spark-eos verify`` once it has a database below a new directory."""
+    directory.mkdir()
+    with subprocess.Popen(
+        [str(Path(sys.executable).with_name("spark-eos")), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(directory)},
+    ) as process:
+        database = "spark-eos-verify-*/records.sqlite"
+        until(lambda: list(directory.glob(database)), lambda: "the database")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=240)
+    assert (process.returncode, out, err) == (130, "", "Stopped.\n")
+    assert list(directory.iterdir()) == []

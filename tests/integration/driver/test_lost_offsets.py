@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -414,11 +415,12 @@ def test_what_is_deleted_while_its_batch_is_read_is_told_as_such(
     assert "while the batch was read" in warnings[1]
 
 
-@pytest.mark.proves("partition-idle")
-def test_offsets_are_renewed_between_batches_and_within(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit, committed = offsets.commit_offsets, []
+def _commits_seen(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> list[tuple[str, dict[int, int]]]:
+    """What a module commits from now on: the member's instance id, and offsets by partition."""
+    commit = offsets.commit_offsets
+    committed: list[tuple[str, dict[int, int]]] = []
 
     def noting(
         connections: Any,
@@ -428,31 +430,43 @@ def test_offsets_are_renewed_between_batches_and_within(
         *more: Any,
         **named: Any,
     ) -> Any:
-        committed.append({partition: offset for (_, partition), offset in offsets.items()})
+        committed.append((member[2], {p: offset for (_, p), offset in offsets.items()}))
         return commit(connections, group, member, offsets, *more, **named)
 
-    monkeypatch.setattr(group_offsets, "commit_offsets", noting)
+    monkeypatch.setattr(module, "commit_offsets", noting)
+    return committed
+
+
+@pytest.mark.proves("partition-idle")
+def test_offsets_are_renewed_between_batches_and_within(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = _commits_seen(monkeypatch, group_offsets)
+
+    def committed() -> list[dict[int, int]]:
+        return [offsets for _, offsets in seen]
+
     with running(flow) as runs:
         runs.batch(5, 5)
         # At the start, before anything is written, and once more when all are known; what tasks
         # have committed needs no settling.
-        assert committed == [{0: 0, 1: 0}] * 2
+        assert committed() == [{0: 0, 1: 0}] * 2
         runs.batch(9, 5)
-        assert len(committed) == 2
+        assert len(seen) == 2
         monkeypatch.setattr(offset_renewal, "SECONDS", 0.1)
-        until(lambda: {0: 9, 1: 5} in committed, lambda: f"a renewal: {committed}")
+        until(lambda: {0: 9, 1: 5} in committed(), lambda: f"a renewal: {seen}")
         monkeypatch.setattr(offset_renewal, "SECONDS", 3600.0)
         runs.batch(12, 5)
         monkeypatch.setattr(offset_renewal, "SECONDS", 0.0)
-        committed.clear()
+        seen.clear()
         # While a batch is in hand, only with its end: tasks may commit meanwhile.
         runs.batch(14, 5, while_planned=lambda: time.sleep(2.5))
-        assert {0: 14, 1: 5} in committed
-        assert {0: 12, 1: 5} not in committed[1:]
+        assert {0: 14, 1: 5} in committed()
+        assert {0: 12, 1: 5} not in committed()[1:]
         monkeypatch.setattr(offset_renewal, "SECONDS", 3600.0)
-        committed.clear()
+        seen.clear()
     # At the clean end.
-    assert committed == [{0: 14, 1: 5}]
+    assert committed() == [{0: 14, 1: 5}]
 
 
 @pytest.mark.proves("partition-idle")
@@ -462,20 +476,7 @@ def test_offsets_are_renewed_where_no_batch_is_run(
     flow.produce(range(10))
     run_available(spark_eos_session, flow)
     before = _known(flow)
-    commit, committed = offsets.commit_offsets, []
-
-    def noting(
-        connections: Any,
-        group: str,
-        member: Any,
-        offsets: Mapping[Any, int],
-        *more: Any,
-        **named: Any,
-    ) -> Any:
-        committed.append((member[2], {p: o for (_, p), o in offsets.items()}))
-        return commit(connections, group, member, offsets, *more, **named)
-
-    monkeypatch.setattr(offset_renewal, "commit_offsets", noting)
+    committed = _commits_seen(monkeypatch, offset_renewal)
     # There is nothing to read, so Spark runs no batch.
     assert run_available(spark_eos_session, flow) == []
     assert committed == [("spark-eos-renewal", {0: 5, 1: 5})]

@@ -1,11 +1,9 @@
 """``spark-eos verify --expect``: what it prints, its exit statuses, what it leaves behind."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from spark_eos._cli import main
 from spark_eos.errors import ConfigurationError
 from support.expecting import Outputs, Put, compared_with, parquet
 from support.flow import Flow
+from support.operating import check_interrupted
 
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 ROWS: list[Put] = [("a", "1"), ("b", "2"), ("c", "3")]
@@ -243,20 +242,4 @@ def test_an_interrupt_removes_the_temporary_database(
     file = parquet(tmp_path / "e.parquet", ROWS)
     outputs = Outputs(flow)
     outputs.begin(ROWS)  # something to wait for
-    directory = tmp_path / "temporary"
-    directory.mkdir()
-    with subprocess.Popen(
-        [COMMAND, *arguments(flow, file, "--timeout", "60")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(directory)},
-    ) as process:
-        until = time.monotonic() + 60
-        while not list(directory.glob("spark-eos-verify-*/records.sqlite")):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=240)
-    assert (process.returncode, out, err) == (130, "", "Stopped.\n")
-    assert list(directory.iterdir()) == []
+    check_interrupted(arguments(flow, file, "--timeout", "60"), tmp_path / "temporary", number)

@@ -20,6 +20,7 @@ from spark_eos.verify import Kind
 from spark_eos.verify.partitions import Partitions
 from spark_eos.verify.questions import DUE, Records
 from support.flow import Flow
+from support.operating import check_interrupted
 from support.planting import Writer, fill, look, sources
 
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
@@ -189,23 +190,7 @@ def test_an_interrupt_removes_the_temporary_database(
     writer = Writer(flow)
     writer.write(ALL, ENDS)
     writer.begin([(0, 0)])  # something to wait for
-    directory = tmp_path / "temporary"
-    directory.mkdir()
-    with subprocess.Popen(
-        [COMMAND, *arguments(flow, "--timeout", "60")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(directory)},
-    ) as process:
-        until = time.monotonic() + 60
-        while not list(directory.glob("spark-eos-verify-*/records.sqlite")):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=240)
-    assert (process.returncode, out, err) == (130, "", "Stopped.\n")
-    assert list(directory.iterdir()) == []
+    check_interrupted(arguments(flow, "--timeout", "60"), tmp_path / "temporary", number)
 
 
 def test_the_long_sort_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
