@@ -23,7 +23,7 @@ MARKED_PASSWORD = f"{MARK}password7391"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 HOSTS = ("localhost", "127.0.0.1")
 # Long enough for a busy machine to log in again in the last tenth of it.
-SHORT_LOGIN_MS = 6_000
+SHORT_LOGIN_MS = 3_000
 
 
 @dataclass(frozen=True)
