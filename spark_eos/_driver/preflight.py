@@ -1,10 +1,16 @@
-"""Checks made before anything is written; each error says what to change."""
+"""Checks made before anything is written; each error says what to change.
+
+Each is made once in a start. What is written depends on none of them: brokers judge each request
+anew. What it does depend on, the run itself asks for: ids of topics, members of the group, open
+transactions, offsets.
+"""
 
 import logging
 from collections.abc import Callable, Collection
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED, Code, code_names
+from spark_eos._driver.start import Start
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
@@ -12,7 +18,7 @@ from spark_eos._kafka.heartbeats import check_membership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos._kafka.transactional_ids import driver_id
 from spark_eos._kafka.transactions import BY_ID, BY_NAME, fence_producer
-from spark_eos.acls import ResourceType, describe_configs, query_acls
+from spark_eos.acls import Acl, ResourceType, describe_configs, query_acls
 from spark_eos.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -47,14 +53,18 @@ def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: s
     return min(greatest, BY_ID)
 
 
-def check_brokers(connections: Connections, settings: WriterSettings, deadline: Deadline) -> int:
+def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) -> int:
     """Asks a broker for its newest version of TxnOffsetCommit."""
-    features = cluster.broker_features(connections, deadline)
-    return offset_commit_version(features, settings.client.bootstrap_servers)
+
+    def ask() -> int:
+        features = cluster.broker_features(start.clusters.target, deadline)
+        return offset_commit_version(features, settings.client.bootstrap_servers)
+
+    return start.once("version", ask)
 
 
 def check_target_topic(
-    connections: Connections,
+    start: Start,
     topic: str | None,
     settings: WriterSettings,
     deadline: Deadline,
@@ -68,9 +78,13 @@ def check_target_topic(
             f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it "
             "would feed itself; write to another topic"
         )
-    if topic not in cluster.topics(connections, [topic], deadline):
-        what = "target topic" if option == "topic" else "dead-letter topic"
-        raise TopicNotFoundError(f"{what} {topic!r} does not exist; create it first")
+
+    def look() -> None:
+        if topic not in cluster.topics(start.clusters.target, [topic], deadline):
+            what = "target topic" if option == "topic" else "dead-letter topic"
+            raise TopicNotFoundError(f"{what} {topic!r} does not exist; create it first")
+
+    start.once(("topic", topic), look)
 
 
 def check_transactions(
@@ -91,20 +105,31 @@ def check_transactions(
 
 
 def check_authorization(
-    connections: Connections, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+    start: Start, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> None:
     """Checks the ACLs that a query needs, as far as its topics are known.
 
     Tries the transaction settings as well: that is how to find out whether transactional ids are
     allowed.
     """
+    connections = start.clusters.target
+
+    def join() -> None:
+        check_membership(connections, settings.group_id, deadline)
+
+    def begin() -> None:
+        check_transactions(connections, settings, deadline)
+
     needed = query_acls(settings.group_id, settings.id_prefix, sources, settings.target_topics)
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
-    missing = cluster.missing_acls(connections, on_topics, deadline)
+    # Those that a query can do without are asked for in the same request.
+    lacking = _lacking(start, [*on_topics, *_configs(settings)], deadline)
+    missing = [acl for acl in on_topics if acl in lacking]
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
+
     for code in (
-        _denied(lambda: check_membership(connections, settings.group_id, deadline)),
-        _denied(lambda: check_transactions(connections, settings, deadline)),
+        _denied(lambda: start.once("membership", join)),
+        _denied(lambda: start.once("transactions", begin)),
     ):
         if code is not None:
             missing += [acl for acl in needed if acl.resource is DENIED[code]]
@@ -115,18 +140,31 @@ def check_authorization(
         )
 
 
-def warn_of_unknown_limits(
-    connections: Connections, settings: WriterSettings, deadline: Deadline
-) -> None:
+def _lacking(start: Start, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
+    """Which ACLs on topics this client lacks; nothing of topics that do not exist."""
+    unknown = [acl for acl in wanted if not start.knows(acl)]
+    if not unknown:
+        return []
+    found = cluster.granted_acls(start.clusters.target, unknown, deadline)
+    for acl in unknown:
+        if found.get(acl):
+            start.know(acl)
+    return [acl for acl in unknown if found.get(acl) is False]
+
+
+def _configs(settings: WriterSettings) -> list[Acl]:
+    return [describe_configs(topic) for topic in settings.target_topics]
+
+
+def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Deadline) -> None:
     """Logs one warning if the query may not see which records its target topics take."""
-    wanted = [describe_configs(topic) for topic in settings.target_topics]
-    if wanted and (missing := cluster.missing_acls(connections, wanted, deadline)):
+    if missing := _lacking(start, _configs(settings), deadline):
         logger.warning(
             "group %s: %s. Until then, what these topics do not take is noticed only when a broker "
             "refuses it: that ends the query, even with a dead-letter topic. If one has a "
             "max.message.bytes below 1 MB, set kafka['batch.size'] to it",
             settings.group_id,
-            connections.principal.lacks(missing),
+            start.clusters.target.principal.lacks(missing),
         )
 
 
@@ -139,13 +177,13 @@ def _denied(check: Callable[[], None]) -> int | None:
 
 
 def check_cluster(
-    connections: Connections, settings: WriterSettings, sources: Collection[str], deadline: Deadline
+    start: Start, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> int:
     """Makes all the checks above."""
-    version = check_brokers(connections, settings, deadline)
-    check_authorization(connections, settings, sources, deadline)
-    check_target_topic(connections, settings.topic, settings, deadline)
+    version = check_brokers(start, settings, deadline)
+    check_authorization(start, settings, sources, deadline)
+    check_target_topic(start, settings.topic, settings, deadline)
     if settings.dead_letters is not None:
         letters = settings.dead_letters.topic
-        check_target_topic(connections, letters, settings, deadline, "dead_letters.topic")
+        check_target_topic(start, letters, settings, deadline, "dead_letters.topic")
     return version

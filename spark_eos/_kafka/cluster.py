@@ -128,23 +128,20 @@ def topics(
     return connections.ask(request, deadline, interpret=interpret)
 
 
-def missing_acls(
+def granted_acls(
     connections: Connections, wanted: Collection[Acl], deadline: Deadline
-) -> list[Acl]:
-    """Finds which ACLs on topics this client lacks.
-
-    Nothing is reported about topics that do not exist.
-    """
+) -> dict[Acl, bool]:
+    """Whether this client has ACLs on topics; those on topics that do not exist are left out."""
     request = metadata_request({acl.name for acl in wanted}, operations=True)
+    told = {Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED}
 
-    def interpret(response: Any) -> list[Acl]:
-        found = {topic.name: topic for topic in response.topics}
-        return [
-            acl
+    def interpret(response: Any) -> dict[Acl, bool]:
+        found = {topic.name: topic for topic in response.topics if topic.error_code in told}
+        return {
+            acl: not topic.error_code and acl.operation in _operations(topic, acl.operation)
             for acl in wanted
-            if found[acl.name].error_code == Code.TOPIC_AUTHORIZATION_FAILED
-            or acl.operation not in _operations(found[acl.name], acl.operation)
-        ]
+            if (topic := found.get(acl.name)) is not None
+        }
 
     return connections.ask(request, deadline, interpret=interpret)
 

@@ -75,10 +75,10 @@ class Progress:
         check_note(note, self.delivery)
         partitions = strategy.first(batch)
         topics = offsets.topics(partitions, note.topic_ids)
-        connections, deadline = query.clusters.target, query.deadline()
-        self.version = preflight.check_cluster(connections, query.settings, topics, deadline)
-        warn_of_replication(connections, query.settings.target_topics, deadline)
-        preflight.warn_of_unknown_limits(connections, query.settings, deadline)
+        start, deadline = query.start, query.deadline()
+        self.version = preflight.check_cluster(start, query.settings, topics, deadline)
+        warn_of_replication(start.clusters.target, query.settings.target_topics, deadline)
+        preflight.warn_of_unknown_limits(start, query.settings, deadline)
         # 2. Fence all older runs, end what they left open, and read the offsets.
         offsets.join(topics, partitions, by_name=self.version < BY_ID)
         # 3. Learn what they mean, and refuse what is suspect or was lost.

@@ -14,6 +14,7 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_note import Note
 from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._driver.start import Start
 from spark_eos._driver.step_clock import StepClock
 from spark_eos._kafka.clusters import Clusters
 from spark_eos._kafka.deadline import Deadline
@@ -115,9 +116,14 @@ class Query:
     """What all parts of a run have in common."""
 
     settings: WriterSettings
-    clusters: Clusters
+    start: Start
     offsets: GroupOffsets
     group_timeout_ms: int
+
+    @property
+    def clusters(self) -> Clusters:
+        """The clusters, each with one set of connections."""
+        return self.start.clusters
 
     def deadline(self) -> Deadline:
         """The time limit of a call to the group, from now on."""

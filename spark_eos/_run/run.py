@@ -7,7 +7,7 @@ from spark_eos._batch.batch_report import BatchReport, batch_report
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
-from spark_eos._kafka.clusters import Clusters
+from spark_eos._driver.start import Start
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.progress import Progress
 from spark_eos._progress.renewal import IdleRenewal
@@ -21,7 +21,7 @@ class Run:
     def __init__(
         self,
         run_id: str,
-        clusters: Clusters,
+        start: Start,
         settings: WriterSettings,
         delivery: Delivery,
         *,
@@ -34,7 +34,8 @@ class Run:
         self._settings = settings
         limits = settings.limits
         self._max_attempts = limits.max_attempts
-        self._clusters = clusters
+        self._start = start
+        clusters = start.clusters
         timeout_ms = limits.group_timeout_ms
         self._membership = GroupMembership(
             clusters.target,
@@ -50,7 +51,7 @@ class Run:
             clusters.target, settings, self._membership, self._transactions, timeout_ms
         )
         self._renewal = IdleRenewal(settings.group_id, self._membership, offsets, timeout_ms)
-        query = Query(settings, clusters, offsets, timeout_ms)
+        query = Query(settings, start, offsets, timeout_ms)
         self._progress = Progress(
             query,
             delivery.strategy(query),
@@ -108,16 +109,16 @@ class Run:
                     thread.join()
         finally:
             if not self._sweeping:
-                self._clusters.close()
+                self._start.close()
             self.leaving = False
 
     def _sweep(self, seconds: float) -> None:
         try:
             self._transactions.end_after_stop(seconds)
         finally:
-            self._clusters.close()
+            self._start.close()
 
     def abandon(self) -> None:
         """Ends the run without leaving the group, so that a newer run takes its members over."""
         self._membership.abandon()
-        self._clusters.close()
+        self._start.close()

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._driver.checkpoint_note import STAGED
 from spark_eos._driver.log_gap import LogFiles, complete_logs
 from spark_eos._spark.connect import is_connect
 from spark_eos.errors import UnsupportedPipelineError
@@ -31,26 +30,12 @@ def is_asynchronous(execution: Any) -> bool:
     return str(execution.getClass().getSimpleName()) == _EXECUTION
 
 
-def check_asynchronous(frame: DataFrame, delivery: str) -> None:
-    """Refuses ``asynchronous_progress`` where Spark's logs are needed."""
+def check_classic(frame: DataFrame) -> None:
+    """Refuses ``asynchronous_progress`` on Spark Connect."""
     if is_connect(frame):
         raise UnsupportedPipelineError(
             "asynchronous_progress needs classic Spark: on Spark Connect only Spark's log tells "
             "which offsets a batch has. Leave it out"
-        )
-    check_logged(delivery)
-
-
-def check_logged(delivery: str) -> None:
-    """Refuses asynchronous progress tracking for batches that Spark must repeat as they were.
-
-    Example:
-        >>> check_logged("direct")
-    """
-    if delivery == STAGED:
-        raise UnsupportedPipelineError(
-            "the query's batches are staged, and Spark must know each of them after a crash: "
-            "leave out asynchronous_progress (Spark's asyncProgressTrackingEnabled)"
         )
 
 

@@ -1,21 +1,39 @@
-"""The batches of a run, as its delivery writes them: one table of the deliveries."""
+"""The deliveries as Spark sees them: one table, and how the batches of their runs are made."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyspark.sql import DataFrame
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED
+from spark_eos._driver.progress_topic import ensure_progress_topic
+from spark_eos._driver.start import Start
+from spark_eos._kafka.addresses import leads_here
 from spark_eos._progress.own import Direct
 from spark_eos._progress.paired import Mirrored
 from spark_eos._progress.staged import Staged
 from spark_eos._progress.strategy import Batch, Delivery
 from spark_eos._spark.batch_job import BatchJobs
+from spark_eos._spark.columns import check_columns, check_payload
+from spark_eos._spark.connect import is_connect
+from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
+from spark_eos._spark.narrow_plan import check_sources_seen, check_stream
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.staged_copies import StagedCopies
+from spark_eos._spark.stream_sources import (
+    StreamSource,
+    check_losses_seen,
+    check_sources,
+    check_staged_sources,
+    only_read_by_sink,
+    only_topic,
+    sources_of,
+)
+from spark_eos.acls import read_topic
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.options import ProgressTopic
 
 
@@ -64,41 +82,218 @@ class StagedBatches:
 
 
 @dataclass(frozen=True)
-class Deliverer:
+class SinkQuery:
     """What a sink gives to its runs.
 
     Attributes:
         settings: The writer's settings.
         location: The checkpoint's location, as given to Spark.
         progress_topic: The progress topic, for deliveries that need one.
-        reads: Whether ``sink.read`` reads a topic.
+        selections: What ``sink.read`` has read.
+        sources: The stream's sources.
+        delivery: How its rows get to Kafka.
+        fallback: How else, if the first batch or the checkpoint shows that they can't.
     """
 
     settings: WriterSettings
     location: str
     progress_topic: ProgressTopic
-    reads: Callable[[str], bool]
+    selections: tuple[Mapping[str, str], ...]
+    sources: tuple[StreamSource, ...]
+    delivery: "SinkDelivery"
+    fallback: "SinkDelivery | None"
 
-    def delivery(self, name: str, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
-        """What a run needs for a delivery."""
-        dead_letters = self.settings.dead_letters is not None
-        jobs = BatchJobs(self.settings.topic, runtime, dead_letters=dead_letters)
-        return {DIRECT: self._direct, MIRRORED: self._mirrored, STAGED: self._staged}[name](
-            runtime, jobs
+    def jobs(self, runtime: QueryRuntime) -> BatchJobs:
+        """What runs the Spark jobs of a run."""
+        letters = self.settings.dead_letters is not None
+        return BatchJobs(self.settings.topic, runtime, dead_letters=letters)
+
+
+class SinkDelivery(Protocol):
+    """All that depends on the delivery in Spark's part of a query.
+
+    Attributes:
+        name: As in ``delivery``.
+    """
+
+    name: str
+
+    def suits(self, *, other_cluster: bool) -> bool:
+        """Whether the source may be in another cluster, or in the target's."""
+
+    def check_suits(self, *, other_cluster: bool) -> None:
+        """Raises unless it suits."""
+
+    def check_stream(self, frame: DataFrame, default_topic: str | None) -> None:
+        """Refuses a streaming DataFrame that it can't write."""
+
+    def check_sources(self, sources: Sequence[StreamSource]) -> None:
+        """Refuses sources of the plan that Spark runs."""
+
+    def check_logged(self) -> None:
+        """Refuses asynchronous progress tracking, if Spark must repeat batches as they were."""
+
+    def check_losses_seen(self, query: SinkQuery) -> None:
+        """Refuses sources whose deleted records nobody would miss."""
+
+    def check_batch(self, frame: DataFrame, default_topic: str | None) -> None:
+        """Refuses a run's first batch before anything is noted."""
+
+    def reads_here(self, start: Start, servers: str) -> bool:
+        """Whether a source of the stream is in the target's cluster."""
+
+    def progress_topics(self, start: Start, topic: ProgressTopic) -> set[str]:
+        """The topics beside the sources' whose offsets are committed; they exist then."""
+
+    def quick(self, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
+        """The same rows in columns that suit the sink, if there are any."""
+
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
+        """What a run needs."""
+
+
+class _Narrow:
+    """Rows stay in their source partitions, and are written as they come."""
+
+    def check_sources(self, sources: Sequence[StreamSource]) -> None:
+        check_sources(sources)
+
+    def check_stream(self, frame: DataFrame, default_topic: str | None) -> None:
+        # The plan first: what it lacks may be why columns are missing.
+        check_stream(frame, lineage_follows=not is_connect(frame))
+        check_columns(frame.schema, default_topic)
+
+    def check_logged(self) -> None:
+        pass
+
+    def check_losses_seen(self, query: SinkQuery) -> None:
+        pass
+
+    def check_batch(self, frame: DataFrame, default_topic: str | None) -> None:
+        check_columns(with_struct(frame.schema), default_topic)
+
+    def quick(self, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
+        if query.settings.dead_letters is None and can_be_flat(frame.schema):
+            return flattened(frame, only_topic(query.sources))
+        return None
+
+
+class _InProgressTopic:
+    """Progress is in the progress topic, and sources may be in any cluster."""
+
+    def reads_here(self, start: Start, servers: str) -> bool:
+        return leads_here(start.clusters.target, servers, start.deadline())
+
+    def progress_topics(self, start: Start, topic: ProgressTopic) -> set[str]:
+        ensure_progress_topic(start.clusters.target, topic, start.deadline())
+        start.know(read_topic(topic.name))
+        return {topic.name}
+
+
+class DirectDelivery(_Narrow):
+    """Progress is the offsets of the source partitions."""
+
+    name = DIRECT
+
+    def suits(self, *, other_cluster: bool) -> bool:
+        return not other_cluster
+
+    def check_suits(self, *, other_cluster: bool) -> None:
+        if other_cluster:
+            raise ConfigurationError(
+                "delivery='direct' commits offsets in the cluster that is read, and source_kafka "
+                "is another one: use delivery='mirrored', which refuses what is not narrow just "
+                "the same"
+            )
+
+    def reads_here(self, start: Start, servers: str) -> bool:
+        del start, servers
+        # It commits the offsets of what it reads in the target's cluster.
+        return True
+
+    def progress_topics(self, start: Start, topic: ProgressTopic) -> set[str]:
+        del start, topic
+        return set()
+
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
+        return Direct(), FrameBatches(runtime, query.jobs(runtime))
+
+
+class MirroredDelivery(_InProgressTopic, _Narrow):
+    """Progress partitions stand for source partitions in another cluster."""
+
+    name = MIRRORED
+
+    def suits(self, *, other_cluster: bool) -> bool:
+        return other_cluster
+
+    def check_suits(self, *, other_cluster: bool) -> None:
+        if not other_cluster:
+            raise ConfigurationError(
+                "delivery='mirrored' is for a source in another cluster: give its client settings "
+                "as source_kafka, or leave delivery out"
+            )
+
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
+        return Mirrored(query.progress_topic), FrameBatches(runtime, query.jobs(runtime))
+
+
+class StagedDelivery(_InProgressTopic):
+    """Batches are staged in files first; the progress topic says which files, and how far."""
+
+    name = STAGED
+
+    def check_sources(self, sources: Sequence[StreamSource]) -> None:
+        check_staged_sources(sources)
+
+    def suits(self, *, other_cluster: bool) -> bool:
+        del other_cluster
+        return True
+
+    def check_suits(self, *, other_cluster: bool) -> None:
+        pass
+
+    def check_stream(self, frame: DataFrame, default_topic: str | None) -> None:
+        check_payload(frame.schema, default_topic)
+        if not frame.isStreaming:
+            raise UnsupportedPipelineError(
+                "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read"
+            )
+        sources = sources_of(frame)
+        check_staged_sources(sources)
+        if is_connect(frame):
+            check_sources_seen(frame, sources)
+
+    def check_logged(self) -> None:
+        raise UnsupportedPipelineError(
+            "the query's batches are staged, and Spark must know each of them after a crash: "
+            "leave out asynchronous_progress (Spark's asyncProgressTrackingEnabled)"
         )
 
-    def _direct(self, runtime: QueryRuntime, jobs: BatchJobs) -> tuple[Delivery, Batches]:
-        return Direct(), FrameBatches(runtime, jobs)
+    def check_losses_seen(self, query: SinkQuery) -> None:
+        client = query.settings.source_client or query.settings.client
+        check_losses_seen(query.sources, query.selections, client.bootstrap_servers)
 
-    def _mirrored(self, runtime: QueryRuntime, jobs: BatchJobs) -> tuple[Delivery, Batches]:
-        return Mirrored(self.progress_topic), FrameBatches(runtime, jobs)
+    def check_batch(self, frame: DataFrame, default_topic: str | None) -> None:
+        pass
 
-    def _staged(self, runtime: QueryRuntime, jobs: BatchJobs) -> tuple[Delivery, Batches]:
+    def quick(self, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
+        del frame, query
+        return None
+
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
         files = StagedCopies(
             runtime,
-            self.location,
-            self.progress_topic.name,
-            self.settings.topic,
-            dead_letters=self.settings.dead_letters is not None,
+            query.location,
+            query.progress_topic.name,
+            query.settings.topic,
+            dead_letters=query.settings.dead_letters is not None,
         )
-        return Staged(self.progress_topic, self.reads), StagedBatches(runtime, jobs, files)
+        reads = only_read_by_sink(query.selections, query.sources)
+        strategy = Staged(query.progress_topic, reads)
+        return strategy, StagedBatches(runtime, query.jobs(runtime), files)
+
+
+_ALL: Final[tuple[SinkDelivery, ...]] = (DirectDelivery(), MirroredDelivery(), StagedDelivery())
+DELIVERIES: Final = {each.name: each for each in _ALL}
+"""The deliveries by name, those first that cost least."""

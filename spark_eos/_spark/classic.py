@@ -1,7 +1,7 @@
 """Classic Spark: the sink runs in the driver's process and calls Spark's JVM through py4j."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
@@ -18,7 +18,7 @@ from spark_eos._spark.narrow_lineage import check_lineage
 from spark_eos._spark.narrow_plan import check_batch_plan
 from spark_eos._spark.query_lifetime import activity, leave_at_exit
 from spark_eos._spark.stopping import as_query_stopped_error
-from spark_eos._spark.stream_sources import check_sources, check_staged_sources, sources_of_plan
+from spark_eos._spark.stream_sources import StreamSource, sources_of_plan
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -137,7 +137,11 @@ class ClassicRuntime:
     stop_waits = True
 
     def __init__(
-        self, frame: DataFrame, location: str, spark: SparkSession, *, staged: bool = False
+        self,
+        frame: DataFrame,
+        location: str,
+        spark: SparkSession,
+        check_sources: Callable[[Sequence[StreamSource]], None],
     ) -> None:
         self._session = frame.sparkSession
         self._query_id = self._property(_QUERY_ID)
@@ -156,7 +160,7 @@ class ClassicRuntime:
         # Not the batch's session: that is a clone of the user's and does not know the query.
         self.active = activity(spark, self._query_id, self.run_id)
         sources = sources_of_plan(query.analyzedPlan())
-        (check_staged_sources if staged else check_sources)(sources)
+        check_sources(sources)
         self._sources = len(sources)
 
     def _streaming_query(self) -> Any:

@@ -1,51 +1,28 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
-import contextlib
 import functools
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos._admin.status import Status, ask_status
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.source_topics import SourceTopics
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.html_tables import html_table
 from spark_eos._client.settings import ClientSettings
-from spark_eos._driver import preflight
-from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED
 from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
-from spark_eos._driver.progress_topic import ensure_progress_topic
-from spark_eos._kafka.addresses import leads_here
-from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.group_members import own_group
-from spark_eos._spark.asynchronous import check_asynchronous, check_logged
-from spark_eos._spark.batches import Deliverer
-from spark_eos._spark.columns import check_columns
-from spark_eos._spark.connect import ConnectRuntime
+from spark_eos._spark.asynchronous import check_classic
+from spark_eos._spark.batches import SinkQuery
+from spark_eos._spark.connect import is_connect
 from spark_eos._spark.dead_letter_columns import check_error_column
-from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_run, delivery_of_stream
-from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
-from spark_eos._spark.sink_run import SinkRun, runtime_of
-from spark_eos._spark.source import (
-    named_topics,
-    read_from_offsets,
-    source_partitions,
-    source_settings,
-)
-from spark_eos._spark.stream_sources import (
-    StreamSource,
-    check_losses_seen,
-    only_read_by_sink,
-    only_topic,
-    sources_of,
-    topics_read,
-)
+from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_stream
+from spark_eos._spark.sink_run import SinkRun, begin_run
+from spark_eos._spark.source import read_from_offsets, source_settings
+from spark_eos._spark.starting import Starting, checked_by_cluster
+from spark_eos._spark.stream_sources import sources_of
 from spark_eos._spark.target_column import with_own_topic_marked
 from spark_eos._spark.writer import ActiveQuery, ExactlyOnceWriter, Stream
 from spark_eos.errors import UnsupportedPipelineError
@@ -154,11 +131,11 @@ class ExactlyOnceSink:
             else ProgressTopic(progress_topic)
         )
         self._observers = as_observers(on_batch)
+        self._starting = Starting(self._settings)
         self._selections: list[dict[str, str]] = []
-        self._sources: list[StreamSource] = []
         self._spark: SparkSession | None = None
-        # What `write` has chosen.
-        self._delivery: str | None = None
+        # What `write` has checked.
+        self._query: SinkQuery | None = None
         self._active = ActiveQuery()
         self._run: SinkRun | None = None
         # When the query was last known to have no batch in progress, in ms since the epoch.
@@ -178,7 +155,9 @@ class ExactlyOnceSink:
         rows = {
             "group": settings.group_id,
             "target topic": settings.topic or "as the rows say",
-            "delivery": self._delivery or f"{self._wanted_delivery}, before write",
+            "delivery": f"{self._wanted_delivery}, before write"
+            if self._query is None
+            else self._query.delivery.name,
             "checkpoint": self._checkpoint_location,
             "kafka": str(settings.client),
             **({} if source is None else {"source_kafka": str(source)}),
@@ -262,27 +241,16 @@ class ExactlyOnceSink:
         """
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
-        own = named_topics(selection) if self._settings.source_client is None else set()
-
-        def check(connections: Connections) -> None:
-            preflight.check_brokers(connections, self._settings, self._deadline())
-            # Before any lookup, so that the error names every missing ACL.
-            preflight.check_authorization(connections, self._settings, own, self._deadline())
-
-        frame = read_from_offsets(
-            spark,
-            self._settings.client,
-            self._settings.group_id,
-            selection,
-            self._deadline(),
-            starting_offsets=starting_offsets,
-            include_headers=include_headers,
-            options=options,
-            fail_on_data_loss=self._settings.fail_on_data_loss,
-            source_client=self._settings.source_client,
-            carry_records=self._settings.dead_letters is not None,
-            check=check,
-        )
+        with self._starting.step() as start:
+            frame = read_from_offsets(
+                spark,
+                start,
+                self._settings,
+                selection,
+                starting_offsets=starting_offsets,
+                include_headers=include_headers,
+                options=options,
+            )
         self._selections.append(selection)
         self._spark = spark
         return frame
@@ -315,43 +283,48 @@ class ExactlyOnceSink:
             AuthorizationError: ACLs that the query needs are missing.
             AuthenticationError: A broker and this client do not accept each other.
         """
-        settings = self._settings
-        if settings.dead_letters is not None:
-            check_error_column(frame.schema)
-        self._delivery = delivery_of_stream(
-            frame,
-            self._wanted_delivery,
-            settings.topic,
-            settings.group_id,
-            other_cluster=settings.source_client is not None,
-        )
-        if self._asynchronous_progress:
-            check_asynchronous(frame, self._delivery)
+        with self._starting.step() as start:
+            self._query = query = checked_by_cluster(self._checked(frame), start)
+        if is_connect(frame):
+            # The run is in another process.
+            self._starting.close()
         self._spark = frame.sparkSession
-        self._sources = sources_of(frame)
-        if self._delivery == STAGED:
-            self._check_losses_seen()
-        self._check_cluster()
         self._prepared_ms = time.time_ns() // 1_000_000
         frame = with_own_topic_marked(frame)
-
-        quick = None
-        letters = settings.dead_letters
-        if self._delivery != STAGED and letters is None and can_be_flat(frame.schema):
-            quick = flattened(frame, only_topic(self._sources))
         return ExactlyOnceWriter(
             Stream(
                 sink=self,
                 frame=frame,
-                quick=quick,
+                quick=query.delivery.quick(frame, query),
                 location=self._checkpoint_location,
                 asynchronous=self._asynchronous_progress,
                 active=self._active,
                 announce=functools.partial(
-                    announce_query, group_id=settings.group_id, observers=self._observers
+                    announce_query, group_id=query.settings.group_id, observers=self._observers
                 ),
             )
         )
+
+    def _checked(self, frame: DataFrame) -> SinkQuery:
+        """The query of a streaming DataFrame whose columns and plan can be written."""
+        settings = self._settings
+        if settings.dead_letters is not None:
+            check_error_column(frame.schema)
+        delivery, fallback = delivery_of_stream(frame, self._wanted_delivery, settings)
+        if self._asynchronous_progress:
+            check_classic(frame)
+            delivery.check_logged()
+        query = SinkQuery(
+            settings,
+            self._checkpoint_location,
+            self._progress_topic,
+            tuple(self._selections),
+            tuple(sources_of(frame)),
+            delivery,
+            fallback,
+        )
+        delivery.check_losses_seen(query)
+        return query
 
     def note_relation(self, relation: str) -> None:
         """On Spark Connect, called before each batch with the server's id of it."""
@@ -363,41 +336,6 @@ class ExactlyOnceSink:
         self._prepared_ms = time.time_ns() // 1_000_000
         settings = self._settings
         renew_hourly(settings.client, settings.group_id, settings.limits.connect_timeout_ms / 1000)
-
-    def _check_cluster(self) -> None:
-        with contextlib.closing(Connections(self._settings.client)) as connections:
-            self._settings = settings = replace(
-                self._settings, source_topics=self._refused_targets(connections)
-            )
-            sources = set[str]() if settings.source_client else self._source_topics(connections)
-            if self._delivery in (MIRRORED, STAGED):
-                sources.add(self._progress_topic.name)
-                ensure_progress_topic(connections, self._progress_topic, self._deadline())
-            preflight.check_cluster(connections, settings, sources, self._deadline())
-            own_group(connections, settings.group_id, self._deadline())
-
-    def _refused_targets(self, connections: Connections) -> SourceTopics:
-        """The topics that rows may not be for: those that are read, and the progress topic."""
-
-        def here(servers: str) -> bool:
-            # A direct query commits the offsets of what it reads in this cluster.
-            return self._delivery == DIRECT or leads_here(connections, servers, self._deadline())
-
-        return topics_read(self._sources, here) | SourceTopics((self._progress_topic.name,))
-
-    def _check_losses_seen(self) -> None:
-        client = self._settings.source_client or self._settings.client
-        check_losses_seen(self._sources, self._selections, client.bootstrap_servers)
-
-    def _source_topics(self, connections: Connections) -> set[str]:
-        """The topics that the query reads now."""
-        found: set[str] = set()
-        for selection in self._selections:
-            found |= source_partitions(connections, selection, self._deadline())[0].keys()
-        return found
-
-    def _deadline(self) -> Deadline:
-        return Deadline(self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
 
     # One batch --------------------------------------------------------------------------------
 
@@ -417,46 +355,31 @@ class ExactlyOnceSink:
         announce(run.write(frame, batch_id, self._batch_relation), self._observers)
 
     def _start_run(self, frame: DataFrame, batch_id: int) -> SinkRun:
-        if self._delivery is None:
+        if self._query is None:
             raise UnsupportedPipelineError(
                 "start the query from sink.write(...), which checks its plan; set a function of "
                 "your own with sink.write(...).foreachBatch(function)"
             )
-        location = self._checkpoint_location
-        staged = self._delivery == STAGED
-        runtime = runtime_of(frame, location, self._spark, staged=staged)
-        if isinstance(runtime, ConnectRuntime):
-            runtime.batch_relation = self._batch_relation
-
-        def check_first() -> None:
-            check_columns(with_struct(frame.schema), self._settings.topic)
-            runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
-
-        delivery = delivery_of_run(self._delivery, self._wanted_delivery, runtime, check_first)
-        if runtime.asynchronous:
-            check_logged(delivery)
-        if delivery != STAGED:
-            # Before the run joins the group and notes anything.
-            check_columns(with_struct(frame.schema), self._settings.topic)
-        else:
-            # A function of the user's own may have made it staged since `write`.
-            self._check_losses_seen()
+        with self._starting.step():
+            delivery, runtime = begin_run(
+                self._query, frame, batch_id, self._spark, self._batch_relation
+            )
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        reads = only_read_by_sink(self._selections, self._sources)
-        deliverer = Deliverer(self._settings, location, self._progress_topic, reads)
-        self._run = SinkRun(deliverer, delivery, runtime, self._prepared_ms)
+        start = self._starting.take()
+        self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms)
         return self._run
 
     def close(self) -> None:
         """Makes the group's members leave now; for use after the query has stopped.
 
         Optional: they leave by themselves about a second after the query ends, and when the driver
-        exits. On Spark Connect it does nothing, since the client does not hold the members. May be
-        called again.
+        exits. On Spark Connect the client does not hold the members. Also closes the connections
+        of a start that led to no batch, as does the sink's end. May be called again.
         """
         end_renewal(self._settings.client, self._settings.group_id)
+        self._starting.close()
         run, self._run = self._run, None
         if run is not None:
             run.leave()

@@ -5,11 +5,14 @@ import logging
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos._batch.batch_report import BatchReport
-from spark_eos._kafka.clusters import Clusters
+from spark_eos._driver.start import Start
 from spark_eos._run.run import Run
-from spark_eos._spark.batches import Deliverer
+from spark_eos._spark.batches import SinkDelivery, SinkQuery
 from spark_eos._spark.classic import ClassicRuntime
+from spark_eos._spark.columns import check_columns
 from spark_eos._spark.connect import ConnectRuntime, is_connect
+from spark_eos._spark.delivery import delivery_of_run
+from spark_eos._spark.flat_source import with_struct
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos.errors import UnsupportedPipelineError
 
@@ -21,18 +24,18 @@ class SinkRun:
 
     def __init__(
         self,
-        deliverer: Deliverer,
-        delivery: str,
+        query: SinkQuery,
+        delivery: SinkDelivery,
         runtime: QueryRuntime,
+        start: Start,
         prepared_ms: int,
     ) -> None:
         self._runtime = runtime
-        settings = deliverer.settings
-        chosen, self._batches = deliverer.delivery(delivery, runtime)
+        chosen, self._batches = delivery.of_run(query, runtime)
         self._run = Run(
             runtime.run_id,
-            Clusters(settings.client, settings.source_client),
-            settings,
+            start,
+            query.settings,
             chosen,
             watch=runtime.active,
             prepared_ms=prepared_ms,
@@ -93,11 +96,33 @@ class SinkRun:
             self._run.leave(tasks_outlive_stop, aside=aside)
 
 
-def runtime_of(
-    frame: DataFrame, location: str, spark: SparkSession | None, *, staged: bool
-) -> QueryRuntime:
-    """The runtime of the run that a batch begins."""
+def begin_run(
+    query: SinkQuery,
+    frame: DataFrame,
+    batch_id: int,
+    spark: SparkSession | None,
+    relation: str | None,
+) -> tuple[SinkDelivery, QueryRuntime]:
+    """The delivery and the runtime of the run that a batch begins; refuses what it can't write."""
+    runtime = _runtime_of(query, frame, spark)
+    if isinstance(runtime, ConnectRuntime):
+        runtime.batch_relation = relation
+
+    def check_first() -> None:
+        check_columns(with_struct(frame.schema), query.settings.topic)
+        runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
+
+    delivery = delivery_of_run(query.delivery, query.fallback, runtime, check_first)
+    if runtime.asynchronous:
+        delivery.check_logged()
+    # A function of the user's own may have changed either since `write`.
+    delivery.check_batch(frame, query.settings.topic)
+    delivery.check_losses_seen(query)
+    return delivery, runtime
+
+
+def _runtime_of(query: SinkQuery, frame: DataFrame, spark: SparkSession | None) -> QueryRuntime:
     if is_connect(frame):
-        return ConnectRuntime(location, spark or frame.sparkSession)
+        return ConnectRuntime(query.location, spark or frame.sparkSession)
     assert spark is not None  # noqa: S101 - the query was started in this process
-    return ClassicRuntime(frame, location, spark, staged=staged)
+    return ClassicRuntime(frame, query.location, spark, query.delivery.check_sources)

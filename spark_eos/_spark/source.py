@@ -1,17 +1,19 @@
 """Reads Spark's Kafka source from a group's committed offsets on."""
 
-import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import QUICK_SOURCE, ClientSettings
+from spark_eos._driver import preflight
 from spark_eos._driver.offset_renewal import renew_hourly, renew_unattended
+from spark_eos._driver.start import Start
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
@@ -116,6 +118,23 @@ def named_topics(selection: Mapping[str, str]) -> set[str]:
         ['orders', 'payments']
     """
     return _named(selection)[0] or set()
+
+
+def source_topics(start: Start, selections: Iterable[Mapping[str, str]]) -> set[str]:
+    """The topics that selections read in the target's cluster, as far as they exist."""
+    found: set[str] = set()
+    for selection in selections:
+
+        def look(selection: Mapping[str, str] = selection) -> set[str]:
+            topics, _ = source_partitions(start.clusters.target, selection, start.deadline())
+            return {*topics}
+
+        found |= start.once(_question(selection), look)
+    return found
+
+
+def _question(selection: Mapping[str, str]) -> tuple[object, ...]:
+    return ("source topics", *selection.items())
 
 
 def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[TopicPartition]]:
@@ -223,39 +242,36 @@ def _mirrored(target: Connections, group_id: str, deadline: Deadline) -> dict[To
 
 def read_from_offsets(
     spark: SparkSession,
-    client: ClientSettings,
-    group_id: str,
+    start: Start,
+    settings: WriterSettings,
     selection: Mapping[str, str],
-    deadline: Deadline,
     *,
     starting_offsets: str,
     include_headers: bool,
     options: Mapping[str, str] | None,
-    fail_on_data_loss: bool,
-    source_client: ClientSettings | None = None,
-    carry_records: bool = False,
-    check: Callable[[Connections], None] | None = None,
 ) -> DataFrame:
-    """The stream of a selection, from a group's offsets on, after ``check``."""
+    """The stream of a selection, from a group's offsets on, once the cluster is checked."""
     options = dict(options or {})
-    read = source_client or client
+    read = settings.source_client or settings.client
+    own = named_topics(selection) if settings.source_client is None else set()
     check_source_options(starting_offsets, options, read)
     check_session(spark)
-    # Executors may have taken minutes to start; that time was not the brokers'.
-    deadline = Deadline(deadline.seconds, deadline.setting)
-    with contextlib.ExitStack() as stack:
-        connections = stack.enter_context(contextlib.closing(Connections(client)))
-        if check is not None:
-            check(connections)
-        wanted = (group_id, selection, starting_offsets, deadline)
-        if source_client is None:
-            starting = starting_positions(connections, *wanted)
-        else:
-            source = stack.enter_context(contextlib.closing(Connections(source_client)))
-            starting = starting_positions(source, *wanted, target=connections)
-        # Without records Spark runs no batch, and nothing else would renew the offsets.
-        renew_unattended(connections, group_id, deadline)
-    renew_hourly(client, group_id, deadline.seconds)
+    group_id, target, source = settings.group_id, start.clusters.target, start.clusters.source
+    preflight.check_brokers(start, settings, start.deadline())
+    # Before any lookup, so that the error names every missing ACL.
+    preflight.check_authorization(start, settings, own, start.deadline())
+    starting = starting_positions(
+        source,
+        group_id,
+        selection,
+        starting_offsets,
+        deadline := start.deadline(),
+        target=None if settings.source_client is None else target,
+    )
+    start.know(_question(selection), {*starting})
+    # Without records Spark runs no batch, and nothing else would renew the offsets.
+    renew_unattended(target, group_id, deadline)
+    renew_hourly(settings.client, group_id, deadline.seconds)
     with unlogged():
         reader = spark.readStream.format("kafka").options(
             **{
@@ -263,10 +279,11 @@ def read_from_offsets(
                 **options,
                 **selection,
                 "startingOffsets": json.dumps(starting),
-                "failOnDataLoss": str(fail_on_data_loss).lower(),
+                "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
                 READ_BY_US: "true",
             }
         )
+        carry_records = settings.dead_letters is not None
         if include_headers or carry_records:
             reader = reader.option("includeHeaders", "true")
         frame = reader.load()

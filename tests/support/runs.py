@@ -14,7 +14,7 @@ from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._kafka.clusters import Clusters
+from spark_eos._driver.start import Start
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.own import Direct
 from spark_eos._progress.strategy import Batch, Delivery
@@ -250,7 +250,7 @@ def running(
     )
     run = Run(
         "",
-        Clusters(settings.client, settings.source_client),
+        Start(settings),
         settings,
         delivery,
         watch=lambda: True,

@@ -11,7 +11,7 @@ from spark_eos._batch.progress import first_position
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._kafka.clusters import Clusters
+from spark_eos._driver.start import Start
 from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._progress.staged import Staged
 from spark_eos._progress.strategy import Batch
@@ -178,7 +178,7 @@ def staged_run(
     settings = changed(writer_settings(flow), group_timeout_ms=60_000, **options)
     run = Run(
         "",
-        Clusters(settings.client, settings.source_client),
+        Start(settings),
         settings,
         Staged(ProgressTopic(topic), lambda name: name == flow.source),
         watch=lambda: True,

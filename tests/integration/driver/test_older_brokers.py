@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_eos._client.error_codes import Code
 from spark_eos._driver import preflight
+from spark_eos._driver.start import Start
 from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.offsets import commit_offsets, committed_offsets
 from spark_eos._kafka.open_transactions import open_transactions
@@ -45,10 +46,9 @@ def _versions(requests: list[Request], key: int) -> set[int]:
 
 
 def _chosen(flow: Flow) -> int:
-    with flow.connections() as connections:
-        return preflight.check_cluster(
-            connections, writer_settings(flow), [flow.source], deadline()
-        )
+    settings = writer_settings(flow)
+    with closing(Start(settings)) as start:
+        return preflight.check_cluster(start, settings, [flow.source], deadline())
 
 
 @pytest.mark.proves("version-5")

@@ -291,7 +291,8 @@ def _staged_on_connect(
     writer = sink.write(getattr(staging, transform)(frame)).outputMode(mode)
     query = started(writer.trigger(availableNow=True))
     assert query.awaitTermination(240)
-    delivered.append(sink._delivery or "")
+    assert sink._query is not None
+    delivered.append(sink._query.delivery.name)
     return delivered
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
+from spark_eos._spark.batches import DELIVERIES
 from spark_eos._spark.delivery import AUTO, delivery_of_run
 from spark_eos.errors import UnsupportedPipelineError
 
@@ -18,7 +19,8 @@ def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "")
         if refusal:
             raise UnsupportedPipelineError(refusal)
 
-    return delivery_of_run(stream, wanted, runtime, check_first)
+    fallback = DELIVERIES[STAGED] if wanted == AUTO else None
+    return delivery_of_run(DELIVERIES[stream], fallback, runtime, check_first).name
 
 
 @pytest.mark.parametrize("road", [DIRECT, MIRRORED])

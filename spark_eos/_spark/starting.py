@@ -1,0 +1,94 @@
+"""The start of a sink's query: who owns it, and what is checked before the query's run."""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from spark_eos._batch.source_topics import SourceTopics
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver import preflight
+from spark_eos._driver.start import Start
+from spark_eos._kafka.group_members import own_group
+from spark_eos._spark.batches import SinkQuery
+from spark_eos._spark.source import source_topics
+from spark_eos._spark.stream_sources import topics_read
+
+
+class Starting:
+    """The start that a sink has begun, until the query's run takes it over.
+
+    Closed if a step of it fails, by `close`, when it is too old, or when the sink goes away.
+    """
+
+    def __init__(self, settings: WriterSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._start: Start | None = None
+        self._closes_with_sink: weakref.finalize[..., Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark Connect pickles the sink to the process where batches run, which begins its own.
+        return Starting, (self._settings,)
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[Start]:
+        """A step of the start, which begins with the first one."""
+        start = self.take()
+        with self._lock:
+            self._start = start
+            self._closes_with_sink = weakref.finalize(self, _close_aside, start)
+            # When the process exits, its connections end with it.
+            self._closes_with_sink.atexit = False
+        try:
+            yield start
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self) -> Start:
+        """Hands the start over to the caller, who closes it."""
+        found = self._given_up()
+        if found is not None and found.valid:
+            return found
+        if found is not None:
+            found.close()
+        return Start(self._settings)
+
+    def close(self) -> None:
+        """Closes the start, unless a run has taken it over. May be called again."""
+        if (found := self._given_up()) is not None:
+            found.close()
+
+    def _given_up(self) -> Start | None:
+        """The start, if this process has begun one; it is the sink's no more."""
+        with self._lock:
+            found, self._start = self._start, None
+            if self._closes_with_sink is not None:
+                self._closes_with_sink.detach()
+        return found if found is not None and found.here else None
+
+
+def _close_aside(start: Start) -> None:
+    # Python may collect the sink in any thread: also in one that the connections need, or hold.
+    if start.here:
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            threading.Thread(target=start.close, name="spark-eos-closing", daemon=True).start()
+
+
+def checked_by_cluster(query: SinkQuery, start: Start) -> SinkQuery:
+    """The query, once the cluster can run it; with the topics that its rows may not be for."""
+    settings, progress = query.settings, query.progress_topic
+
+    def here(servers: str) -> bool:
+        return query.delivery.reads_here(start, servers)
+
+    refused = topics_read(query.sources, here) | SourceTopics((progress.name,))
+    settings = replace(settings, source_topics=refused)
+    topics = set[str]() if settings.source_client else source_topics(start, query.selections)
+    topics |= query.delivery.progress_topics(start, progress)
+    preflight.check_cluster(start, settings, topics, start.deadline())
+    own_group(start.clusters.target, settings.group_id, start.deadline())
+    return replace(query, settings=settings)
