@@ -14,20 +14,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from spark_eos._driver.log_gap import LogFiles, complete_logs
-from spark_eos._spark.connect import is_connect
+from spark_eos._pyspark_internals import ANY_SINK_ASYNCHRONOUS, is_connect
 from spark_eos.errors import UnsupportedPipelineError
 
 logger = logging.getLogger(__name__)
 
 _ENABLED: Final = "asyncProgressTrackingEnabled"
-# Spark's own tests run other sinks with it; it has no public name.
-_ANY_SINK: Final = "_asyncProgressTrackingOverrideSinkSupportCheck"
-_EXECUTION: Final = "AsyncProgressTrackingMicroBatchExecution"
-
-
-def is_asynchronous(execution: Any) -> bool:
-    """Whether a query tracks its progress asynchronously, whoever asked for it."""
-    return str(execution.getClass().getSimpleName()) == _EXECUTION
 
 
 def check_classic(frame: DataFrame) -> None:
@@ -55,4 +47,4 @@ def tracking_options(
             files.location,
             added,
         )
-    return {_ENABLED: str(not ends).lower(), _ANY_SINK: "true"} if wanted else {}
+    return {_ENABLED: str(not ends).lower(), ANY_SINK_ASYNCHRONOUS: "true"} if wanted else {}

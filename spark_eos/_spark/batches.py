@@ -16,9 +16,9 @@ from spark_eos._progress.own import Direct
 from spark_eos._progress.paired import Mirrored
 from spark_eos._progress.staged import Staged
 from spark_eos._progress.strategy import Batch, Delivery
+from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.columns import check_columns, check_payload
-from spark_eos._spark.connect import is_connect
 from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
 from spark_eos._spark.narrow_plan import check_sources_seen, check_stream
 from spark_eos._spark.runtime import QueryRuntime

@@ -6,23 +6,21 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
+from spark_eos import _pyspark_internals as internals
 from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.note_files import Files
 from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positions
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._run.run import Run
-from spark_eos._spark.asynchronous import is_asynchronous
 from spark_eos._spark.footers import footer_rows
 from spark_eos._spark.job_description import described
 from spark_eos._spark.narrow_lineage import check_lineage
 from spark_eos._spark.narrow_plan import check_batch_plan
 from spark_eos._spark.query_lifetime import activity, leave_at_exit
 from spark_eos._spark.stopping import as_query_stopped_error
-from spark_eos._spark.stream_sources import StreamSource, sources_of_plan
+from spark_eos._spark.stream_sources import StreamSource, sources_of_query
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 
-_QUERY_ID: Final = "sql.streaming.queryId"
-_RUN_ID: Final = "spark.jobGroup.id"
 # Seconds to wait for an observation; Spark drops events that its listeners are too slow for.
 _OBSERVED: Final = 60.0
 
@@ -32,12 +30,11 @@ class HadoopFiles:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
-        jvm: Any = spark.sparkContext._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._io = jvm.org.apache.commons.io.IOUtils
+        java = internals.java_packages(spark)
+        self._path = java.org.apache.hadoop.fs.Path
+        self._io = java.org.apache.commons.io.IOUtils
         self._base = self._path(location)
-        session: Any = spark._jsparkSession
-        self._fs = self._base.getFileSystem(session.sessionState().newHadoopConf())
+        self._fs = self._base.getFileSystem(internals.hadoop_configuration(spark))
 
     def read(self, path: str) -> str | None:
         """A file's text, or None if the file does not exist."""
@@ -93,40 +90,31 @@ class ExecutionLog(OffsetLog):
     create the same file.
     """
 
-    def __init__(self, files: Files, execution: Callable[[], Any]) -> None:
+    def __init__(self, files: Files, query: internals.Execution) -> None:
         super().__init__(files)
-        self._execution = execution
+        self._query = query
 
     def batch_range(self, batch_id: int) -> BatchRange:
         """The offset range of the current batch."""
-        execution = self._current(batch_id)
+        running = self._running(batch_id)
         where = f"batch {batch_id}"
-        ends = parse_positions(_texts(execution.endOffsets()), where)
+        ends = parse_positions(running.ends(), where)
         # Spark reports no start of the first batch that it knows of; the checkpoint has it.
-        starts = parse_positions(_texts(execution.startOffsets()), where) or self.initial()
+        starts = parse_positions(running.starts(), where) or self.initial()
         return BatchRange(batch_id, starts, ends)
 
     def fingerprint(self, batch_id: int) -> str:
         """A fingerprint of the current batch as Spark runs it; see `OffsetLog.fingerprint`."""
-        return fingerprint_of(self.began_ms(batch_id), _texts(self._current(batch_id).endOffsets()))
+        return fingerprint_of(self.began_ms(batch_id), self._running(batch_id).ends())
 
-    def _current(self, batch_id: int) -> Any:
-        execution = self._execution()
-        if execution.batchId() != batch_id:
+    def _running(self, batch_id: int) -> internals.RunningBatch:
+        running = self._query.running_batch()
+        if running.batch_id != batch_id:
             raise CheckpointError(
                 f"the sink was called for batch {batch_id} while the query runs batch "
-                f"{execution.batchId()}: call it in the foreachBatch function, with that batch"
+                f"{running.batch_id}: call it in the foreachBatch function, with that batch"
             )
-        return execution
-
-
-def _texts(progress: Any) -> list[str]:
-    """The offsets of all sources of a ``StreamProgress``, as JSON."""
-    offsets = progress.valuesIterator()
-    found = []
-    while offsets.hasNext():
-        found.append(str(offsets.next().json()))
-    return found
+        return running
 
 
 class ClassicRuntime:
@@ -144,12 +132,11 @@ class ClassicRuntime:
         check_sources: Callable[[Sequence[StreamSource]], None],
     ) -> None:
         self._session = frame.sparkSession
-        self._query_id = self._property(_QUERY_ID)
-        self.run_id = self._property(_RUN_ID)
-        self._query = query = self._streaming_query()
-        self.asynchronous = is_asynchronous(query)
+        self._query_id, self.run_id = internals.query_of_thread(self._session)
+        self._query = query = self._active_query()
+        self.asynchronous = query.is_asynchronous
         self.files: Files = HadoopFiles(self._session, location)
-        self.offset_log: OffsetLog = ExecutionLog(self.files, query.getLatestExecutionContext)
+        self.offset_log: OffsetLog = ExecutionLog(self.files, query)
         found = self.offset_log.query_id()
         if found != self._query_id:
             raise CheckpointError(
@@ -159,30 +146,24 @@ class ClassicRuntime:
             )
         # Not the batch's session: that is a clone of the user's and does not know the query.
         self.active = activity(spark, self._query_id, self.run_id)
-        sources = sources_of_plan(query.analyzedPlan())
+        sources = sources_of_query(query)
         check_sources(sources)
         self._sources = len(sources)
 
-    def _streaming_query(self) -> Any:
-        """The query's ``StreamExecution`` in the JVM, for which Spark has no public API."""
+    def _active_query(self) -> internals.Execution:
         found = None
         if self._query_id:
-            session: Any = self._session._jsparkSession
-            jvm: Any = self._session.sparkContext._jvm
-            active = session.sharedState().activeStreamingQueries()
-            found = active.get(jvm.java.util.UUID.fromString(self._query_id))
+            found = internals.Execution.of(self._session, self._query_id)
         if found is None:
             raise UnsupportedPipelineError(
                 "the sink was called outside of a query: start one with sink.write(...).start()"
             )
         return found
 
-    def _property(self, name: str) -> str:
-        return self._session.sparkContext.getLocalProperty(name) or ""
-
     def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties tell
         """Whether a batch belongs to this run."""
-        return self._property(_RUN_ID) == self.run_id
+        _query_id, run_id = internals.query_of_thread(self._session)
+        return run_id == self.run_id
 
     def end_with(self, run: Run) -> None:
         """Makes the members leave when the interpreter exits."""
@@ -198,8 +179,7 @@ class ClassicRuntime:
         Only RDDs show what a batch is made of, and only the plan what is done in one partition. The
         RDDs created by this check are those that run, since Spark keeps them with the job's plan.
         """
-        rows: Any = self._query.lastExecution().toRdd()
-        found = rows.getNumPartitions()
+        found, rows = self._query.batch_rows()
         moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
         # Without rows, coalesce makes one partition.
         if found > max(1, moved):
@@ -208,10 +188,8 @@ class ClassicRuntime:
                 "records, so rows of a source partition are split over tasks: leave out "
                 "repartition, minPartitions and the like"
             )
-        execution: Any = job._jdf.queryExecution()
-        # Before the RDDs, which the plan adapts itself to.
-        plan = str(execution.executedPlan().toString())
-        check_lineage(execution.toRdd().toDebugString(), rows.id(), self._sources)
+        plan, lineage = internals.plan_and_lineage(job)
+        check_lineage(lineage, rows, self._sources)
         check_batch_plan(plan)
 
     def cores(self) -> int:
@@ -235,11 +213,10 @@ class ClassicRuntime:
 
     def observed(self, observation: Observation) -> dict[str, Any]:
         """An observation's metrics, for which Spark's own ``get`` waits without a limit."""
-        future: Any = observation._jo
         deadline = Deadline(_OBSERVED, "spark.scheduler.listenerbus.eventqueue.capacity")
 
         def attempt() -> dict[str, Any]:
-            if not future.future().isCompleted():
+            if not internals.is_observed(observation):
                 raise RetriableError("Spark's listeners have not seen the job's end yet")
             return observation.get
 
@@ -252,8 +229,7 @@ class ClassicRuntime:
     def another_session(self, session: SparkSession) -> SparkSession:
         """A session with settings of its own, which are at first those of a given one."""
         # newSession would have none of them, neither credentials of the file system.
-        jvm_session: Any = session._jsparkSession
-        return SparkSession(session.sparkContext, jvm_session.cloneSession())
+        return internals.cloned_session(session)
 
     def end_session(self, session: SparkSession) -> None:
         """Does nothing: stopping a classic session stops Spark."""

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._pyspark_internals import release_connect_session
 from spark_eos._run.run import Run
 from spark_eos._spark.connect_files import own_checkpoint
 from spark_eos._spark.connect_process import ProcessEnd
@@ -28,11 +29,6 @@ from spark_eos._spark.query_lifetime import activity, leave_at_exit
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
-
-
-def is_connect(frame: DataFrame) -> bool:
-    """Whether a DataFrame is one of Spark Connect; does not import Connect's client."""
-    return type(frame).__module__.startswith("pyspark.sql.connect.")
 
 
 class _Terminated(BaseException):
@@ -158,12 +154,7 @@ class ConnectRuntime:
 
     def end_session(self, session: SparkSession) -> None:
         """Releases the session on the server."""
-        # stop() would also change this process's environment.
-        client: Any = session.client
-        try:
-            client.release_session()
-        finally:
-            client.close()
+        release_connect_session(session)
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """The error to raise for an interrupted job; None if the query was not stopped."""

@@ -17,12 +17,11 @@ from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame
 
+from spark_eos._pyspark_internals import in_connect_worker
 from spark_eos._spark.narrow_plan import remote_relations
 
 logger = logging.getLogger(__name__)
 
-# What the server sets for this process.
-_SERVER: Final = "SPARK_CONNECT_LOCAL_URL"
 # Seconds between two checks whether the server is still running.
 _ORPHAN_CHECK: Final = 1.0
 
@@ -59,7 +58,7 @@ class RemoteBatches:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if _SERVER in os.environ:
+        if in_connect_worker():
             self._sink.begin_remotely()
 
 

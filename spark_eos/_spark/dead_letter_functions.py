@@ -4,7 +4,6 @@ With ``dead_letters``, such a row becomes a dead letter. Outages must never make
 so they still fail the query: `spark_eos._spark.outages` tells which errors are outages.
 """
 
-import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
@@ -12,8 +11,8 @@ from typing import Any, Final, cast
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.columns import SOURCE
 from spark_eos._spark.outages import is_outage
 from spark_eos._worker.dead_letters import ERROR
@@ -212,10 +211,7 @@ class _Mapping:
         self._names = list(names)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Newer versions of Spark want to know the time zone of timestamps.
-        newer = "timezone" in inspect.signature(to_arrow_schema).parameters
-        zone: dict[str, Any] = {"timezone": "UTC"} if newer else {}
-        types = to_arrow_schema(self._made, **zone)
+        types = arrow_schema(self._made)
         for batch in batches:
             start = 0
             for made, errors in self._guard.made(batch, types) if batch.num_rows else ():

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError
 
+from spark_eos._pyspark_internals import executor_count
 from spark_eos._spark.failed_job import as_configuration_error, missing_module
 from spark_eos.errors import DeadlineExceededError
 
@@ -69,7 +70,7 @@ def _bounded(context: Any) -> Iterator[None]:
             logger.warning(
                 "waiting for an executor to run a task, for %g s so far; Spark has %d executors: "
                 "%s, or wait, up to %g s",
-                *(waited, _executors(context), _ASK, _LIMIT_SECONDS),
+                *(waited, executor_count(context), _ASK, _LIMIT_SECONDS),
             )
 
     context.addJobTag(tag)
@@ -80,17 +81,12 @@ def _bounded(context: Any) -> Iterator[None]:
         if given_up.is_set():
             raise DeadlineExceededError(
                 f"no executor has run a task of the query's start in {_LIMIT_SECONDS:g} s; Spark "
-                f"has {_executors(context)} executors: {_ASK}"
+                f"has {executor_count(context)} executors: {_ASK}"
             ) from None
         raise
     finally:
         ended.set()
         context.removeJobTag(tag)
-
-
-def _executors(context: Any) -> int:
-    # The driver is one of them. pyspark's own tracker does not tell.
-    return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # noqa: SLF001
 
 
 def _probe(modules: tuple[str, ...]) -> Callable[[Iterable[int]], Iterator[str]]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._spark.stream_sources import StreamSource, check_sources, messages, sources_of
+from spark_eos._pyspark_internals import connect_plan, messages
+from spark_eos._spark.stream_sources import StreamSource, check_sources, sources_of
 from spark_eos._spark.unlogged import unlogged
 from spark_eos.errors import UnsupportedPipelineError
 
@@ -139,7 +140,7 @@ def check_remote_batch(frame: DataFrame) -> None:
 
 def remote_shape(frame: Any) -> bytes:
     """A fingerprint of a Spark Connect DataFrame's plan, equal for batches with the same plan."""
-    relation = frame._plan.plan(frame.sparkSession.client)
+    relation = connect_plan(frame)
     for part in messages(relation, "Relation"):
         part.common.Clear()
     for part in messages(relation, "CachedRemoteRelation"):
@@ -154,13 +155,13 @@ def remote_relations(frame: Any) -> list[str]:
     A micro-batch has its own id. The result of ``checkpoint`` or ``localCheckpoint`` has another
     one, and does not show what it was made of.
     """
-    relation = frame._plan.plan(frame.sparkSession.client)
+    relation = connect_plan(frame)
     return [part.relation_id for part in messages(relation, "CachedRemoteRelation")]
 
 
 def reads_by_name(frame: Any) -> bool:
     """Whether a Spark Connect DataFrame reads a name that may mean other data in the next batch."""
-    relation = frame._plan.plan(frame.sparkSession.client)
+    relation = connect_plan(frame)
     return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
 
 

@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.java import find_java
+from spark_eos._pyspark_internals import is_connect, shipped_python_files, started_by_submit
 from spark_eos._spark.executor_packages import check_executors
 from spark_eos.errors import ConfigurationError
 from spark_eos.testing.spark_image import driver_options
 
 logger = logging.getLogger(__name__)
 
-_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _PYTHON: Final = "PYSPARK_PYTHON"
 _REMOTE: Final = "SPARK_REMOTE"
 # What a task of the sink imports.
@@ -73,7 +73,7 @@ def session_builder(
         spark_eos.testing.spark_image.ClassArchiveError: Others may write to the archive.
     """
     builder: SparkSession.Builder = SparkSession.builder
-    if _SUBMITTED in os.environ or _REMOTE in os.environ:
+    if started_by_submit() or _REMOTE in os.environ:
         return builder
     # Spark itself would say that its "Java gateway process exited".
     find_java()
@@ -102,7 +102,7 @@ def check_session(spark: SparkSession) -> None:
         DeadlineExceededError: No executor has run a task in 15 minutes.
     """
     _check_kafka_source(spark)
-    if not type(spark).__module__.startswith("pyspark.sql.connect."):
+    if not is_connect(spark):
         _check_python(spark)
 
 
@@ -144,7 +144,7 @@ def _check_python(spark: SparkSession) -> None:
 def _problem_of(command: str, context: Any) -> str:
     # As in Spark's workers: what sc.addPyFile has added is there.
     root = SparkFiles.getRootDirectory()
-    added = [root, *(str(Path(root, name)) for name in context._python_includes)]
+    added = [root, *(str(Path(root, name)) for name in shipped_python_files(context))]
     paths = [*added, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **context.environment}
     ended = subprocess.run(

@@ -14,9 +14,9 @@ from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.html_tables import html_table
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
+from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.asynchronous import check_classic
 from spark_eos._spark.batches import SinkQuery
-from spark_eos._spark.connect import is_connect
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_stream
 from spark_eos._spark.sink_run import SinkRun, begin_run

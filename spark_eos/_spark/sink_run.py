@@ -6,11 +6,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._driver.start import Start
+from spark_eos._pyspark_internals import is_connect
 from spark_eos._run.run import Run
 from spark_eos._spark.batches import SinkDelivery, SinkQuery
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.columns import check_columns
-from spark_eos._spark.connect import ConnectRuntime, is_connect
+from spark_eos._spark.connect import ConnectRuntime
 from spark_eos._spark.delivery import delivery_of_run
 from spark_eos._spark.flat_source import with_struct
 from spark_eos._spark.runtime import QueryRuntime

@@ -5,11 +5,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame
 
 from spark_eos._batch.source_topics import SourceTopics
+from spark_eos._pyspark_internals import Execution, stream_relations
 from spark_eos.errors import UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
@@ -51,56 +52,12 @@ class StreamSource:
 
 def sources_of(frame: DataFrame) -> list[StreamSource]:
     """The streaming sources of a DataFrame, one for each time that its plan reads one."""
-    if type(frame).__module__.startswith("pyspark.sql.connect."):
-        return _of_relation(frame)
-    return sources_of_plan(frame._jdf.queryExecution().analyzed())
+    return [StreamSource(*found) for found in stream_relations(frame, _LOOKED_AT)]
 
 
-def sources_of_plan(plan: Any) -> list[StreamSource]:
-    """The streaming sources of a logical plan in Spark's JVM, one for each time it reads one."""
-    leaves = plan.collectLeaves()
-    found = (leaves.apply(index) for index in range(leaves.size()))
-    return [_of_leaf(leaf) for leaf in found if leaf.isStreaming()]
-
-
-def _of_leaf(leaf: Any) -> StreamSource:
-    kind = str(leaf.getClass().getSimpleName())
-    if kind == "StreamingRelation":
-        # Of a source that Spark has in its first API, such as files.
-        return StreamSource(str(leaf.dataSource().className()).lower(), {})
-    if kind != "StreamingRelationV2":
-        return StreamSource(kind, {})
-    given = leaf.extraOptions()
-    options = {name: given.get(name) for name in _LOOKED_AT}
-    return StreamSource(
-        str(leaf.sourceName()).lower(),
-        {name: str(text) for name, text in options.items() if text is not None},
-    )
-
-
-def _of_relation(frame: Any) -> list[StreamSource]:
-    relation = frame._plan.plan(frame.sparkSession.client)
-    return [_of_read(read) for read in messages(relation, "Read") if read.is_streaming]
-
-
-def _of_read(read: Any) -> StreamSource:
-    if read.WhichOneof("read_type") != "data_source":
-        return StreamSource("a table", {})
-    given = {name.lower(): text for name, text in read.data_source.options.items()}
-    options = {name: given[name] for name in _LOOKED_AT if name in given}
-    return StreamSource(read.data_source.format.lower(), options)
-
-
-def messages(message: Any, name: str) -> Iterator[Any]:
-    """Yields every message with a given name within a Protocol Buffers message."""
-    if message.DESCRIPTOR.name == name:
-        yield message
-    for field, value in message.ListFields():
-        kind = field.message_type
-        if kind is None or kind.GetOptions().map_entry:
-            continue
-        for part in [value] if hasattr(value, "DESCRIPTOR") else value:
-            yield from messages(part, name)
+def sources_of_query(query: Execution) -> list[StreamSource]:
+    """The streaming sources of an active query, one for each time that its plan reads one."""
+    return [StreamSource(*found) for found in query.sources(_LOOKED_AT)]
 
 
 def check_sources(sources: Sequence[StreamSource]) -> None:

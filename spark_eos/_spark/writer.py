@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.asynchronous import tracking_options
 from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.columns import check_target
-from spark_eos._spark.connect import is_connect
 from spark_eos._spark.connect_process import RemoteBatches, RemoteSink
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._pyspark_internals import started_by_submit
 from spark_eos._spark.sink import ExactlyOnceSink
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.jobs.job_metrics import JobMetrics
@@ -52,7 +53,7 @@ def start_session() -> SparkSession:
     """
     # spark-submit knows which Python the workers run. Without spark-submit, Spark would take
     # whatever python3 is first on PATH.
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not started_by_submit():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return SparkSession.builder.getOrCreate()
 

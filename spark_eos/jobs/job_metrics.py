@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch.batch_report import BatchReport
+from spark_eos._pyspark_internals import is_connect
 from spark_eos.observability.listener import BatchListener
 
 
@@ -43,7 +44,7 @@ class JobMetrics:
 
         Not with Spark Connect, which runs the batches, and these metrics, in another process.
         """
-        if not type(spark).__module__.startswith("pyspark.sql.connect."):
+        if not is_connect(spark):
             self._listener = BatchListener(self._metrics.on_progress, self._metrics.on_idle)
             spark.streams.addListener(self._listener)
 

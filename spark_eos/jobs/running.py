@@ -15,9 +15,10 @@ from types import FrameType
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos._pyspark_internals import set_spark_log_level
 
 logger = logging.getLogger(__name__)
 
@@ -158,14 +159,7 @@ def _spark_quiet() -> Iterator[None]:
 
 
 def _set_level_of_spark(level: str) -> str:
-    """Sets the level of the JVM's root logger, and returns the one before; "" without a JVM."""
-    context: Any = SparkContext._active_spark_context
-    if context is None:
-        return ""
     try:
-        root = context._jvm.org.apache.logging.log4j.LogManager.getRootLogger()
-        before = str(root.getLevel().toString())
-        context.setLogLevel(level)
+        return set_spark_log_level(level)
     except (Py4JError, ConnectionError):
         return ""
-    return before

@@ -6,14 +6,13 @@ Its arguments are options for the JVM, which let it write an archive of its clas
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_eos._pyspark_internals import stop_jvm
 from spark_eos.testing.broker import EmbeddedKafka
 from spark_eos.testing.spark import spark_session
 from spark_eos.testing.spark_image import quoted
@@ -66,11 +65,8 @@ def main() -> None:
             started = writer.option("checkpointLocation", f"{directory}/checkpoint-{number}")
             started.trigger(availableNow=True).start().awaitTermination()
         spark.stop()
-    # The JVM writes the archive on exit, and exits when its standard input is closed.
-    gateway: Any = SparkContext._gateway  # noqa: SLF001 - pyspark has no other access to its JVM
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(_END)
+    # The JVM writes the archive on exit.
+    stop_jvm(_END)
 
 
 if __name__ == "__main__":

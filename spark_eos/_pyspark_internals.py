@@ -1,0 +1,263 @@
+"""What spark-eos uses of PySpark within: the JVM behind it, plans, and how Connect is made.
+
+Everything else uses this module, PySpark's public API and py4j's exceptions, and nothing else of
+them. Any release of Spark may change what is used here;
+`tests/integration/spark/test_pyspark_internals.py` has a test for each name, and CONTRIBUTING.md
+says what an upgrade takes.
+"""
+
+import inspect
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+_CONNECT_WORKER: Final = "SPARK_CONNECT_LOCAL_URL"
+_QUERY_ID: Final = "sql.streaming.queryId"
+_RUN_ID: Final = "spark.jobGroup.id"
+_ASYNCHRONOUS: Final = "AsyncProgressTrackingMicroBatchExecution"
+
+ANY_SINK_ASYNCHRONOUS: Final = "_asyncProgressTrackingOverrideSinkSupportCheck"
+"""Query option with which Spark's tests track progress asynchronously with any sink."""
+
+
+# Processes and sessions -----------------------------------------------------------------------
+
+
+def is_connect(made: DataFrame | SparkSession) -> bool:
+    """Whether a DataFrame or session is Spark Connect's; does not import Connect's client."""
+    return type(made).__module__.startswith("pyspark.sql.connect.")
+
+
+def started_by_submit() -> bool:
+    """Whether spark-submit, or what stands in for it, has started this Python."""
+    return _SUBMITTED in os.environ
+
+
+def in_connect_worker() -> bool:
+    """Whether a server of Spark Connect has started this process for a query's batches."""
+    return _CONNECT_WORKER in os.environ
+
+
+def cloned_session(session: SparkSession) -> SparkSession:
+    """A classic session with the settings of a given one; ``newSession`` would have none."""
+    return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+
+
+def release_connect_session(session: Any) -> None:
+    """Ends a session of Connect; ``stop`` would also change this process's environment."""
+    client = session.client
+    try:
+        client.release_session()
+    finally:
+        client.close()
+
+
+def shipped_python_files(context: SparkContext) -> list[str]:
+    """Names of the archives that ``addPyFile`` has added to the path of workers."""
+    return list(context._python_includes or ())
+
+
+def executor_count(context: SparkContext) -> int:
+    """How many executors Spark has now, which its public status tracker doesn't say."""
+    # The driver is one of them.
+    return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
+
+
+def stop_jvm(seconds: float) -> None:
+    """Ends the JVM that this Python has started for Spark, and waits for its exit."""
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    # It exits when its standard input is closed.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(seconds)
+
+
+def set_spark_log_level(level: str) -> str:
+    """Sets the level of the JVM's root logger, and returns the one before; "" without a JVM."""
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return ""
+    root = context._jvm.org.apache.logging.log4j.LogManager.getRootLogger()
+    before = str(root.getLevel().toString())
+    context.setLogLevel(level)
+    return before
+
+
+def arrow_schema(schema: T.StructType) -> Any:
+    """The Arrow schema in which Spark takes rows of a schema from ``mapInArrow``."""
+    # Newer versions of Spark want to know the time zone of timestamps.
+    newer = "timezone" in inspect.signature(to_arrow_schema).parameters
+    zone: dict[str, Any] = {"timezone": "UTC"} if newer else {}
+    return to_arrow_schema(schema, **zone)
+
+
+# Java's classes -------------------------------------------------------------------------------
+
+
+def java_packages(session: SparkSession) -> Any:
+    """Java's packages as attributes, for classes that are not Spark's: Hadoop's, Parquet's."""
+    return session.sparkContext._jvm
+
+
+def hadoop_configuration(session: SparkSession) -> Any:
+    """Hadoop's ``Configuration`` with which the session reaches file systems."""
+    jvm_session: Any = session._jsparkSession
+    return jvm_session.sessionState().newHadoopConf()
+
+
+# Streaming queries in the JVM -----------------------------------------------------------------
+
+
+def query_of_thread(session: SparkSession) -> tuple[str, str]:
+    """The ids of the query whose batch this thread runs, and of its run; "" outside of one."""
+    found = map(session.sparkContext.getLocalProperty, (_QUERY_ID, _RUN_ID))
+    query_id, run_id = (text or "" for text in found)
+    return query_id, run_id
+
+
+class RunningBatch:
+    """Offsets of the batch that a query runs, each as the JSON of its source."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.batch_id = int(context.batchId())
+
+    def starts(self) -> list[str]:
+        """Where the batch starts; empty in the first batch that Spark knows of."""
+        return _texts(self._context.startOffsets())
+
+    def ends(self) -> list[str]:
+        """Where the batch ends."""
+        return _texts(self._context.endOffsets())
+
+
+class Execution:
+    """Spark's ``StreamExecution``: an active query in the JVM, for which there is no public API."""
+
+    def __init__(self, execution: Any) -> None:
+        self._execution = execution
+
+    @classmethod
+    def of(cls, session: SparkSession, query_id: str) -> "Execution | None":
+        """An active query's execution."""
+        jvm_session: Any = session._jsparkSession
+        active = jvm_session.sharedState().activeStreamingQueries()
+        found = active.get(java_packages(session).java.util.UUID.fromString(query_id))
+        return None if found is None else cls(found)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the query tracks its progress asynchronously, whoever asked for it."""
+        return str(self._execution.getClass().getSimpleName()) == _ASYNCHRONOUS
+
+    def running_batch(self) -> RunningBatch:
+        """The current batch."""
+        return RunningBatch(self._execution.getLatestExecutionContext())
+
+    def sources(self, options: Iterable[str]) -> list["Relation"]:
+        """The sources in the query's plan; see `stream_relations`."""
+        return _leaves(self._execution.analyzedPlan(), options)
+
+    def batch_rows(self) -> tuple[int, int]:
+        """The current batch's RDD: number of partitions, and its id."""
+        rows = self._execution.lastExecution().toRdd()
+        return int(rows.getNumPartitions()), int(rows.id())
+
+
+def _texts(progress: Any) -> list[str]:
+    """The offsets of all sources of a ``StreamProgress``."""
+    offsets = progress.valuesIterator()
+    found = []
+    while offsets.hasNext():
+        found.append(str(offsets.next().json()))
+    return found
+
+
+def plan_and_lineage(frame: DataFrame) -> tuple[str, str]:
+    """A job's physical plan and the lineage of its RDDs, which are those that will run."""
+    execution: Any = frame._jdf.queryExecution()
+    # Before the RDDs, which the plan adapts itself to.
+    plan = str(execution.executedPlan().toString())
+    return plan, str(execution.toRdd().toDebugString())
+
+
+def is_observed(observation: Observation) -> bool:
+    """Whether an observation's metrics are there; its ``get`` waits for them without a limit."""
+    future: Any = observation._jo
+    return bool(future.future().isCompleted())
+
+
+# Plans of streams -----------------------------------------------------------------------------
+
+
+class Relation(NamedTuple):
+    """A streaming source in a plan.
+
+    Attributes:
+        format: As given to ``readStream.format``, in lower case, or what the plan has instead.
+        options: Those that were asked for, with their names in lower case.
+    """
+
+    format: str
+    options: Mapping[str, str]
+
+
+def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[Relation]:
+    """The streaming sources of a DataFrame, one for each time that its plan reads one."""
+    if is_connect(frame):
+        reads = messages(connect_plan(frame), "Read")
+        return [_of_read(read, options) for read in reads if read.is_streaming]
+    jvm_frame: Any = frame._jdf
+    return _leaves(jvm_frame.queryExecution().analyzed(), options)
+
+
+def _leaves(plan: Any, options: Iterable[str]) -> list[Relation]:
+    leaves = plan.collectLeaves()
+    found = (leaves.apply(index) for index in range(leaves.size()))
+    return [_of_leaf(leaf, options) for leaf in found if leaf.isStreaming()]
+
+
+def _of_leaf(leaf: Any, names: Iterable[str]) -> Relation:
+    kind = str(leaf.getClass().getSimpleName())
+    if kind == "StreamingRelation":
+        # Of a source that Spark has in its first API, such as files.
+        return Relation(str(leaf.dataSource().className()).lower(), {})
+    if kind != "StreamingRelationV2":
+        return Relation(kind, {})
+    given = leaf.extraOptions()
+    options = {name: given.get(name) for name in names}
+    return Relation(
+        str(leaf.sourceName()).lower(),
+        {name: str(text) for name, text in options.items() if text is not None},
+    )
+
+
+def _of_read(read: Any, names: Iterable[str]) -> Relation:
+    if read.WhichOneof("read_type") != "data_source":
+        return Relation("a table", {})
+    given = {name.lower(): text for name, text in read.data_source.options.items()}
+    options = {name: given[name] for name in names if name in given}
+    return Relation(read.data_source.format.lower(), options)
+
+
+def connect_plan(frame: Any) -> Any:
+    """The plan of a Spark Connect DataFrame, as its client sends it: Protocol Buffers."""
+    return frame._plan.plan(frame.sparkSession.client)
+
+
+def messages(message: Any, name: str) -> Iterator[Any]:
+    """Yields every message with a given name within a Protocol Buffers message."""
+    if message.DESCRIPTOR.name == name:
+        yield message
+    for field, value in message.ListFields():
+        kind = field.message_type
+        if kind is None or kind.GetOptions().map_entry:
+            continue
+        for part in [value] if hasattr(value, "DESCRIPTOR") else value:
+            yield from messages(part, name)

@@ -1,0 +1,354 @@
+"""Each name that `spark_eos._pyspark_internals` uses of PySpark: a move fails by its name.
+
+The tests look names up in a real Spark, without the adapter, so that all that has moved is told at
+once; what the adapter makes of them follows. Of Connect, a real server's client is asked.
+"""
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from spark_eos import _pyspark_internals as internals
+from support.connect_server import ConnectService
+
+# What each object of Java's has to have.
+METHODS = {
+    "SparkSession": "cloneSession sessionState sharedState",
+    "SessionState": "newHadoopConf",
+    "SharedState": "activeStreamingQueries",
+    "active queries": "get",
+    "StreamExecution": "analyzedPlan getClass getLatestExecutionContext lastExecution",
+    "MicroBatchExecutionContext": "batchId endOffsets startOffsets",
+    "StreamProgress": "valuesIterator",
+    "Offset": "json",
+    "IncrementalExecution": "toRdd",
+    "QueryExecution": "analyzed executedPlan toRdd",
+    "SparkPlan": "toString",
+    "RDD": "getNumPartitions id toDebugString",
+    "LogicalPlan": "collectLeaves",
+    "leaves": "apply size",
+    "StreamingRelation": "dataSource getClass isStreaming",
+    "DataSource": "className",
+    "StreamingRelationV2": "extraOptions isStreaming sourceName",
+    "options": "get",
+    "observation's future": "isCompleted",
+    "SparkContext": "statusTracker",
+    "SparkStatusTracker": "getExecutorInfos",
+    "log4j's logger": "getLevel",
+    "FileSystem": "create delete exists listStatus open rename",
+}
+CLASSES = {
+    "java.util.UUID": "fromString",
+    "org.apache.commons.io.IOUtils": "toString",
+    "org.apache.hadoop.fs.Path": "getFileSystem",
+    "org.apache.logging.log4j.LogManager": "getRootLogger",
+    "org.apache.parquet.hadoop.ParquetFileReader": "readFooters",
+}
+# Of PySpark itself: the object, and what it has to have.
+ATTRIBUTES = {
+    "context": "_gateway _jsc _jvm _python_includes _active_spark_context",
+    "session": "_jsparkSession",
+    "frame": "_jdf",
+    "observation": "_jo",
+    "gateway": "proc shutdown",
+}
+# Messages of Connect's protocol, and their fields.
+MESSAGES = {
+    "relations_pb2.Relation": "common",
+    "relations_pb2.Read": "data_source is_streaming",
+    "relations_pb2.Read.DataSource": "format options",
+    "relations_pb2.SQL": "query",
+    "relations_pb2.CachedRemoteRelation": "relation_id",
+}
+
+
+def _pairs(table: dict[str, str]) -> list[Any]:
+    found = [(owner, name) for owner, names in table.items() for name in names.split()]
+    return [pytest.param(*pair, id=".".join(pair)) for pair in found]
+
+
+class _Batch:
+    """A query of two streams, and what its first batch meets."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        (directory / "in").mkdir()
+        (directory / "in" / "one.txt").write_text("one\ntwo\n")
+        files = spark.readStream.text(str(directory / "in"))
+        rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
+        self.frame = rates.select(F.col("value").cast("string")).union(files)
+        self.observation = Observation("of a test")
+        self.java: dict[str, Any] = {}
+        self.thread = ("", "")
+        self.relations: list[internals.Relation] = []
+        self.running: tuple[int, list[str], list[str]] = (-1, [], [])
+        self.rows = (0, 0)
+        self.plan_and_lineage = ("", "")
+        writer = self.frame.writeStream.foreachBatch(self._look)
+        writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
+        self.query = writer.trigger(once=True).start()
+        assert self.query.awaitTermination(120)
+
+    def _look(self, frame: DataFrame, _batch_id: int) -> None:
+        if self.java:
+            return
+        session, context = frame.sparkSession, frame.sparkSession.sparkContext
+        self._names(session, context, frame)
+        self.thread = internals.query_of_thread(session)
+        execution = internals.Execution.of(session, self.thread[0])
+        assert execution is not None
+        self.relations = execution.sources(["rowsperbatch"])
+        running = execution.running_batch()
+        self.running = (running.batch_id, running.starts(), running.ends())
+        self.rows = execution.batch_rows()
+        self.plan_and_lineage = internals.plan_and_lineage(frame)
+
+    def _names(self, session: Any, context: Any, frame: Any) -> None:
+        java = self.java
+        jvm = context._jvm
+        java["SparkSession"] = session._jsparkSession
+        java["SessionState"] = java["SparkSession"].sessionState()
+        java["SharedState"] = java["SparkSession"].sharedState()
+        java["active queries"] = java["SharedState"].activeStreamingQueries()
+        query_id = jvm.java.util.UUID.fromString(context.getLocalProperty("sql.streaming.queryId"))
+        java["StreamExecution"] = execution = java["active queries"].get(query_id)
+        java["MicroBatchExecutionContext"] = running = execution.getLatestExecutionContext()
+        java["StreamProgress"] = running.endOffsets()
+        java["Offset"] = running.endOffsets().valuesIterator().next()
+        java["IncrementalExecution"] = execution.lastExecution()
+        java["RDD"] = execution.lastExecution().toRdd()
+        java["QueryExecution"] = frame._jdf.queryExecution()
+        java["SparkPlan"] = java["QueryExecution"].executedPlan()
+        java["LogicalPlan"] = execution.analyzedPlan()
+        java["leaves"] = leaves = java["LogicalPlan"].collectLeaves()
+        for leaf in map(leaves.apply, range(leaves.size())):
+            java[leaf.getClass().getSimpleName()] = leaf
+        java["DataSource"] = java["StreamingRelation"].dataSource()
+        java["options"] = java["StreamingRelationV2"].extraOptions()
+        frame.observe(self.observation, F.count(F.lit(1)).alias("rows")).collect()
+        observed: Any = self.observation._jo
+        java["observation's future"] = observed.future()
+        java["SparkContext"] = context._jsc.sc()
+        java["SparkStatusTracker"] = java["SparkContext"].statusTracker()
+        java["log4j's logger"] = jvm.org.apache.logging.log4j.LogManager.getRootLogger()
+        path = jvm.org.apache.hadoop.fs.Path("/")
+        java["FileSystem"] = path.getFileSystem(java["SessionState"].newHadoopConf())
+
+
+@pytest.fixture(scope="module")
+def batch(spark_eos_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> _Batch:
+    return _Batch(spark_eos_session, tmp_path_factory.mktemp("internals"))
+
+
+@pytest.mark.parametrize(("owner", "name"), _pairs(METHODS))
+def test_the_method(batch: _Batch, owner: str, name: str) -> None:
+    assert owner in batch.java, f"Spark has moved {owner}"
+    assert name in dir(batch.java[owner]), f"Spark has moved {owner}.{name}"
+
+
+@pytest.mark.parametrize(("name", "method"), _pairs(CLASSES))
+def test_the_class(spark_eos_session: SparkSession, name: str, method: str) -> None:
+    found: Any = spark_eos_session.sparkContext._jvm
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert type(found).__name__ == "JavaClass", f"Spark has no {name} any more"
+    made = found("/") if name.endswith(".Path") else found
+    assert method in dir(made), f"Spark has no {name}.{method} any more"
+
+
+@pytest.mark.parametrize(("owner", "name"), _pairs(ATTRIBUTES))
+def test_the_attribute(spark_eos_session: SparkSession, owner: str, name: str) -> None:
+    observation = Observation()
+    frame = spark_eos_session.range(1)
+    frame.observe(observation, F.count(F.lit(1)).alias("rows")).collect()
+    context = spark_eos_session.sparkContext
+    found = {
+        "context": context,
+        "session": spark_eos_session,
+        "frame": frame,
+        "observation": observation,
+        "gateway": getattr(context, "_gateway", None),
+    }
+    assert hasattr(found[owner], name), f"PySpark has moved {owner}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("module", "variable"),
+    [
+        ("pyspark.java_gateway", "PYSPARK_GATEWAY_PORT"),
+        ("pyspark.sql.connect.streaming.worker.foreach_batch_worker", "SPARK_CONNECT_LOCAL_URL"),
+    ],
+)
+def test_the_environments_variable(module: str, variable: str) -> None:
+    source = inspect.getsource(importlib.import_module(module))
+    assert f'os.environ["{variable}"]' in source
+
+
+@pytest.mark.parametrize(("message", "name"), _pairs(MESSAGES))
+def test_connects_message(message: str, name: str) -> None:
+    module, *parts = message.split(".")
+    found: Any = importlib.import_module(f"pyspark.sql.connect.proto.{module}")
+    for part in parts:
+        found = getattr(found, part, None)
+        assert found is not None, f"PySpark has moved {message}"
+    assert name in found.DESCRIPTOR.fields_by_name, f"PySpark has moved {message}.{name}"
+
+
+# What the adapter makes of them ---------------------------------------------------------------
+
+
+def test_the_query_of_a_batch(batch: _Batch) -> None:
+    assert batch.thread == (str(batch.query.id), str(batch.query.runId))
+    batch_id, starts, ends = batch.running
+    assert (batch_id, starts) == (0, [])
+    assert len(ends) == 2
+    partitions, number = batch.rows
+    assert partitions > 1
+    assert f"[{number}] at " in batch.plan_and_lineage[1]
+    assert "Scan ExistingRDD" in batch.plan_and_lineage[0]
+
+
+def test_outside_of_a_batch_there_is_no_query(spark_eos_session: SparkSession) -> None:
+    assert internals.query_of_thread(spark_eos_session) == ("", "")
+    unknown = "00000000-0000-0000-0000-000000000000"
+    assert internals.Execution.of(spark_eos_session, unknown) is None
+
+
+def test_the_sources_of_a_plan(batch: _Batch) -> None:
+    found = internals.stream_relations(batch.frame, ["rowsperbatch"])
+    assert found == [("rate-micro-batch", {"rowsperbatch": "2"}), ("text", {})]
+    assert batch.relations == found
+
+
+def test_progress_that_is_tracked_asynchronously(
+    spark_eos_session: SparkSession, tmp_path: Path
+) -> None:
+    seen: list[bool] = []
+
+    def look(frame: DataFrame, _batch_id: int) -> None:
+        query_id, _ = internals.query_of_thread(frame.sparkSession)
+        execution = internals.Execution.of(frame.sparkSession, query_id)
+        assert execution is not None
+        seen.append(execution.is_asynchronous)
+
+    def start(name: str, **options: str) -> None:
+        rates = spark_eos_session.readStream.format("rate").option("rowsPerSecond", 100).load()
+        writer = rates.writeStream.foreachBatch(look).options(**options)
+        query = writer.option("checkpointLocation", str(tmp_path / name)).start()
+        before = len(seen)
+        while query.isActive and len(seen) == before:
+            query.awaitTermination(1)
+        query.stop()
+
+    start("before and after")
+    assert set(seen) == {False}
+    seen.clear()
+    asynchronous = {"asyncProgressTrackingEnabled": "true", internals.ANY_SINK_ASYNCHRONOUS: "true"}
+    start("asynchronously", **asynchronous)
+    assert set(seen) == {True}
+
+
+def test_sessions_and_hosts(spark_eos_session: SparkSession) -> None:
+    spark, context = spark_eos_session, spark_eos_session.sparkContext
+    assert not internals.is_connect(spark)
+    assert not internals.is_connect(spark.range(1))
+    spark.conf.set("spark.sql.shuffle.partitions", "7")
+    try:
+        cloned = internals.cloned_session(spark)
+    finally:
+        spark.conf.unset("spark.sql.shuffle.partitions")
+    assert cloned.conf.get("spark.sql.shuffle.partitions") == "7"
+    assert internals.executor_count(context) == 0
+    assert internals.shipped_python_files(context) == list(context._python_includes or [])
+    assert SparkContext._active_spark_context is context
+    assert not internals.started_by_submit()
+    assert not internals.in_connect_worker()
+
+
+def test_log_levels(spark_eos_session: SparkSession) -> None:
+    before = internals.set_spark_log_level("ERROR")
+    try:
+        assert before
+        assert internals.set_spark_log_level("FATAL") == "ERROR"
+    finally:
+        internals.set_spark_log_level(before)
+    assert spark_eos_session.range(1).count() == 1
+
+
+def test_observations(spark_eos_session: SparkSession) -> None:
+    observation = Observation()
+    frame = spark_eos_session.range(3).observe(observation, F.count(F.lit(1)).alias("rows"))
+    assert not internals.is_observed(observation)
+    frame.collect()
+    assert observation.get == {"rows": 3}
+    assert internals.is_observed(observation)
+
+
+def test_hadoops_settings(spark_eos_session: SparkSession) -> None:
+    spark_eos_session.conf.set("fs.of.a.test", "here")
+    try:
+        assert internals.hadoop_configuration(spark_eos_session).get("fs.of.a.test") == "here"
+    finally:
+        spark_eos_session.conf.unset("fs.of.a.test")
+
+
+def test_arrows_schema() -> None:
+    schema = T.StructType([T.StructField("at", T.TimestampType())])
+    (field,) = internals.arrow_schema(schema)
+    assert str(field.type) == "timestamp[us, tz=UTC]"
+
+
+def _of_connect(session: SparkSession) -> dict[str, Any]:
+    """What there is on Connect; runs in a client of the server."""
+    stream = session.readStream.format("rate").option("rowsPerSecond", 5).load()
+    table = session.range(1)
+    client: Any = session.client
+    return {
+        "connect": (internals.is_connect(session), internals.is_connect(stream)),
+        "relations": [tuple(one) for one in internals.stream_relations(stream, ["rowspersecond"])],
+        "plan": internals.connect_plan(table).WhichOneof("rel_type"),
+        "client": [hasattr(client, name) for name in ("release_session", "close")],
+    }
+
+
+def _released(session: Any, url: str) -> str:
+    """What another client is told of a session that was released; runs in a client."""
+    # The server knows a session once it has run something.
+    assert session.range(1).count() == 1
+    cloned = session.cloneSession()
+    assert cloned.range(1).count() == 1
+    address = f"{url}/;session_id={cloned.client._session_id}"
+    internals.release_connect_session(cloned)
+    again = SparkSession.builder.remote(address).create()
+    try:
+        return f"{again.range(1).count()} row"
+    except Exception as error:  # noqa: BLE001 - of gRPC, or Connect's own
+        return str(error)
+
+
+@pytest.mark.slow
+def test_on_connect(connect_service: ConnectService) -> None:
+    assert connect_service.queries.ask(_of_connect) == {
+        "connect": (True, True),
+        "relations": [("rate", {"rowspersecond": "5"})],
+        "plan": "range",
+        "client": [True, True],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(ConnectSession, "cloneSession"), reason="Spark 4.0 can't clone a session"
+)
+def test_a_session_of_connect_is_released(connect_service: ConnectService) -> None:
+    found = connect_service.queries.ask(_released, connect_service.server.url)
+    assert "SESSION_CLOSED" in found
+    # The others have their session.
+    assert connect_service.queries.ask(_of_connect)["plan"] == "range"
