@@ -32,6 +32,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark import batch_job
 from spark_eos._worker.task import write_task
 from spark_eos.testing import EmbeddedKafka, process_available, spark_session
@@ -138,12 +139,15 @@ def restore(query: Query, format_number: int) -> None:
     ):
         _produce(servers, records)
     texts = _Rewritten(state["ids"], query.ids)
-    offsets = {(topic, index): (offset, text) for topic, index, offset, text in state["offsets"]}
+    offsets = {
+        TopicPartition(topic, index): (offset, text)
+        for topic, index, offset, text in state["offsets"]
+    }
     groups.set_offsets(
         flow.bootstrap_servers,
         flow.group_id,
-        {place: offset for place, (offset, _) in offsets.items()},
-        {place: texts.of(text) for place, (_, text) in offsets.items()},
+        {partition: offset for partition, (offset, _) in offsets.items()},
+        {partition: texts.of(text) for partition, (_, text) in offsets.items()},
     )
     checkpoint = Path(flow.checkpoint)
     shutil.copytree(_kept(format_number, query.delivery) / "checkpoint", checkpoint)
