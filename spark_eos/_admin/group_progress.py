@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from spark_eos._batch.progress import LEDGER, first_position
+from spark_eos._batch.progress import COMMIT_PARTITION, first_position
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import (
@@ -41,8 +41,8 @@ class StagedStatus:
 
     Attributes:
         topic: The progress topic.
-        batch: What the ledger tells of the batch.
-        files_written: Number of the batch's buckets of which all rows are written and committed;
+        batch: What the staged commit tells of the batch.
+        files_written: Number of the batch's files of which all rows are written and committed;
             all of them if the batch has no rows.
     """
 
@@ -69,10 +69,10 @@ class GroupProgress:
         >>> print(found.source.topic_partition, found.offset)
         orders-3 120
         >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 2, "00d1e4a77b3c9f52")
-        >>> ledger = KnownPartitions(staged={first: batch}).texts([first])[first]
+        >>> text = KnownPartitions(staged={first: batch}).texts([first])[first]
         >>> found = GroupProgress(
         ...     {
-        ...         first: CommittedOffset(7, ledger),
+        ...         first: CommittedOffset(7, text),
         ...         second: CommittedOffset(8 << 32, ""),
         ...         third: CommittedOffset(7 << 32 | 250, ""),
         ...     }
@@ -106,16 +106,18 @@ class GroupProgress:
 
     @cached_property
     def staged(self) -> StagedStatus | None:
-        """The last staged batch, of the ledger with the latest one; None if there is no ledger."""
-        if not self._ledgers:
+        """The last staged batch; None if none is named by a staged commit."""
+        if not self._staged_commits:
             return None
-        (topic, _), batch = max(self._ledgers.items(), key=lambda item: (item[1].batch, item[0]))
+        (topic, _), batch = max(
+            self._staged_commits.items(), key=lambda item: (item[1].batch, item[0])
+        )
         if batch.directory is None:
-            # No transaction moves the offsets of its buckets.
+            # No transaction moves the offsets of its files.
             return StagedStatus(topic, batch, batch.files)
         end = first_position(batch.batch + 1)
         written = sum(
-            name == topic and LEDGER < partition <= batch.files and one.offset >= end
+            name == topic and COMMIT_PARTITION < partition <= batch.files and one.offset >= end
             for (name, partition), one in self.committed.items()
         )
         return StagedStatus(topic, batch, written)
@@ -123,7 +125,9 @@ class GroupProgress:
     @property
     def progress_topics(self) -> set[str]:
         """Topics whose offsets are no positions in their logs."""
-        return {topic for topic, _ in self._ledgers} | {one.progress.topic for one in self.mirrored}
+        return {topic for topic, _ in self._staged_commits} | {
+            one.progress.topic for one in self.mirrored
+        }
 
     @property
     def foreign(self) -> tuple[TopicPartition, ...]:
@@ -132,8 +136,8 @@ class GroupProgress:
         return tuple(sorted(p for p in others if has_text(self.committed[p])))
 
     @property
-    def _ledgers(self) -> dict[TopicPartition, StagedBatch]:
-        return {p: one for p, one in self.known.staged.items() if p.partition == LEDGER}
+    def _staged_commits(self) -> dict[TopicPartition, StagedBatch]:
+        return {p: one for p, one in self.known.staged.items() if p.partition == COMMIT_PARTITION}
 
 
 def mirrored_progress(

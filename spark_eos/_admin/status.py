@@ -126,7 +126,7 @@ class Status:
 
     @property
     def delivery(self) -> str | None:
-        """The query's road, "mirrored" or "staged"; None if the group's offsets don't tell."""
+        """The query's delivery, "mirrored" or "staged"; None if the group's offsets don't tell."""
         if self.mirrored:
             return "mirrored"
         return None if self.staged is None else "staged"

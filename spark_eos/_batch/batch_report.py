@@ -28,7 +28,7 @@ _IN_TEXT: Final = (
     "timestamps_moved",
     "transactions",
     "source_partitions",
-    "rounds",
+    "attempts",
     "total_ms",
 )
 
@@ -79,16 +79,16 @@ class BatchReport:
         rows_skipped: Output rows that an earlier attempt had already committed.
         bytes_written: Bytes of the rows handed to the producers, as Arrow holds them.
         transactions: Transactions committed.
-        rounds: Spark jobs needed; 1 unless something was retried.
+        attempts: Spark jobs needed; 1 unless something was retried.
         offset_commit_version: Version of TxnOffsetCommit that the tasks sent, the lower one if they
             sent both. If they sent none, the version that the cluster supported at the start.
         partitions: One `PartitionReport` per source partition.
         milliseconds: Time by step: ``range``, ``start`` (of a run), ``plan``, ``job``, ``fence``,
-            ``settle`` and ``total`` as measured by the driver; ``produce``, ``flush``, ``offsets``
-            and ``commit`` summed over the tasks.
+            ``commit_end`` and ``total`` as measured by the driver; ``produce``, ``flush``,
+            ``offsets`` and ``commit`` summed over the tasks.
         lost: Source records that were deleted before they were read, and are not written; only
             with ``fail_on_data_loss=False``.
-        delivery: The road that the rows took, ``direct`` or ``staged``. Of a staged batch,
+        delivery: The delivery of the rows, ``direct`` or ``staged``. Of a staged batch,
             ``partitions`` are the progress partitions.
         dead_letters: Number of rows committed as dead letters, by reason: ``error``,
             ``exception``, ``too_large``, ``unknown_topic``, ``unknown_partition``,
@@ -106,7 +106,7 @@ class BatchReport:
         ...     rows_skipped=0,
         ...     bytes_written=2_048,
         ...     transactions=1,
-        ...     rounds=1,
+        ...     attempts=1,
         ...     offset_commit_version=6,
         ...     partitions=(PartitionReport("orders", 0, 120, 150, 30, 0, member_epoch=4),),
         ...     milliseconds={"total": 180.0},
@@ -125,7 +125,7 @@ class BatchReport:
     rows_skipped: int
     bytes_written: int
     transactions: int
-    rounds: int
+    attempts: int
     offset_commit_version: int
     partitions: tuple[PartitionReport, ...]
     milliseconds: Mapping[str, float]
@@ -164,7 +164,7 @@ class BatchReport:
             "bytes_written": self.bytes_written,
             "transactions": self.transactions,
             "source_partitions": len(self.partitions),
-            "rounds": self.rounds,
+            "attempts": self.attempts,
             "offset_commit_version": self.offset_commit_version,
             "offsets_lost": sum(lost.after - lost.first for lost in self.lost),
             **{f"{step}_ms": round(spent, 1) for step, spent in self.milliseconds.items()},
@@ -183,7 +183,7 @@ def batch_report(
     lost: tuple[LostRecords, ...] = (),
     delivery: str = "direct",
 ) -> BatchReport:
-    """Adds up what the rounds of a batch did.
+    """Adds up what the attempts of a batch did.
 
     Args:
         settings: Writer settings.
@@ -191,11 +191,11 @@ def batch_report(
         query_run: Spark's id of the query's run.
         cluster_version: Newest version of TxnOffsetCommit that the run found when it started.
         batch: The batch's range, all of it committed.
-        outcomes: The outcome of each round's Spark job.
+        outcomes: The outcome of each attempt's Spark job.
         members: The member that each source partition is assigned to.
         milliseconds: Time by step, as measured by the driver.
         lost: Source records that were deleted before they were read.
-        delivery: The road that the rows took.
+        delivery: The delivery of the rows.
     """
 
     def total(partition: TopicPartition, name: str) -> int:
@@ -230,7 +230,7 @@ def batch_report(
         rows_skipped=sum(p.rows_skipped for p in partitions),
         bytes_written=sum(o.counters.bytes for o in outcomes),
         transactions=sum(o.counters.transactions for o in outcomes),
-        rounds=len(outcomes),
+        attempts=len(outcomes),
         offset_commit_version=min(sent, default=cluster_version),
         partitions=partitions,
         milliseconds={**milliseconds, **in_tasks},

@@ -147,7 +147,7 @@ def _shortened(text: str) -> str:
 def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Divides a batch's limit among source partitions, in proportion to their records.
 
-    A task that needs more than its partitions' part stops, and a further round gives it what
+    A task that needs more than its partitions' part stops, and a further attempt gives it what
     others have not used. So never more than the limit are written, in whatever number of tasks.
 
     Example:

@@ -1,6 +1,6 @@
 """What source partition each offset of a group stands for; pure.
 
-On the direct road an offset stands for its own partition. On the mirrored road the source is in
+With direct delivery an offset stands for its own partition. With mirrored delivery the source is in
 another cluster: there the group's offset of a progress partition, which holds no records, is the
 next offset to read of a source partition.
 """
@@ -20,7 +20,7 @@ class PartitionPairs:
     """Translates between a group's partitions and the source partitions that they stand for.
 
     Attributes:
-        sources: The source partition of each progress partition; empty on the direct road, where
+        sources: The source partition of each progress partition; empty with direct delivery, where
             both are the same.
 
     Example:

@@ -41,7 +41,7 @@ class PartitionPlan:
         metadata: The text to commit with them.
         progress: The partition whose offset in the group is committed; None for the source
             partition itself. ``topic_id`` is the id of its topic.
-        max_dead_letters: How many rows of the partition may become dead letters in this round.
+        max_dead_letters: How many rows of the partition may become dead letters in this attempt.
         holds_back: Whether a task commits nothing if all of its rows are dead letters of one error,
             and they are more than a handful.
     """

@@ -1,9 +1,9 @@
-"""Positions of rows on the staged road, as offsets of progress partitions; pure.
+"""Positions of rows with staged delivery, as offsets of progress partitions; pure.
 
-A progress partition holds no records: only the group's offset of it counts. Partition 0 is the
-ledger, which says what copy of which batch is being written. Each other partition stands for one
-file of the copy, its bucket. A position is ``batch << 32 | row``, so the offset that follows the
-last row of batch 7 in every partition is ``8 << 32``, whatever number of rows each had.
+A progress partition holds no records: only the group's offset of it counts. Partition 0 has the
+staged commit, which says what copy of which batch is being written. Each other one stands for one
+file of the copy. A position is ``batch << 32 | row``, so the offset that follows the last row
+of batch 7 in every partition is ``8 << 32``, whatever number of rows each had.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import WriteError
 
-LEDGER: Final = 0
-"""The progress partition whose committed offset is the ledger."""
+COMMIT_PARTITION: Final = 0
+"""The progress partition whose committed offset names the staged batch."""
 
 _ROW_BITS: Final = 32
 # Kafka's offsets are signed 64-bit numbers.
@@ -23,7 +23,7 @@ _MAX_BATCH: Final = (1 << (62 - _ROW_BITS)) - 1
 
 
 def first_position(batch_id: int) -> int:
-    """The position of a batch's first row in any bucket.
+    """The position of a batch's first row in any file.
 
     Example:
         >>> first_position(1)

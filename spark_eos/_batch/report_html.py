@@ -27,7 +27,7 @@ def _parts(report: "BatchReport") -> Iterator[str]:
             "dead letters>",
             "bytes written>",
             "transactions>",
-            "rounds>",
+            "attempts>",
         ],
         [
             [
@@ -37,7 +37,7 @@ def _parts(report: "BatchReport") -> Iterator[str]:
                 sum(report.dead_letters.values()),
                 report.bytes_written,
                 report.transactions,
-                report.rounds,
+                report.attempts,
             ]
         ],
     )

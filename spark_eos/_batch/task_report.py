@@ -16,7 +16,7 @@ REJECTED: Final = "rejected"
 TOO_SLOW: Final = "too slow"
 OVER_LIMIT: Final = "over limit"
 AFTER_OVER_LIMIT: Final = "after over limit"
-DEFERRED: Final = "deferred"
+RETRIED: Final = "retried"
 FAILED: Final = "failed"
 MISPLACED: Final = "misplaced"
 
@@ -72,12 +72,11 @@ class PartitionOutcome:
     """What became of one source partition in a task.
 
     Attributes:
-        status: WRITTEN; REJECTED (a later round may write it); TOO_SLOW (smaller transactions in a
-            later round may); OVER_LIMIT (more dead letters than allowed in this round, or
-            held back: see `PartitionPlan.holds_back`);
-            AFTER_OVER_LIMIT (its task has stopped at such a partition); DEFERRED (a repeated
-            attempt, which leaves it to a later round); FAILED (it can't be written); MISPLACED
-            (its rows were out of order).
+        status: WRITTEN; REJECTED (a later attempt may write it); TOO_SLOW (a later attempt with
+            smaller transactions may); OVER_LIMIT (more dead letters than this attempt allows, or
+            held back: see `PartitionPlan.holds_back`); AFTER_OVER_LIMIT (its task has stopped at
+            such a partition); RETRIED (a repeated Spark task, which leaves it to an attempt);
+            FAILED (it can't be written); MISPLACED (its rows were out of order).
         next_offset: Offset after the last committed row; None if no row was committed.
         rows: Committed rows.
         skipped: Rows below the committed offset, already written by an earlier attempt.
@@ -121,16 +120,16 @@ def report_batch(
 
 @dataclass
 class JobOutcome:
-    """What became of the source partitions in one Spark job, that is in one round of a batch.
+    """What became of the source partitions in one Spark job, that is in one attempt of a batch.
 
     Attributes:
         partitions: Outcomes by partition.
         counters: Sums over all tasks.
         reason: The first reason why rows were not written, or None.
-        failed: Whether another round can't help.
+        failed: Whether another attempt can't help.
         misplaced: Partitions whose rows came out of order, or in two tasks: some may not be
             written although later ones are.
-        deferred: Whether a task was a retry or a speculative copy.
+        retried: Whether a task was a retry or a speculative copy.
         dead: Committed dead letters.
         dead_over_limit: Dead letters of transactions that were aborted because of their number, and
             those known to come after them.
@@ -142,14 +141,14 @@ class JobOutcome:
     reason: str | None = None
     failed: bool = False
     misplaced: set[TopicPartition] = field(default_factory=set)
-    deferred: bool = False
+    retried: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
     left_out_others: bool = False
 
     @property
     def unwritten(self) -> list[TopicPartition]:
-        """Source partitions that need another round."""
+        """Source partitions that need another attempt."""
         return sorted(p for p, o in self.partitions.items() if o.status != WRITTEN)
 
     @property
@@ -173,8 +172,8 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
     """Adds up the reports of a Spark job's tasks."""
     job = JobOutcome()
     for row in (row for report in reports for row in json.loads(report)):
-        if row["status"] == DEFERRED:
-            job.deferred = True
+        if row["status"] == RETRIED:
+            job.retried = True
         if row["reason"] is not None and (job.reason is None or row["status"] == FAILED):
             job.reason = row["reason"]
         if row["status"] == FAILED:
@@ -218,7 +217,7 @@ def _add_task(job: JobOutcome, row: Mapping[str, Any]) -> None:
 
 
 def dead_letters_of(outcomes: Iterable[JobOutcome]) -> DeadLetterTally:
-    """The committed dead letters of all rounds of a batch."""
+    """The committed dead letters of all attempts of a batch."""
     tally = DeadLetterTally()
     for outcome in outcomes:
         tally.include(outcome.dead)

@@ -16,7 +16,7 @@ from spark_eos._client.message_headers import headers_of
 from spark_eos._client.settings import ClientSettings
 
 _EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
-# What JSON leaves as it is, and a terminal may obey: controls, and marks that turn text round.
+# What JSON leaves as it is, and a terminal may obey: controls, and marks that turn text attempt.
 _CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 

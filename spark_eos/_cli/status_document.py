@@ -26,7 +26,7 @@ def as_json(status: Status) -> str:
         "members": [_member(member) for member in status.group.members],
         "partitions": [_partition(partition) for partition in status.partitions],
         "lag": status.lag,
-        # Null if nothing in the group's offsets tells, as on the direct road.
+        # Null if nothing in the group's offsets tells, as with direct delivery.
         "delivery": status.delivery,
         "staged": None if status.staged is None else _staged(status.staged),
         # Whose text another client has written.

@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 class DeadLetterLimit:
     """The limit of one batch: ``dead_letters.limit``.
 
-    Each round divides what is left of it among the source partitions, so that never more are
+    Each attempt divides what is left of it among the source partitions, so that never more are
     written, in however many tasks. A task that needs more than its part stops, and its partitions
-    get what others have not used in a further round.
+    get what others have not used in a further attempt.
 
     A batch that is nothing but dead letters of one error is a broken deployment, or an outage that
     looks like none. A task that sees nothing else holds its letters back, and gets to write them in
-    a further round if the batch turns out to have anything else.
+    a further attempt if the batch turns out to have anything else.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DeadLetterLimit:
             }
         else:
             self._total = rows
-            # How the rows are spread over the buckets is not known.
+            # How the rows are spread over the files is not known.
             self._left = dict.fromkeys(batch.ends, 1)
         letters = settings.dead_letters
         self._limit = 0 if letters is None else letters.most(self._total)
@@ -57,7 +57,7 @@ class DeadLetterLimit:
             return planned
         left = self._limit - dead_letters_of(outcomes).total
         chosen = planned.keys() if only is None else planned.keys() & set(only)
-        # What is left goes to those that need it: so each round ends with more letters written,
+        # What is left goes to those that need it: so each attempt ends with more letters written,
         # another partition that needs them, or more than the limit.
         stopped = {
             partition
@@ -79,7 +79,7 @@ class DeadLetterLimit:
         }
 
     def check(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Checks the dead letters after a round."""
+        """Checks the dead letters after an attempt."""
         letters = self._settings.dead_letters
         if letters is None or not outcomes:
             return

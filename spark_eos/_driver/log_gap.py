@@ -7,7 +7,7 @@ with ``availableNow`` it has no asynchronous mode, which needs no such entry.
 
 from typing import Protocol
 
-from spark_eos._driver.note_files import Files
+from spark_eos._driver.marker_files import Files
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos.errors import CheckpointError
 
@@ -27,7 +27,7 @@ def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
     offsets of the one before it, as Spark itself reads them in its asynchronous mode; what was
     written since, the group's offsets tell.
     """
-    if not OffsetLog(files).note().behind:
+    if not OffsetLog(files).marker().log_may_lag:
         return None
     logged, finished = _numbers(files, "offsets"), _numbers(files, "commits")
     if not logged:

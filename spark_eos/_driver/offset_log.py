@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._driver.checkpoint_note import Note
-from spark_eos._driver.note_files import Files, NoteFiles
+from spark_eos._driver.checkpoint_marker import Marker
+from spark_eos._driver.marker_files import Files, MarkerFiles
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
@@ -141,7 +141,7 @@ class OffsetLog:
         self._last: tuple[int, Positions] | None = None
         self._last_lines: tuple[int, dict[str, str]] | None = None
         self._query_id: str | None = None
-        self._notes = NoteFiles(files)
+        self._markers = MarkerFiles(files)
 
     @property
     def location(self) -> str:
@@ -205,11 +205,11 @@ class OffsetLog:
     def finished(self) -> FinishedBatches:
         """How far the query has finished its batches; for a stopped query."""
         self.query_id()
-        if self.note().behind:
+        if self.marker().log_may_lag:
             raise CheckpointError(
                 f"the logs of {_place(self._files)} may lie behind what is written, since "
                 "spark-eos wrote from it with asynchronous_progress: only its group's offsets "
-                f"tell how far that is ({self.note().group_id!r}; spark-eos status shows them)"
+                f"tell how far that is ({self.marker().group_id!r}; spark-eos status shows them)"
             )
         begun = self._begun()
         last = _greatest(self._files.names("commits"))
@@ -286,13 +286,13 @@ class OffsetLog:
         lines = [_PREFIX.sub("", line.strip()) for line in text.split("\n")[2:]]
         return fingerprint_of(self.began_ms(batch_id), lines)
 
-    def note(self) -> Note:
+    def marker(self) -> Marker:
         """What the checkpoint's offsets belong to, as last noted."""
-        return self._notes.read()
+        return self._markers.read()
 
-    def set_note(self, note: Note) -> None:
+    def set_marker(self, marker: Marker) -> None:
         """Notes what the checkpoint's offsets belong to, before the first row is written.
 
-        Topics and partitions that are no longer read stay in the note.
+        Topics and partitions that are no longer read stay in the marker.
         """
-        self._notes.write(note.following(self.note()))
+        self._markers.write(marker.following(self.marker()))

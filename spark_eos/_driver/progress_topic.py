@@ -1,7 +1,7 @@
 """The progress topic: its partitions' group offsets are a query's progress.
 
-The topic holds no records. Of a staged query, partition 0 is the ledger of its batches, and each
-other partition the progress of one bucket of rows. Of a mirrored query, each partition stands for a
+The topic holds no records. Of a staged query, partition 0 has the staged commit, and each
+other partition the progress of one file of rows. Of a mirrored query, each partition stands for a
 source partition. Offsets belong to a group, so that one topic serves all queries of a cluster.
 """
 
@@ -59,7 +59,7 @@ def ensure_progress_topic(
     if found.partitions < LEAST_PARTITIONS:
         raise ConfigurationError(
             f"progress_topic={topic.name!r} has {found.partitions} partition, and needs at least "
-            f"{LEAST_PARTITIONS}: one for the ledger of staged batches, the others for their "
+            f"{LEAST_PARTITIONS}: one that names the staged batch, the others for their "
             f"rows. Add some: {_command(connections, '--alter', topic)}"
         )
     return found

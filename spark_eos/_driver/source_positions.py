@@ -1,7 +1,7 @@
 """Publishes a staged query's positions in its sources, so that Kafka's own tools show its lag.
 
 For monitoring only, as each offset's text says: the query's progress is Spark's checkpoint and the
-ledger, and whoever reads the group's offsets to decide anything leaves these out.
+staged commit, and whoever reads the group's offsets to decide anything leaves these out.
 """
 
 import logging

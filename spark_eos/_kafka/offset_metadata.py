@@ -51,7 +51,7 @@ _POSITION_BEGINS: Final = f'{{"{_FORMAT_KEY}":{FORMAT},"position":'
 def position_metadata(progress_topic: str) -> str:
     """The text of a staged query's position in a source, which is for monitoring only.
 
-    Nothing that decides reads such an offset: the query's progress is the ledger.
+    Nothing that decides reads such an offset: the query's progress is the staged commit.
     """
     return _json(
         {_FORMAT_KEY: FORMAT, "position": "for monitoring only", "progress": progress_topic}
@@ -100,7 +100,7 @@ class SuspectRange(NamedTuple):
 class StagedBatch(NamedTuple):
     """The last staged batch of a query, as the offset of progress partition 0 tells.
 
-    The bucket of progress partition ``n`` is written when the group's offset there has reached
+    The file of progress partition ``n`` is written when the group's offset there has reached
     ``(batch + 1) << 32``; before, the offset is ``batch << 32 | row``, the next row to write.
 
     Attributes:

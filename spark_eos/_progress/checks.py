@@ -81,7 +81,7 @@ def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -
     for partition, admissible in expected.items():
         staged = now.staged.get(partition)
         if staged not in admissible:
-            what = "has no ledger any more" if staged is None else f"has staged {staged}"
+            what = "has no staged commit any more" if staged is None else f"has staged {staged}"
             raise FencedByNewerRunError(
                 f"group {group_id!r} {what}: a newer run has used it in the meantime, or somebody "
                 f"has set its offsets. {_NOTHING_HALF}"

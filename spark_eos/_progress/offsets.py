@@ -55,7 +55,7 @@ class GroupOffsets:
         # noticed here.
         self._by_name = False
         # Whether the answer to a commit was lost, so that it may still be carried out.
-        self._in_doubt = False
+        self._needs_reading = False
         self._committed_all: float | None = None
         self.state = State()
         self.held: frozenset[TopicPartition] = frozenset()
@@ -95,12 +95,12 @@ class GroupOffsets:
             set(partitions) - membership.identities().keys()
             or set(partitions) != self.held
             or membership.changed
-            or self._in_doubt
+            or self._needs_reading
         ):
             return
         alone = not membership.session_lost
         self._fence(partitions)
-        self._in_doubt = False
+        self._needs_reading = False
         if not alone:
             # A newer run may have come and gone, written records and marked offsets.
             self.state = self.state.knowing(self._reader.known())
@@ -175,11 +175,11 @@ class GroupOffsets:
 
         deadline = group_deadline(self._timeout_ms)
         deadline.attempts("committing offsets of the batch")(attempt)
-        if self._in_doubt:
+        if self._needs_reading:
             # A request that arrives late would undo what the next batch commits. Once fenced, its
             # member no longer exists, and the broker refuses it.
             self.fence()
-            self._in_doubt = False
+            self._needs_reading = False
 
     def _send(
         self, member: MemberIdentity, own: Positions, deadline: Deadline
@@ -199,7 +199,7 @@ class GroupOffsets:
         return codes
 
     def _on_lost(self) -> None:
-        self._in_doubt = True
+        self._needs_reading = True
 
     def _refused(self, own: Positions, codes: set[int]) -> None:
         if codes == {Code.UNKNOWN_TOPIC_ID}:

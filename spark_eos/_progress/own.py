@@ -8,7 +8,7 @@ from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
 from spark_eos._batch.offset_gap import check_no_gap
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._driver.checkpoint_note import DIRECT, Note
+from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos._progress.missing import Evidence, initial_offsets
@@ -31,7 +31,7 @@ class OwnOffsets:
     def first(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
 
-    def learn(self, batch: Batch, note: Note) -> None:
+    def learn(self, batch: Batch, marker: Marker) -> None:
         pass
 
     def work(self, batch: Batch) -> Work:
@@ -56,10 +56,10 @@ class OwnOffsets:
         topics = {topic for topic, _ in new}
         return start_offsets(self._query.clusters.target, topics, self._query.deadline())
 
-    def prepare(self, work: Work, note: Note) -> Work:
+    def prepare(self, work: Work, marker: Marker) -> Work:
         state, batch = self._offsets.state, work.batch
         check_no_gap(self._query.settings.group_id, work.held, state.committed, state.pairs)
-        batch.checkpoint.set_note(self._note(work, note))
+        batch.checkpoint.set_marker(self._marker(work, marker))
         with batch.clock.step("range"):
             before = self._committed()
             lost = self._lost(batch, before)
@@ -72,8 +72,8 @@ class OwnOffsets:
     def _lost(self, batch: Batch, committed: Positions) -> tuple[LostRecords, ...]:
         return self._data_loss.lost(batch.source, committed, self._offsets.state.pairs)
 
-    def _note(self, work: Work, note: Note) -> Note:
-        return replace(note, partitions=by_topic(work.range))
+    def _marker(self, work: Work, marker: Marker) -> Marker:
+        return replace(marker, partitions=by_topic(work.range))
 
     def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
         del outcomes

@@ -13,9 +13,9 @@ from typing import Final
 from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, Note
+from spark_eos._driver.changed_delivery import changed_delivery
+from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, Marker
 from spark_eos._driver.progress_topic import ensure_progress_topic, free_partitions
-from spark_eos._driver.road import other_road
 from spark_eos._kafka.cluster import NO_ID, TopicInfo, cluster_id
 from spark_eos._kafka.cluster import topics as cluster_topics
 from spark_eos._kafka.list_offsets import start_offsets
@@ -58,22 +58,22 @@ class PairedOffsets(OwnOffsets):
         topic = ensure_progress_topic(connections, self._topic, deadline)
         return {TopicPartition(topic.name, index) for index in range(topic.partitions)}
 
-    def learn(self, batch: Batch, note: Note) -> None:
+    def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns the pairs from the group's offsets, or else from the checkpoint."""
         del batch
         self._cluster = cluster_id(self._query.clusters.source, self._query.deadline())
         known = self._offsets.state.known
         sources = dict(known.sources)
-        if note.group_id == self._query.settings.group_id:
+        if marker.group_id == self._query.settings.group_id:
             paired = {source.topic_partition for source in sources.values()}
-            for number, source in note.sources.items():
+            for number, source in marker.sources.items():
                 if source.topic_partition not in paired:
                     sources.setdefault(TopicPartition(self._topic.name, number), source)
         for partition, source in sorted(sources.items()):
             self._check_pair(partition, source)
         own = {self._topic.name, *(topic for topic, _ in sources)}
         if any(topic not in own for topic, _ in known.partitions):
-            raise other_road(DIRECT, MIRRORED)
+            raise changed_delivery(DIRECT, MIRRORED)
         used = {*known.partitions, *self._offsets.state.committed}
         self._unknown = {p for p in used if p.topic == self._topic.name} - sources.keys()
         self._offsets.pair(replace(known, sources=sources))
@@ -133,11 +133,11 @@ class PairedOffsets(OwnOffsets):
         self._check_source(work.batch)
         return super().check(work, outcomes)
 
-    def _note(self, work: Work, note: Note) -> Note:
+    def _marker(self, work: Work, marker: Marker) -> Marker:
         del work
         known = self._offsets.state.known.sources
         sources = {number: source for (_, number), source in known.items()}
-        return replace(note, delivery=MIRRORED, sources=sources)
+        return replace(marker, delivery=MIRRORED, sources=sources)
 
     def _first_offsets(self, new: Partitions) -> Positions:
         pairs = self._offsets.state.pairs

@@ -7,10 +7,10 @@ from dataclasses import replace
 from spark_eos._batch.plan import BatchPlan, Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver import offset_renewal, preflight
-from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.changed_delivery import check_marker, check_offsets
+from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.replication import warn_of_replication
-from spark_eos._driver.road import check_note, check_offsets
 from spark_eos._kafka.offset_metadata import SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import BY_ID
@@ -61,20 +61,20 @@ class Progress:
         self._offsets.keep_up(work.held.ends)
         # While this run was cut off, another may have begun with another delivery.
         self._check_delivery()
-        note = batch.checkpoint.note()
+        marker = batch.checkpoint.marker()
         if work.held.ends.keys() - self._offsets.state.committed.keys():
-            self._initialize(work, note, begun_now=True)
+            self._initialize(work, marker, begun_now=True)
         ids = dict(self._membership.topic_ids)
-        lags = self._asynchronous or (note.behind and self._log_lags(work))
-        return self._strategy.prepare(work, Note(self._group_id, ids, behind=lags))
+        lags = self._asynchronous or (marker.log_may_lag and self._log_lags(work))
+        return self._strategy.prepare(work, Marker(self._group_id, ids, log_may_lag=lags))
 
     def _start(self, batch: Batch) -> Work:
         # 1. Check that the cluster supports what is needed, and allows the settings.
         query, offsets, strategy = self._query, self._offsets, self._strategy
-        note = batch.checkpoint.note()
-        check_note(note, self.delivery)
+        marker = batch.checkpoint.marker()
+        check_marker(marker, self.delivery)
         partitions = strategy.first(batch)
-        topics = offsets.topics(partitions, note.topic_ids)
+        topics = offsets.topics(partitions, marker.topic_ids)
         start, deadline = query.start, query.deadline()
         self.version = preflight.check_cluster(start, query.settings, topics, deadline)
         warn_of_replication(start.clusters.target, query.settings.target_topics, deadline)
@@ -83,13 +83,13 @@ class Progress:
         offsets.join(topics, partitions, by_name=self.version < BY_ID)
         # 3. Learn what they mean, and refuse what is suspect or was lost.
         self._check_delivery()
-        strategy.learn(batch, note)
+        strategy.learn(batch, marker)
         work = strategy.work(batch)
         offsets.narrow(work.held.ends)
         offsets.refuse_suspects()
         begun_now = self._prepared_ms is not None and batch.began_ms >= self._prepared_ms
         # 4. From here on no partition is without an offset.
-        self._initialize(work, note, begun_now=begun_now)
+        self._initialize(work, marker, begun_now=begun_now)
         self._started = True
         logger.info(
             "group %s: %d source partitions are assigned to this run; TxnOffsetCommit up to v%d",
@@ -99,9 +99,9 @@ class Progress:
         )
         return work
 
-    def _initialize(self, work: Work, note: Note, *, begun_now: bool) -> None:
+    def _initialize(self, work: Work, marker: Marker, *, begun_now: bool) -> None:
         state, ids = self._offsets.state, self._membership.topic_ids
-        evidence = Evidence(self._group_id, state.known, ids, note, begun_now, state.pairs)
+        evidence = Evidence(self._group_id, state.known, ids, marker, begun_now, state.pairs)
         initial = work.initial(evidence)
         for partition in initial.keys() & work.held.starts.keys() if work.batch.id else ():
             logger.warning(
@@ -153,7 +153,7 @@ class Progress:
 
     def finish(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
         """Commits the batch's end, all of whose rows are written."""
-        with work.batch.clock.step("settle"):
+        with work.batch.clock.step("commit_end"):
             work = self._strategy.check(work, outcomes)
             if self._offsets.older_than(offset_renewal.SECONDS):
                 self._offsets.commit_all(work.held.ends)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
-from spark_eos._batch.progress import LEDGER, first_position, progress_range, rows_relayed
+from spark_eos._batch.progress import COMMIT_PARTITION, first_position, progress_range, rows_relayed
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._driver.checkpoint_note import STAGED, Note
+from spark_eos._driver.checkpoint_marker import STAGED, Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._kafka.list_offsets import start_offsets
@@ -41,7 +41,7 @@ class StagedOffsets:
         self._topic = topic
         self._sources = StagedSources(query, reads)
         self._checks = StagedChecks(query.settings.group_id, topic.name)
-        self._commit_partition = TopicPartition(topic.name, LEDGER)
+        self._commit_partition = TopicPartition(topic.name, COMMIT_PARTITION)
         # Of the progress topic, once the run has begun.
         self._partitions = 0
         # The last batch that the run has begun to write: a later one finds it written.
@@ -55,12 +55,12 @@ class StagedOffsets:
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
-    def learn(self, batch: Batch, note: Note) -> None:
+    def learn(self, batch: Batch, marker: Marker) -> None:
         """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is.
 
         ``kafka-consumer-groups.sh`` sets no other offset in a topic without records.
         """
-        del note
+        del marker
         self._offsets.watch(self._commit_partition)
         held, state = self._held(batch).ends.keys(), self._offsets.state
         if state.by_hand >= held and not any(state.committed[p] for p in held):
@@ -82,14 +82,14 @@ class StagedOffsets:
         return Work(batch, held, held, settings, functools.partial(self._initial, held))
 
     def _held(self, batch: Batch) -> BatchRange:
-        known = self._noted(batch)
+        known = self._used_before(batch)
         return progress_range(self._topic.name, self._partitions, batch.id, known=known)
 
-    def _noted(self, batch: Batch) -> int:
+    def _used_before(self, batch: Batch) -> int:
         """How many progress partitions earlier batches have used; the others are new."""
         if 0 <= self._last < batch.id:
             return self._partitions
-        return batch.checkpoint.note().progress_partitions or self._partitions
+        return batch.checkpoint.marker().progress_partitions or self._partitions
 
     def _initial(self, held: BatchRange, evidence: Evidence) -> Positions:
         committed = self._offsets.state.committed
@@ -101,13 +101,13 @@ class StagedOffsets:
         except OffsetsLostError as error:
             raise self._checks.lost(held.batch_id, error) from error
 
-    def prepare(self, work: Work, note: Note) -> Work:
+    def prepare(self, work: Work, marker: Marker) -> Work:
         batch = work.batch
         with batch.clock.step("stage"):
             files, found = _files(batch), self._find(work.held, batch.checkpoint)
             # Partitions that are new in this batch stay new until its end is committed.
-            noted = self._noted(batch)
-            batch.checkpoint.set_note(replace(note, delivery=STAGED, progress_partitions=noted))
+            used = self._used_before(batch)
+            batch.checkpoint.set_marker(replace(marker, delivery=STAGED, progress_partitions=used))
             self._last = batch.id
             if found is not None:
                 self._open(found, files)
@@ -154,7 +154,7 @@ class StagedOffsets:
         files.open(staged)
         self._offsets.stage(self._commit_partition, staged)
         # Nobody needs earlier files any more: the group has just accepted these.
-        files.sweep(batch.id)
+        files.remove_old(batch.id)
         return staged
 
     def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
@@ -169,7 +169,7 @@ class StagedOffsets:
         clusters = self._query.clusters
         # Only the target's cluster has the group.
         if clusters.source is clusters.target:
-            with work.batch.clock.step("settle"):
+            with work.batch.clock.step("commit_end"):
                 self._offsets.publish(self._topic.name, self._sources.ranges(work.batch))
         return lost
 
@@ -181,7 +181,7 @@ class StagedOffsets:
         Only after all is written.
         """
         with batch.clock.step("stage"):
-            rows, lost = self._sources.running(batch, files.drain, repeated=True)
+            rows, lost = self._sources.running(batch, files.replay, repeated=True)
         if not lost and rows != found.rows:
             self._warn_of_other_rows(found, rows)
         return lost

@@ -1,7 +1,7 @@
 """Whether a checkpoint and a group's staged commit belong together, and the errors."""
 
 from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._batch.progress import LEDGER, first_position
+from spark_eos._batch.progress import COMMIT_PARTITION, first_position
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -14,7 +14,7 @@ class StagedChecks:
     def __init__(self, group_id: str, topic: str) -> None:
         self._group_id = group_id
         self._topic = topic
-        self._commit_partition = TopicPartition(topic, LEDGER)
+        self._commit_partition = TopicPartition(topic, COMMIT_PARTITION)
 
     def lost(self, batch_id: int, error: OffsetsLostError) -> OffsetsLostError:
         """What to raise if progress partitions have no offset, although they had one before."""
@@ -85,7 +85,7 @@ class StagedChecks:
         start = first_position(batch.batch_id)
         if last is None and committed[self._commit_partition] != start:
             raise OffsetsLostError(
-                f"the ledger of group {self._group_id!r} was lost: the offset of "
+                f"the staged commit of group {self._group_id!r} was lost: the offset of "
                 f"{self._commit_partition} is {committed[self._commit_partition]} and names no "
                 f"batch, so whether batch {batch.batch_id} was written is not known. To continue "
                 f"knowingly, {self._write_anew(batch.batch_id)}"
@@ -104,7 +104,7 @@ class StagedChecks:
             # They would be taken for rows of the new copy.
             raise OffsetsLostError(
                 f"group {self._group_id!r} has committed {ahead[0]} up to "
-                f"{committed[ahead[0]]}, but its ledger knows no copy of batch "
+                f"{committed[ahead[0]]}, but its staged commit knows no copy of batch "
                 f"{batch.batch_id}, which begins at {start}: somebody has set some of the group's "
                 f"offsets. To continue knowingly, {self._write_anew(batch.batch_id)}"
             )
@@ -112,8 +112,9 @@ class StagedChecks:
     def foreign(self, batch_id: int) -> OffsetsLostError:
         """The error for a staged commit that another client has replaced."""
         return OffsetsLostError(
-            f"the offset of {self._commit_partition}, the ledger of group {self._group_id!r}, has "
-            "a text that no run of the query has written: another client has set it, so which copy "
+            f"the offset of {self._commit_partition}, the staged commit of group "
+            f"{self._group_id!r}, has a text that no run of the query has written: another "
+            "client has set it, so which copy "
             f"of batch {batch_id} counts is not known, and nothing is written. See who has Read on "
             f"the group. To continue knowingly, {self._write_anew(batch_id)}"
         )

@@ -90,11 +90,11 @@ class StagedSources:
         names = {topic for range_ in ranges for topic, _ in range_.ends}
         if not names:
             return
-        note = batch.checkpoint.note()
-        known = {**note.topic_ids, **self._ids}
+        marker = batch.checkpoint.marker()
+        known = {**marker.topic_ids, **self._ids}
         topics = source_topics(self._topics, names, known, self._settings.group_id)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
-        batch.checkpoint.set_note(replace(note, topic_ids=self._ids))
+        batch.checkpoint.set_marker(replace(marker, topic_ids=self._ids))
 
 
 def _without_new(batch: BatchRange) -> BatchRange:

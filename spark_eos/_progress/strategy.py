@@ -11,7 +11,7 @@ from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
@@ -43,16 +43,16 @@ class Rows(Protocol):
 class StagedFiles(Protocol):
     """The files of staged batches, written and read by Spark."""
 
-    def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
+    def stage(self, batch_id: int, files: int) -> tuple[str, int]:
         """Runs the batch once into at most so many files; returns their name and row count."""
 
-    def drain(self) -> int:
+    def replay(self) -> int:
         """Runs the batch for its state alone; returns the number of its rows."""
 
     def open(self, copy: StagedBatch) -> bool:
         """Sets the files that the batch's rows are read from; returns whether they exist."""
 
-    def sweep(self, batch_id: int) -> None:
+    def remove_old(self, batch_id: int) -> None:
         """Removes the files of earlier batches."""
 
 
@@ -144,13 +144,13 @@ class Strategy(Protocol):
     def first(self, batch: Batch) -> Partitions:
         """The group's partitions to fence and read before anything is known."""
 
-    def learn(self, batch: Batch, note: Note) -> None:
+    def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns what the offsets mean; all older runs are fenced, and all offsets read."""
 
     def work(self, batch: Batch) -> Work:
         """The batch by the group's partitions and by those that tasks see."""
 
-    def prepare(self, work: Work, note: Note) -> Work:
+    def prepare(self, work: Work, marker: Marker) -> Work:
         """Checks that the rows may be written, marks the checkpoint; stages them."""
 
     def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:

@@ -75,7 +75,7 @@ class Attempts:
             progress.take(outcome)
             self._check(outcomes, only)
             only = outcome.unwritten
-            if only or outcome.deferred:
+            if only or outcome.retried:
                 with step("fence"):
                     # The job is over, so whoever still writes is a zombie: it loses its members
                     # and its transaction before anybody reads the offsets or writes again.
@@ -100,8 +100,8 @@ class Attempts:
             raise WriteError(f"{self._what}: {outcome.reason}{self._mark(outcome)}")
         if gone := sorted({*(only or ())} - outcome.partitions.keys()):
             raise WriteError(
-                f"{self._what}: source {self._progress.name(gone[0])} had rows in round "
-                f"{len(outcomes) - 1} and has none in round {len(outcomes)}, so they are not "
+                f"{self._what}: source {self._progress.name(gone[0])} had rows in attempt "
+                f"{len(outcomes) - 1} and has none in attempt {len(outcomes)}, so they are not "
                 "written: the query must produce the same rows from the same records every time"
             )
         self._limit.check(outcomes)
@@ -119,11 +119,11 @@ class Attempts:
         if counted >= self._most:
             raise WriteError(
                 f"{self._what}: {len(unwritten)} source partitions are not written after "
-                f"{len(outcomes)} rounds (limits.max_attempts), the first is "
+                f"{len(outcomes)} attempts (limits.max_attempts), the first is "
                 f"{self._progress.name(unwritten[0])}: {outcome.reason}"
             )
         logger.info(
-            "batch %d of group %s: round %d for %d source partitions: %s",
+            "batch %d of group %s: attempt %d for %d source partitions: %s",
             self._work.batch.id,
             self._work.settings.group_id,
             len(outcomes) + 1,

@@ -27,7 +27,7 @@ from spark_eos._spark.flat_source import (
 )
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.staged_copies import StagedCopies
-from spark_eos._worker.arrow_columns import BUCKET, writable_batches
+from spark_eos._worker.arrow_columns import FILE_NUMBER, writable_batches
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos._worker.task import Arrange, write_task
 
@@ -51,7 +51,7 @@ class BatchJobs:
         self._is_as_wanted = False
         self._most_partitions: int | None = None
         self._report = T.StructType([T.StructField(REPORT, T.StringType())])
-        self._round = 0
+        self._attempt = 0
         self._repeated = False
 
     def _adopt(self, schema: T.StructType) -> None:
@@ -95,7 +95,7 @@ class BatchJobs:
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
-        """Writes the rows of a batch's staged copy, or only those of some buckets."""
+        """Writes the rows of a batch's staged copy, or only those of some files."""
         rows = copies.rows
         if only is None:
             # A few rows are written sooner by one task, in one transaction.
@@ -106,7 +106,7 @@ class BatchJobs:
                 else plan.tasks_for(number, len(batch.ends) - 1, self._runtime.cores())
             )
         else:
-            rows = rows.where(F.col(BUCKET).isin([index - 1 for _topic, index in only]))
+            rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
             rows = self._uncopied(rows)
         task = write_task(
             settings, batch_plan, discard_producer=only is not None, arrange=copies.arrange
@@ -143,14 +143,14 @@ class BatchJobs:
         return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
 
     def _uncopied(self, rows: DataFrame) -> DataFrame:
-        """Rows in one task, if Spark has repeated tasks of a further round.
+        """Rows in one task, if Spark has repeated tasks of a further attempt.
 
         Those that have none of its rows end at once, so with ``spark.speculation`` Spark takes the
         others for slow and copies them; a copy writes nothing, and ends first, so Spark kills the
-        task that writes, in every such round. It copies no task that is the only one, unless
+        task that writes, in every such attempt. It copies no task that is the only one, unless
         ``spark.speculation.task.duration.threshold`` is set.
         """
-        return rows.coalesce(1) if self._round > 1 and self._repeated else rows
+        return rows.coalesce(1) if self._attempt > 1 and self._repeated else rows
 
     def _outcome(
         self,
@@ -159,9 +159,9 @@ class BatchJobs:
         batch: BatchRange,
         only: Partitions | None,
     ) -> JobOutcome:
-        # Only the first round writes all rows.
-        self._round = 1 if only is None else self._round + 1
-        name = f"group {settings.group_id}, batch {batch.batch_id}, round {self._round}"
+        # Only the first attempt writes all rows.
+        self._attempt = 1 if only is None else self._attempt + 1
+        name = f"group {settings.group_id}, batch {batch.batch_id}, attempt {self._attempt}"
         try:
             reports = self._runtime.collect(written, f"spark-eos: {name}")
         except PythonException as error:
@@ -170,7 +170,7 @@ class BatchJobs:
                 raise wrong from error
             raise
         outcome = job_outcome(report for (report,) in reports)
-        self._repeated = outcome.deferred
+        self._repeated = outcome.retried
         return outcome
 
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from pyspark.sql import DataFrame
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED
+from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._driver.start import Start
 from spark_eos._kafka.addresses import leads_here

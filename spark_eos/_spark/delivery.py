@@ -57,11 +57,11 @@ def delivery_of_run(
     """The delivery of a run: a query keeps the one with which its checkpoint was begun."""
     if fallback is None:
         return delivery
-    note = runtime.offset_log.note()
-    if note.group_id is not None:
+    marker = runtime.offset_log.marker()
+    if marker.group_id is not None:
         # Among the others source_kafka decides, and nothing else: the run refuses a checkpoint of
         # another one.
-        return fallback if note.delivery == fallback.name else delivery
+        return fallback if marker.delivery == fallback.name else delivery
     try:
         check_first()
     except UnsupportedPipelineError as error:

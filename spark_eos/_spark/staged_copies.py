@@ -1,7 +1,7 @@
 """Staged copies of batches: Parquet files below the checkpoint, written and read by Spark.
 
 A copy is read back whole: each file by one task, from its first row to its last. So a file is a
-bucket, and the row's number in it the row's position.
+file, and the row's number in it the row's position.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from spark_eos._spark.columns import check_payload, payload
 from spark_eos._spark.connect_files import literal_path
 from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names
 from spark_eos._spark.runtime import QueryRuntime
-from spark_eos._worker.arrow_columns import BUCKET, ROW, staged_batches
+from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
 from spark_eos._worker.task import Arrange
 from spark_eos.errors import CheckpointError
 
@@ -40,7 +40,7 @@ _WHOLE: Final = str(1 << 50)
 _ROWS: Final = "rows"
 _WRITING: Final = {
     "maxRecordsPerFile": "0",
-    # The ledger says which copy is complete.
+    # The staged commit says which copy is complete.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 _NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
@@ -79,29 +79,29 @@ class StagedCopies:
         # Not a regular expression, which takes longer than reading the row.
         name = F.col("_metadata.file_name").substr(_NUMBER_BEGINS, _NUMBER_ENDS_WITHIN)
         self._place = (
-            F.substring_index(name, "-", 1).cast("int").alias(BUCKET),
+            F.substring_index(name, "-", 1).cast("int").alias(FILE_NUMBER),
             F.col("_metadata.row_index").alias(ROW),
         )
         self._listed = False
         self._left: set[str] = set()
 
     def of_batch(self, frame: DataFrame) -> "StagedCopies":
-        """Sets the batch's frame, which `stage` or `drain` runs."""
+        """Sets the batch's frame, which `stage` or `replay` runs."""
         self._check(frame.schema)
         self._frame, self._rows = frame, None
         return self
 
     # Staging ----------------------------------------------------------------------------------
 
-    def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
+    def stage(self, batch_id: int, files: int) -> tuple[str, int]:
         """Runs the batch's frame once and writes its rows to a new copy."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         rows = self._payload(self._frame)
         name = new_copy_name(batch_id)
-        # coalesce: a bucket for each task. Rows of one partition stay together, in their order.
+        # coalesce: a file for each task. Rows of one partition stay together, in their order.
         path = f"{self._location}/{_DIRECTORY}/{name}"
         written = self._run(
-            rows.coalesce(buckets),
+            rows.coalesce(files),
             lambda writer: writer.options(**_WRITING).parquet(path),
             f"spark-eos: staging batch {batch_id}",
         )
@@ -119,7 +119,7 @@ class StagedCopies:
         self._left.add(name)
         return name, written
 
-    def drain(self) -> int:
+    def replay(self) -> int:
         """Runs the batch's frame for its state alone; returns the number of its rows."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         return self._run(
@@ -223,7 +223,7 @@ class StagedCopies:
 
     # Sweeping ---------------------------------------------------------------------------------
 
-    def sweep(self, batch_id: int) -> None:
+    def remove_old(self, batch_id: int) -> None:
         """Removes copies of earlier batches; later ones may be a newer run's."""
         files = self._runtime.files
         try:

@@ -12,7 +12,7 @@ _SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURC
 FLAT_SOURCE = {name: f"__source_{name}" for name in _SOURCE}
 """The columns that hold the fields of ``source`` if it is spread over several."""
 _AS_THEY_ARE = ("topic", "partition", "headers", ERROR, RECORD)
-BUCKET = "bucket"
+FILE_NUMBER = "file"
 """The column with the number of a staged row's file."""
 ROW = "row"
 """The column with a staged row's number in its file."""
@@ -49,8 +49,8 @@ def staged_batches(
     for batch in batches:
         columns = {
             SOURCE_TOPIC: pa.repeat(progress_topic, batch.num_rows),
-            # Partition 0 is the ledger.
-            SOURCE_PARTITION: pc.add(batch.column(BUCKET), pa.scalar(1, pa.int32())),
+            # Partition 0 is the staged commit.
+            SOURCE_PARTITION: pc.add(batch.column(FILE_NUMBER), pa.scalar(1, pa.int32())),
             SOURCE_OFFSET: pc.add(batch.column(ROW), first),
         }
         yield pa.RecordBatch.from_pydict({**columns, **_payload(batch)})

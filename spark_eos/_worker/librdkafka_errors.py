@@ -33,7 +33,7 @@ REFUSALS_OF_DATA: Final = {
     KafkaError.INVALID_TIMESTAMP,
 }
 
-# An abort, a new producer and another round may cure all other errors.
+# An abort, a new producer and another attempt may cure all other errors.
 _PERMANENT: Final = {
     *REFUSALS,
     *REFUSALS_OF_DATA,
@@ -107,7 +107,7 @@ class ConnectionLog:
 
 
 def is_transient(error: KafkaError | BaseException) -> bool:
-    """Whether an abort, a new producer and another round may cure the error."""
+    """Whether an abort, a new producer and another attempt may cure the error."""
     cause = _cause(error)
     if isinstance(cause, KafkaError):
         return cause.code() not in _PERMANENT

@@ -193,5 +193,5 @@ def _of_partitions(topic: str) -> str:
 
 
 def cluster_failure(what: str, error: SparkEosError) -> TransactionError:
-    """The error for a failed call to the cluster; another round may cure only a timeout."""
+    """The error for a failed call to the cluster; another attempt may cure only a timeout."""
     return TransactionError(f"{what}: {error}", again=is_transient(error))

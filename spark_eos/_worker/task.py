@@ -83,12 +83,12 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     outcomes: dict[TopicPartition, PartitionOutcome] = {}
     for batch in batches:
         for found in source_rows(batch):
-            outcomes.setdefault(found.source, PartitionOutcome(task_report.DEFERRED, reason=reason))
-    return report_batch(task_report.DEFERRED, reason, Counters(), outcomes)
+            outcomes.setdefault(found.source, PartitionOutcome(task_report.RETRIED, reason=reason))
+    return report_batch(task_report.RETRIED, reason, Counters(), outcomes)
 
 
 class _OverLimitError(PrintableError):
-    """There are more dead letters than this round allows the task."""
+    """There are more dead letters than this attempt allows the task."""
 
 
 class _TaskWriter:
@@ -235,7 +235,7 @@ class _TaskWriter:
         allowed = sum(self._plan[p].max_dead_letters for p in self._seen if p in self._plan)
         wanted = self._dead.total + letters.tally.total
         if wanted > allowed:
-            raise _OverLimitError(f"{wanted} dead letters are more than this round's {allowed}")
+            raise _OverLimitError(f"{wanted} dead letters are more than this attempt's {allowed}")
 
     def _check_before_commit(self) -> None:
         """Checks the open transaction's dead letters, all of which are known."""

@@ -33,7 +33,7 @@ class _Families:
     def __init__(self, registry: CollectorRegistry) -> None:
         group, source, step = ["group_id"], ["group_id", "source_topic"], ["group_id", "step"]
         self.batches = Counter("spark_eos_batches", "Batches committed.", group, registry=registry)
-        self.rounds = Counter(
+        self.attempts = Counter(
             "spark_eos_retry_rounds",
             "Spark jobs after the first of a batch: a task failed and its rows were written again.",
             group,
@@ -134,7 +134,7 @@ class _Families:
         """Adds a batch."""
         group = report.group_id
         self.batches.labels(group).inc()
-        self.rounds.labels(group).inc(report.rounds - 1)
+        self.attempts.labels(group).inc(report.attempts - 1)
         self.transactions.labels(group).inc(report.transactions)
         self.bytes.labels(group).inc(report.bytes_written)
         self.timestamps_moved.labels(group).inc(report.timestamps_moved)

@@ -26,7 +26,7 @@ class Mutation:
         kinds: faults that show it.
         steps: so many steps of them show it.
         load: a load that shows it.
-        front: how the query writes, and so which road.
+        front: how the query writes, and so which delivery.
         transaction_timeout_ms: the query's; long, where the brokers' own abort would hide it.
         category: what it violates; PROMISE only where something else keeps the records right.
     """
@@ -58,7 +58,7 @@ MUTATIONS = {
         (Kind.QUERY_KILL,), steps=4, transaction_timeout_ms=120_000
     ),
     # While staging, a restart that runs the frame for its state alone may be met instead.
-    "ledger-before-the-files": _staged(Kind.BEFORE_LEDGER_KILL),
+    "staged-commit-before-the-files": _staged(Kind.BEFORE_STAGED_COMMIT_KILL),
     "sweep-leaves-only-its-own": _staged(Kind.BEFORE_SWEEP_FREEZE, steps=2),
     "staged-anew-when-repeated": _staged(Kind.RELAY_KILL),
     "positions-not-in-the-transaction": _staged(Kind.RELAY_KILL),
@@ -73,7 +73,7 @@ MUTATIONS = {
 
 FOUND_BY_TESTS = {
     # The trial gets stuck: no further start is accepted.
-    "ledger-as-nobody": (
+    "staged-commit-as-nobody": (
         "tests/integration/driver/test_staging.py"
         "::test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy"
     ),

@@ -347,7 +347,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
             stage.servers,
             stage.name,
             {partition: one.offset for partition, one in known.items()},
-            # Of a staged query the ledger is a text, of a mirrored one what an offset stands for.
+            # A text is a staged query's commit, or what a mirrored query's offset stands for.
             {partition: one.metadata for partition, one in known.items()}
             if stage.staged or stage.mirrored
             else None,

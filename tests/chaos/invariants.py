@@ -34,7 +34,7 @@ class Rule(enum.Enum):
     STOPS_WITHOUT_OFFSETS = "a query whose group's offsets are gone writes nothing"
     AS_COMPUTED = "a staged query's output is what a plain batch query computes"
     ONE_COPY = "all rows of a staged batch come from one copy of it"
-    COPY_KEPT = "the copy that the ledger names is there until the next one counts"
+    COPY_KEPT = "the copy that the staged commit names is there until the next one counts"
     COPY_WHOLE = "no batch is finished without all files of its copy"
     BATCH_ENDED = "a staged query has all progress partitions at its last batch's end"
     COPIES_SWEPT = "of the copies only those of the last batch are left"

@@ -43,12 +43,12 @@ class Kind(enum.Enum):
     TARGET_REFUSES = "target-refuses"
     LATE_OFFSETS = "late-offsets"
     STAGING_KILL = "staging-kill"
-    BEFORE_LEDGER_KILL = "before-ledger-kill"
-    AFTER_LEDGER_KILL = "after-ledger-kill"
+    BEFORE_STAGED_COMMIT_KILL = "before-staged-commit-kill"
+    AFTER_STAGED_COMMIT_KILL = "after-staged-commit-kill"
     RELAY_KILL = "relay-kill"
     BEFORE_END_KILL = "before-end-kill"
     BEFORE_COMMIT_KILL = "before-commit-kill"
-    BEFORE_LEDGER_FREEZE = "before-ledger-freeze"
+    BEFORE_STAGED_COMMIT_FREEZE = "before-staged-commit-freeze"
     BEFORE_SWEEP_FREEZE = "before-sweep-freeze"
     BEFORE_RELAY_FREEZE = "before-relay-freeze"
     COPY_REMOVED = "copy-removed"
@@ -69,15 +69,15 @@ _ASYNCHRONOUS_FRONTS = ("sink", "mirrored")
 PLACE_KILLS = frozenset(
     {
         Kind.STAGING_KILL,
-        Kind.BEFORE_LEDGER_KILL,
-        Kind.AFTER_LEDGER_KILL,
+        Kind.BEFORE_STAGED_COMMIT_KILL,
+        Kind.AFTER_STAGED_COMMIT_KILL,
         Kind.RELAY_KILL,
         Kind.BEFORE_END_KILL,
         Kind.BEFORE_COMMIT_KILL,
     }
 )
 PLACE_FREEZES = frozenset(
-    {Kind.BEFORE_LEDGER_FREEZE, Kind.BEFORE_SWEEP_FREEZE, Kind.BEFORE_RELAY_FREEZE}
+    {Kind.BEFORE_STAGED_COMMIT_FREEZE, Kind.BEFORE_SWEEP_FREEZE, Kind.BEFORE_RELAY_FREEZE}
 )
 STAGED_ONLY = PLACE_KILLS | PLACE_FREEZES | {Kind.COPY_REMOVED}
 # Of the cluster that a mirrored query reads; they may fall together with those of the other one.

@@ -235,12 +235,12 @@ def copy_removed(stage: Stage, _fault: Fault) -> None:
 
 DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.STAGING_KILL: kill_at(staged_places.STAGING),
-    Kind.BEFORE_LEDGER_KILL: kill_at(staged_places.BEFORE_LEDGER),
-    Kind.AFTER_LEDGER_KILL: kill_at(staged_places.BEFORE_SWEEP),
+    Kind.BEFORE_STAGED_COMMIT_KILL: kill_at(staged_places.BEFORE_STAGED_COMMIT),
+    Kind.AFTER_STAGED_COMMIT_KILL: kill_at(staged_places.BEFORE_SWEEP),
     Kind.RELAY_KILL: relay_kill,
     Kind.BEFORE_END_KILL: kill_at(staged_places.BEFORE_END),
     Kind.BEFORE_COMMIT_KILL: kill_at(staged_places.BEFORE_COMMIT),
-    Kind.BEFORE_LEDGER_FREEZE: freeze_at(staged_places.BEFORE_LEDGER),
+    Kind.BEFORE_STAGED_COMMIT_FREEZE: freeze_at(staged_places.BEFORE_STAGED_COMMIT),
     Kind.BEFORE_SWEEP_FREEZE: freeze_at(staged_places.BEFORE_SWEEP),
     Kind.BEFORE_RELAY_FREEZE: freeze_at(staged_places.BEFORE_RELAY),
     Kind.COPY_REMOVED: copy_removed,

@@ -45,13 +45,13 @@ class StagedFiles:
         return sorted(self._copies.glob("*-*"))
 
     def missing_copies(self, known: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
-        """Names of copies that a ledger names and that have no file."""
+        """Names of copies that a staged commit names and that have no file."""
         staged = KnownPartitions.of(known).staged.values()
         names = [one.directory for one in staged if one.directory is not None]
         return [name for name in names if not any((self._copies / name).glob("part-*"))]
 
     def file_with_rows(self, known: Mapping[TopicPartition, CommittedOffset]) -> Path | None:
-        """A file with rows, of the copy that the ledger names."""
+        """A file with rows, of the copy that the staged commit names."""
         for staged in KnownPartitions.of(known).staged.values():
             for file in sorted((self._copies / (staged.directory or "-")).glob("part-*")):
                 if pq.read_metadata(file).num_rows:

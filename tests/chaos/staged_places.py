@@ -7,11 +7,11 @@ tells by a file ``reached-PLACE``. A task that is being staged has a place too: 
 import time
 from pathlib import Path
 
-# In the middle of the job that stages; the copy is complete and the ledger does not name it; the
-# ledger names it; older copies are swept; its rows are written; the batch's end is committed.
-STAGING, BEFORE_LEDGER, BEFORE_SWEEP, BEFORE_RELAY, BEFORE_END, BEFORE_COMMIT = PLACES = (
+# In the middle of the job that stages; the copy is complete and no commit names it; a commit names
+# it; older copies are removed; its rows are written; the batch's end is committed.
+STAGING, BEFORE_STAGED_COMMIT, BEFORE_SWEEP, BEFORE_RELAY, BEFORE_END, BEFORE_COMMIT = PLACES = (
     "staging",
-    "before-ledger",
+    "before-staged-commit",
     "before-sweep",
     "before-relay",
     "before-end",

@@ -9,8 +9,8 @@ from typing import Any
 from chaos.staged_places import (
     BEFORE_COMMIT,
     BEFORE_END,
-    BEFORE_LEDGER,
     BEFORE_RELAY,
+    BEFORE_STAGED_COMMIT,
     BEFORE_SWEEP,
     obeys,
 )
@@ -26,10 +26,10 @@ def stop_at_places(control: Path) -> None:
         if obeys(control, place):
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    _around(StagedCopies, "stage", after=lambda: come_to(BEFORE_LEDGER))
+    _around(StagedCopies, "stage", after=lambda: come_to(BEFORE_STAGED_COMMIT))
     _around(
         StagedCopies,
-        "sweep",
+        "remove_old",
         before=lambda: come_to(BEFORE_SWEEP),
         after=lambda: come_to(BEFORE_RELAY),
     )

@@ -186,7 +186,7 @@ class RunningQuery:
         """Waits for the query's end; what it failed with, None if with nothing."""
         return self._queries.wait(self._number, timeout)
 
-    def drain(self, timeout: int = 240) -> None:
+    def replay(self, timeout: int = 240) -> None:
         """Waits until a query that is to end by itself has written everything."""
         error = self.error(timeout)
         assert error is None, error

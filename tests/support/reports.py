@@ -17,7 +17,7 @@ REPORT = BatchReport(
     rows_skipped=1,
     bytes_written=50,
     transactions=2,
-    rounds=2,
+    attempts=2,
     offset_commit_version=6,
     partitions=(
         PartitionReport("a", 0, 10, 14, 3, 1, 1),

@@ -52,20 +52,20 @@ class Checkpoint(dict[str, str]):
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
 
     def read(self, path: str) -> str | None:
-        """See `spark_eos._driver.note_files.Files`."""
+        """See `spark_eos._driver.marker_files.Files`."""
         return self.get(path)
 
     def names(self, path: str) -> list[str]:
-        """See `spark_eos._driver.note_files.Files`."""
+        """See `spark_eos._driver.marker_files.Files`."""
         start = f"{path}/"
         return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
 
     def write(self, path: str, text: str) -> None:
-        """See `spark_eos._driver.note_files.Files`."""
+        """See `spark_eos._driver.marker_files.Files`."""
         self[f"{path}/part-0.txt"] = text
 
     def delete(self, path: str) -> None:
-        """See `spark_eos._driver.note_files.Files`."""
+        """See `spark_eos._driver.marker_files.Files`."""
         for name in [name for name in self if name.startswith(f"{path}/")]:
             del self[name]
 
@@ -149,7 +149,7 @@ class Runs:
             ends: end offsets, by partition.
             without_output: so many of each partition's last rows have no output.
             while_planned: what happens once the tasks have their plan, before they write.
-            in_round: the round in which it happens.
+            in_round: the attempt in which it happens.
             rows: tells the offsets of a partition's rows, which come in an Arrow batch each; all
                 of its range in one unless given.
             also: end offsets of further source topics, by partition.
@@ -158,7 +158,7 @@ class Runs:
         """
         batch_id = self.checkpoint.next_batch
         self.checkpoint.begin(positions(self.flow, ends, also or {}), batch_id)
-        rounds = iter(range(1, 100))
+        attempts = iter(range(1, 100))
 
         def job(
             settings: WriterSettings,
@@ -166,7 +166,7 @@ class Runs:
             batch_plan: BatchPlan,
             only: Partitions | None,
         ) -> JobOutcome:
-            if next(rounds) == in_round:
+            if next(attempts) == in_round:
                 while_planned()
             work = task.write_task(settings, batch_plan, discard_producer=only is not None)
             reports = []

@@ -25,7 +25,7 @@ from support import staging
 from support.sinks import arguments
 
 # Where the query may be killed, in the order in which a batch gets there.
-POINTS = ("staging", "staged", "ledger", "written", "settled")
+POINTS = ("staging", "staged", "staged-commit", "written", "settled")
 # In the middle of the job that stages, where a file of the copy is begun.
 HALFWAY = "halfway"
 
@@ -50,17 +50,17 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
             time.sleep(0.005)
         reached(HALFWAY, batch_id)
 
-    def staged(self: Any, batch_id: int, buckets: int) -> tuple[str, int]:
+    def staged(self: Any, batch_id: int, files: int) -> tuple[str, int]:
         reached("staging", batch_id)
         if (at_point, at_batch) == (HALFWAY, batch_id):
             threading.Thread(target=halfway, args=(self, batch_id), daemon=True).start()
-        found = stage(self, batch_id, buckets)
+        found = stage(self, batch_id, files)
         reached("staged", batch_id)
         return found
 
     def committed(self: Any, partition: Any, files: Any) -> None:
         commit(self, partition, files)
-        reached("ledger", files.batch)
+        reached("staged-commit", files.batch)
 
     def finished(self: Any, work: Any, outcomes: Any) -> Any:
         reached("written", work.batch.id)

@@ -36,9 +36,9 @@ class Copies:
     So of two copies of a batch it shows which one was written.
 
     Attributes:
-        rows: Number of rows in each bucket, by the copy's name.
+        rows: Number of rows in each file, by the copy's name.
         drained: How often a frame was run for its state alone.
-        while_staged: What happens when a copy is staged and not yet in the ledger.
+        while_staged: What happens when a copy is staged and not yet in the staged commit.
         while_drained: What happens while a frame is run for its state.
         rows_less: How many rows a frame lacks then that its copy has.
     """
@@ -51,15 +51,15 @@ class Copies:
     opened: StagedBatch | None = None
     empty: bool = False
 
-    def stage(self, batch_id: int, buckets: int) -> tuple[str, int]:
+    def stage(self, batch_id: int, files: int) -> tuple[str, int]:
         """See `spark_eos._progress.strategy.StagedFiles`."""
         name = f"{batch_id}-{len(self.rows):08x}"
         each = 0 if self.empty else 3 + len(self.rows)
-        self.rows[name] = [each] * buckets
+        self.rows[name] = [each] * files
         self.while_staged()
-        return name, each * buckets
+        return name, each * files
 
-    def drain(self) -> int:
+    def replay(self) -> int:
         """See `spark_eos._progress.strategy.StagedFiles`."""
         self.while_drained()
         self.drained += 1
@@ -71,7 +71,7 @@ class Copies:
         self.opened = copy
         return copy.directory is None or copy.directory in self.rows
 
-    def sweep(self, batch_id: int) -> None:
+    def remove_old(self, batch_id: int) -> None:
         """See `spark_eos._progress.strategy.StagedFiles`."""
         for name in [name for name in self.rows if int(name.partition("-")[0]) < batch_id]:
             self.rows[name] = []
@@ -79,7 +79,7 @@ class Copies:
 
 @dataclass
 class StagedRuns:
-    """Writes staged batches; each row's value is its bucket and its position in the bucket."""
+    """Writes staged batches; each row's value is its file and its position in the file."""
 
     flow: Flow
     run: Run
@@ -103,7 +103,7 @@ class StagedRuns:
 
         Args:
             while_planned: what happens once the tasks have their plan, before they write.
-            buckets_read: whether a bucket's file is found.
+            buckets_read: whether a file's file is found.
             finish: whether Spark gets to commit the batch.
         """
         batch_id = self.checkpoint.next_batch
@@ -124,12 +124,12 @@ class StagedRuns:
             assert self.copies.opened.directory is not None
             work = task.write_task(settings, batch_plan, discard_producer=only is not None)
             reports = []
-            for bucket, rows in enumerate(self.copies.rows[self.copies.opened.directory], start=1):
-                wanted = only is None or (self.topic, bucket) in only
-                if wanted and buckets_read(bucket):
+            for file, rows in enumerate(self.copies.rows[self.copies.opened.directory], start=1):
+                wanted = only is None or (self.topic, file) in only
+                if wanted and buckets_read(file):
                     start = first_position(batch.batch_id)
                     found = row_batch(
-                        self.flow, bucket, *range(start, start + rows), topic=self.topic
+                        self.flow, file, *range(start, start + rows), topic=self.topic
                     )
                     reports += list(work(iter([found])))
             return outcome_of(reports)
@@ -142,9 +142,9 @@ class StagedRuns:
     def written(self, *copies: str) -> None:
         """Checks that the output is each of these copies' rows once, and nothing else."""
         expected = [
-            f"{bucket}/{first_position(int(name.partition('-')[0])) + row}"
+            f"{file}/{first_position(int(name.partition('-')[0])) + row}"
             for name, rows in ((name, self.sizes[name]) for name in copies)
-            for bucket, number in enumerate(rows, start=1)
+            for file, number in enumerate(rows, start=1)
             for row in range(number)
         ]
         assert sorted(self.flow.values()) == sorted(expected)
@@ -152,9 +152,9 @@ class StagedRuns:
 
     @property
     def sizes(self) -> dict[str, list[int]]:
-        """Rows in each bucket of each copy, also of those that are swept."""
-        buckets = max(len(rows) for rows in self.copies.rows.values())
-        return {name: [3 + n] * buckets for n, name in enumerate(self.copies.rows)}
+        """Rows in each file of each copy, also of those that are swept."""
+        files = max(len(rows) for rows in self.copies.rows.values())
+        return {name: [3 + n] * files for n, name in enumerate(self.copies.rows)}
 
 
 @contextmanager

@@ -47,9 +47,9 @@ def _commit(
     assert set(codes.values()) == {0}
 
 
-def _stage(flow: Flow, progress: str, batch: StagedBatch, *buckets: int) -> None:
+def _stage(flow: Flow, progress: str, batch: StagedBatch, *files: int) -> None:
     offsets = {TopicPartition(progress, 0): batch.batch} | {
-        TopicPartition(progress, number): offset for number, offset in enumerate(buckets, 1)
+        TopicPartition(progress, number): offset for number, offset in enumerate(files, 1)
     }
     _commit(
         flow, {**offsets, TopicPartition(flow.source, 0): 2}, {TopicPartition(progress, 0): batch}
@@ -113,7 +113,7 @@ def test_the_last_staged_batch_is_shown(flow: Flow, progress: str) -> None:
 
 
 def test_all_buckets_are_written(flow: Flow, progress: str) -> None:
-    # A partition that is no bucket of this batch does not count.
+    # A partition that is no file of this batch does not count.
     _stage(flow, progress, _BATCH, *[8 << 32] * 4, 8 << 32)
     staged = document(flow)["staged"]
     assert (staged["files_written"], staged["written"]) == (4, True)
@@ -145,7 +145,7 @@ def test_members_may_have_progress_partitions(flow: Flow, progress: str) -> None
 
 def test_a_topic_of_any_name_is_a_source_without_a_ledger(flow: Flow, progress: str) -> None:
     flow.produce(range(5), partition=0)
-    # Text of a ledger, but not where a ledger is.
+    # Text of a staged commit, but not where a staged commit is.
     _commit(
         flow,
         {TopicPartition(progress, 0): 0, TopicPartition(progress, 1): 0},

@@ -46,7 +46,7 @@ def test_the_notebook_writes_and_shows_each_batch(flow: Flow, run: Run) -> None:
     ]
     (table,) = shown.tables
     assert [
-        (row["batch_id"], row["rows_written"], row["lag"], row["transactions"], row["rounds"])
+        (row["batch_id"], row["rows_written"], row["lag"], row["transactions"], row["attempts"])
         for row in table
     ] == [(0, 10, 20, 2, 1), (1, 10, 10, 2, 1), (2, 10, 0, 2, 1)]
     assert all(row["total_ms"] > 0 for row in table)

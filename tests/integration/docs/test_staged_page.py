@@ -86,10 +86,12 @@ def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
     _count(flow, spark)
     assert _counted(flow).total() == 60
 
-    ledger = TopicPartition("spark-eos-progress", 0)
-    set_offsets(flow.bootstrap_servers, flow.group_id, {ledger: 5})
+    commit_partition = TopicPartition("spark-eos-progress", 0)
+    set_offsets(flow.bootstrap_servers, flow.group_id, {commit_partition: 5})
     _produce(flow, range(60, 70))
-    with pytest.raises(StreamingQueryException, match=r"the ledger of group .* was lost") as told:
+    with pytest.raises(
+        StreamingQueryException, match=r"the staged commit of group .* was lost"
+    ) as told:
         _count(flow, spark)
     assert "to 0 while the query is stopped" in str(told.value)
     assert _counted(flow).total() == 60
@@ -160,7 +162,7 @@ def test_a_query_with_state_moves_with_its_checkpoint(
 def test_a_copy_that_is_lost_is_staged_again(flow: Flow, tmp_path: Path) -> None:
     flow.produce(map(record, range(90)))
     chosen: dict[str, Any] = {"pipeline": "totals", "mode": "update"}
-    for number, kill in enumerate((["ledger", 1], None, None)):
+    for number, kill in enumerate((["staged-commit", 1], None, None)):
         log = tmp_path / f"{number}.log"
         settings = chosen if kill is None else {**chosen, "kill": kill}
         with QueryProcess(flow, log, main="support.staged_main", **settings) as query:

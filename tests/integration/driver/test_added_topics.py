@@ -14,7 +14,7 @@ def test_a_topic_that_is_added_under_a_running_query_is_read_from_its_beginning(
         # As with a pattern that it matches.
         flow.broker.create_topic(other, 1)
         added = runs.batch(6, 6, also={other: (4,)})
-        assert (added.rounds, added.rows_written, added.rows_skipped) == (1, 6, 0)
+        assert (added.attempts, added.rows_written, added.rows_skipped) == (1, 6, 0)
         assert runs.batch(7, 7, also={other: (5,)}).rows_written == 3
     # Its offsets are the group's, as the others are.
     with running(flow) as runs:

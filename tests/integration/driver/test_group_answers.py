@@ -72,7 +72,7 @@ def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
         _assert_members_are_its_own(proxied_flow, membership)
     with running(proxied_flow) as runs:
         report = runs.batch(2, 1)
-    assert (report.rounds, report.rows_written) == (1, 3)
+    assert (report.attempts, report.rows_written) == (1, 3)
 
 
 # Offsets of the group --------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_the_offsets_are_read_again(
     with running(proxied_flow) as runs:
         report = runs.batch(2, 1)
         assert len(refused.hits) == 2
-        assert (report.rounds, report.rows_written) == (1, 3)
+        assert (report.attempts, report.rows_written) == (1, 3)
         proxy.reset()
         assert proxied_flow.committed() == {0: 2, 1: 1}
 

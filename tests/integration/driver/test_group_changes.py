@@ -131,7 +131,7 @@ def test_partitions_added_in_the_middle_of_a_batch(
 
         # Kept partitions are committed with the epoch of their plan, which is an older one now.
         report = runs.batch(6, 6, while_planned=add_partitions)
-        assert report.rounds == 1
+        assert report.attempts == 1
         assert {p.member_epoch for p in report.partitions} == set(before)
         runs.batch(9, 9, 4, 4, 4)
         assert [len(owned) for owned in _partitions(flow).values()] == shares
@@ -158,9 +158,9 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
 
         # Its partition is planned again; the other's goes through at once with its older epoch.
         report = runs.batch(6, 6, while_planned=remove_one)
-        assert report.rounds == 2
+        assert report.attempts == 2
         assert report.transactions == 2
-        assert "round 2 for 1 source partitions" in caplog.text
+        assert "attempt 2 for 1 source partitions" in caplog.text
         assert "25 UNKNOWN_MEMBER_ID" in caplog.text
         assert [len(owned) for owned in _partitions(flow).values()] == [1, 1]
         runs.written_once(6, 6)
@@ -185,8 +185,8 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
 
         # One member all the time: by its older epoch it may commit what it kept, and only that.
         report = runs.batch(6, 6, while_planned=visit)
-        assert report.rounds == 2
-        assert "round 2 for 1 source partitions" in caplog.text
+        assert report.attempts == 2
+        assert "attempt 2 for 1 source partitions" in caplog.text
         assert f"spark-eos-0 at epoch {before}" in caplog.text
         assert code_name(STALE_EPOCH) in caplog.text
         runs.written_once(6, 6)
@@ -200,7 +200,7 @@ def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -
         drop_members(flow, "spark-eos-0", "spark-eos-1")
         until(lambda: runs.coordinator_changed, lambda: "a heartbeat")
         # Before the batch is planned: its tasks meet no refusal.
-        assert runs.batch(6, 6).rounds == 1
+        assert runs.batch(6, 6).attempts == 1
         runs.written_once(6, 6)
 
 
@@ -282,7 +282,7 @@ def test_all_sessions_end_while_the_driver_is_stopped(flow: Flow, tmp_path: Path
         assert flow.committed() == {0: 0, 1: 0}
         os.kill(query.process.pid, signal.SIGCONT)
         query.until(query.reports, "the batch")
-        assert query.reports()[0]["rounds"] == 2
+        assert query.reports()[0]["attempts"] == 2
         # And it goes on.
         flow.produce(["later", "later"])
         query.until(lambda: flow.committed() == {0: 102, 1: 102}, "the next batch")

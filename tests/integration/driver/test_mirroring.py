@@ -1,4 +1,4 @@
-"""The mirrored road's driver and tasks, with the source in another cluster: no Spark here."""
+"""The mirrored delivery's driver and tasks, with the source in another cluster: no Spark here."""
 
 import contextlib
 from collections.abc import Callable

@@ -153,7 +153,7 @@ def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
 
 
 def _commit_in_rounds(writing: Transactions, found: SourceRows) -> list[str]:
-    """Writes rows as the driver's rounds do: if that may help, again, with nothing kept."""
+    """Writes rows as the driver's attempts do: if that may help, again, with nothing kept."""
     reasons: list[str] = []
     for _ in range(4):
         failure = _commit(writing, found)

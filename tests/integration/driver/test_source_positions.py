@@ -81,7 +81,7 @@ def test_the_lag_of_a_staged_query_is_shown(staged: Flow) -> None:
 
 
 def test_nothing_is_decided_by_positions(staged: Flow) -> None:
-    """Not what a start reads, nor which partitions the group knows, nor the query's road."""
+    """Not what a start reads, nor which partitions the group knows, nor the query's delivery."""
     with staged_run(staged) as runs:
         _batches(runs, 3)
         checkpoint, copies = runs.checkpoint, runs.copies

@@ -1,4 +1,4 @@
-"""The staged road on the driver: one copy of a batch counts, whoever comes and goes."""
+"""The staged delivery on the driver: one copy of a batch counts, whoever comes and goes."""
 
 from typing import NoReturn
 
@@ -44,7 +44,7 @@ def test_batches_restarts_and_a_batch_without_rows(staged: Flow) -> None:
         runs.batch()
         runs.copies.empty = True
         report = runs.batch()
-        assert (report.rows_written, report.transactions, report.rounds) == (0, 0, 0)
+        assert (report.rows_written, report.transactions, report.attempts) == (0, 0, 0)
         runs.copies.empty = False
         checkpoint, copies = runs.checkpoint, runs.copies
     with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
@@ -208,7 +208,7 @@ def test_a_run_that_wakes_up_with_a_copy_of_its_own_does_not_write_its_ledger(
         older.written(first, newers)
 
 
-@pytest.mark.proves("breakage-ledger-as-nobody")
+@pytest.mark.proves("breakage-staged-commit-as-nobody")
 def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: Flow) -> None:
     """A newer run has finished the batch from the same copy, and the one after it."""
     with staged_run(staged) as older:
@@ -244,7 +244,7 @@ def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_
 
 
 def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) -> None:
-    ledger = TopicPartition(progress_topic(staged), 0)
+    commit_partition = TopicPartition(progress_topic(staged), 0)
     with staged_run(staged) as runs:
         runs.batch()
         with pytest.raises(errors.CheckpointError, match="files of it were removed"):
@@ -252,22 +252,27 @@ def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) ->
         checkpoint, copies = runs.checkpoint, runs.copies
     until(lambda: staged.members() == [], lambda: "the members to leave")
     with staged.connections() as connections:
-        found = all_group_offsets(connections, staged.group_id, deadline())[ledger]
+        found = all_group_offsets(connections, staged.group_id, deadline())[commit_partition]
     *_, copy = copies.rows
-    forged = {ledger: found.metadata.replace(copy, "../../../payroll")}
-    assert forged[ledger] != found.metadata
+    forged = {commit_partition: found.metadata.replace(copy, "../../../payroll")}
+    assert forged[commit_partition] != found.metadata
     copies.rows["../../../payroll"] = [3] * _BUCKETS
     servers = staged.bootstrap_servers
-    set_offsets(servers, staged.group_id, {ledger: found.offset}, forged)
+    set_offsets(servers, staged.group_id, {commit_partition: found.offset}, forged)
     with (
         staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
         pytest.raises(errors.OffsetsLostError, match="a text that no run of the query has written"),
     ):
         runs.batch()
     assert len(staged.values()) == 3 * _BUCKETS
-    # The operator puts the ledger's text back.
+    # The operator puts the staged commit's text back.
     until(lambda: staged.members() == [], lambda: "the members to leave")
-    set_offsets(servers, staged.group_id, {ledger: found.offset}, {ledger: found.metadata})
+    set_offsets(
+        servers,
+        staged.group_id,
+        {commit_partition: found.offset},
+        {commit_partition: found.metadata},
+    )
     del copies.rows["../../../payroll"]
     with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
         runs.batch()
@@ -281,7 +286,7 @@ def _never(*_: object, **__: object) -> NoReturn:
 def test_a_file_that_is_missing_ends_the_batch_before_its_end_is_committed(staged: Flow) -> None:
     with staged_run(staged) as runs:
         with pytest.raises(errors.CheckpointError, match="files of it were removed or changed"):
-            runs.batch(buckets_read=lambda bucket: bucket != 2)
+            runs.batch(buckets_read=lambda file: file != 2)
         checkpoint, copies = runs.checkpoint, runs.copies
     with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
         runs.batch()
@@ -349,7 +354,7 @@ def test_a_ledger_that_somebody_has_set_is_refused(staged: Flow) -> None:
     _set_offsets(staged, {0: 5})
     with (
         staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
-        pytest.raises(errors.OffsetsLostError, match="the ledger of group"),
+        pytest.raises(errors.OffsetsLostError, match="the staged commit of group"),
     ):
         runs.batch()
 

@@ -36,7 +36,7 @@ def test_a_second_run_that_comes_and_goes_within_a_batch(start: Start) -> None:
                 second.batch(10, 10)
 
         report = first.batch(10, 10, while_planned=overtake)
-    assert (report.rounds, report.rows_written, report.rows_skipped) == (2, 0, 10)
+    assert (report.attempts, report.rows_written, report.rows_skipped) == (2, 0, 10)
     first.written_once(10, 10)
 
 
@@ -50,7 +50,7 @@ def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> Non
         first.hurry_heartbeats()
         until(lambda: first.coordinator_changed, lambda: "a heartbeat")
         report = first.batch(9, 9)
-    assert (report.rounds, report.rows_written, report.rows_skipped) == (1, 4, 4)
+    assert (report.attempts, report.rows_written, report.rows_skipped) == (1, 4, 4)
     first.written_once(9, 9)
 
 

@@ -35,7 +35,7 @@ def test_each_batch_is_one_line_and_its_fields(
     assert re.fullmatch(
         rf"event=batch group_id={flow.group_id} batch_id=1 delivery=direct rows_written=10 "
         r"rows_skipped=0 "
-        r"transactions=2 source_partitions=2 rounds=1 total_ms=[\d.]+",
+        r"transactions=2 source_partitions=2 attempts=1 total_ms=[\d.]+",
         records[1].getMessage(),
     )
     # Nobody has anything to do about a batch that went well.
@@ -111,10 +111,10 @@ def test_jobs_say_group_batch_and_round(
     held.let_go()
     query.awaitTermination()
     sink.close()
-    assert [r.rounds for r in reports] == [2]
+    assert [r.attempts for r in reports] == [2]
     assert sorted(flow.values()) == ["0", "1"]
     *ours, users_own = _descriptions(spark_eos_session, str(query.runId))
-    name = f"spark-eos: group {flow.group_id}, batch 0, round"
+    name = f"spark-eos: group {flow.group_id}, batch 0, attempt"
     assert [d.splitlines()[0] for d in ours] == [f"{name} 1", f"{name} 2"]
     # Spark's own words are still there, and alone again for what the user does afterwards.
     assert users == [users_own]

@@ -56,7 +56,7 @@ def test_with_just_the_acls_printed_a_query_runs_restarts_and_replays(
     flow.grant(*flow.commands())
     flow.produce(range(10))
     (report,) = run_available(spark_eos_session, flow)
-    assert (report.rows_written, report.rounds) == (10, 1)
+    assert (report.rows_written, report.attempts) == (10, 1)
     flow.produce(range(10, 15))
     (report,) = run_available(spark_eos_session, flow)
     assert report.rows_written == 5
@@ -243,7 +243,7 @@ def test_without_describe_configs_a_query_goes_on_with_one_warning(
     flow.produce(range(10))
     options: dict[str, Any] = {"dead_letter_topic": names[1]} if letters else {}
     (report,) = run_available(spark_eos_session, flow, **options)
-    assert (report.rows_written, report.rounds) == (10, 1)
+    assert (report.rows_written, report.attempts) == (10, 1)
     (warning,) = [m for r in caplog.records if "DescribeConfigs" in (m := r.getMessage())]
     assert warning.count(f"{flow.principal} lacks DescribeConfigs on topic ") == 1
     assert all(line in warning for line in missing)

@@ -38,7 +38,7 @@ def test_records_are_relayed_as_they_are(api: Api, flow: Flow) -> None:
     headers = [("first", b"1"), ("none", None), ("first", b"2")]
     flow.produce(["a", "b", None], partition=1, key=b"key", headers=headers, timestamp=stamp)
     flow.produce(["without key"], partition=0)
-    api.start(flow).drain()
+    api.start(flow).replay()
 
     def told(message: Message) -> tuple[object, ...]:
         return message.value(), message.key(), message.headers(), message.partition()
@@ -53,10 +53,10 @@ def test_records_are_relayed_as_they_are(api: Api, flow: Flow) -> None:
 @pytest.mark.proves("api-restart")
 def test_several_batches_a_restart_and_a_batch_without_rows(api: Api, flow: Flow) -> None:
     flow.produce(range(20))
-    api.start(flow, max_offsets=10).drain()
-    api.start(flow).drain()
+    api.start(flow, max_offsets=10).replay()
+    api.start(flow).replay()
     flow.produce(range(20, 25), partition=0)
-    api.start(flow).drain()
+    api.start(flow).replay()
     assert sorted(map(int, flow.values())) == list(range(25))
     assert [int(m.value() or b"") for m in flow.written() if m.partition() == 1] == list(
         range(1, 20, 2)
@@ -69,12 +69,12 @@ def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]
     flow = new_flow()
     # Of three batches the second has no output, the third but one partition's.
     flow.produce(["long", "a", "b", "c", "longer", "d"])
-    api.start(flow, "long_words", max_offsets=2).drain()
+    api.start(flow, "long_words", max_offsets=2).replay()
     assert sorted(flow.values()) == ["LONG", "LONGER"]
     _settled(flow, 3, 3)
     flow.checkpoint += "-letters"
     flow.produce(["xyz", "", "w"])
-    api.start(flow, "letters", max_transaction_records=2).drain()
+    api.start(flow, "letters", max_transaction_records=2).replay()
     assert sorted(flow.values()) == sorted(["LONG", "LONGER", *"xyzw", ""])
     _settled(flow, 5, 4)
 
@@ -84,7 +84,7 @@ def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow, other = new_flow(), new_flow()
     flow.produce(["a0", "a1"])
     other.produce(["b0", "b1"])
-    api.start(flow, "united", also=[other.source]).drain()
+    api.start(flow, "united", also=[other.source]).replay()
     assert sorted(flow.values()) == ["a0", "a1", "b0", "b1"]
     _settled(flow, 1, 1)
 
@@ -96,14 +96,14 @@ def test_without_its_checkpoint_it_goes_on_and_with_a_lost_commit_it_repeats_not
     api: Api, flow: Flow
 ) -> None:
     flow.produce(range(10))
-    api.start(flow, "positioned", max_offsets=6).drain()
+    api.start(flow, "positioned", max_offsets=6).replay()
     # As if the driver had died between the tasks' commits and Spark's commit log.
     for name in ("1", ".1.crc"):
         Path(flow.checkpoint, "commits", name).unlink()
-    api.start(flow, "positioned").drain()
+    api.start(flow, "positioned").replay()
     shutil.rmtree(flow.checkpoint)
     flow.produce(range(10, 20))
-    api.start(flow, "positioned").drain()
+    api.start(flow, "positioned").replay()
     assert sorted(map(int, flow.values())) == list(range(20))
     assert look(flow, complete=True).verdict is Verdict.SOUND
     _settled(flow, 10, 10)
@@ -126,7 +126,7 @@ def test_a_failed_task(api: Api, flow: Flow, tmp_path: Path) -> None:
     if error is not None:
         assert "the user's own error" in error
         assert 0 < flow.committed(stable=False)[0] < 201
-        api.start(flow, "failing", arguments=arguments).drain()
+        api.start(flow, "failing", arguments=arguments).replay()
     assert (tmp_path / "tripped").exists()
     expected = ["fail", *(f"{letter}{n}" for letter in "ab" for n in range(200))]
     assert sorted(flow.values()) == sorted(expected)
@@ -140,7 +140,7 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> N
     until(lambda: flow.committed() == {0: 5, 1: 5}, lambda: "a batch")
     query.stop()
     flow.produce(range(10, 20))
-    api.start(flow).drain()
+    api.start(flow).replay()
     assert sorted(map(int, flow.values())) == list(range(20))
     _settled(flow, 10, 10)
 
@@ -150,10 +150,10 @@ def test_a_transactional_source_leaves_no_lag(api: Api, flow: Flow) -> None:
     """Behind its last rows are markers, and rows of an aborted transaction."""
     flow.produce_in_transaction("ab")
     flow.produce_in_transaction(["aborted"], commit=False)
-    api.start(flow).drain()
+    api.start(flow).replay()
     _settled(flow, *flow.ends())
     # An autoscaler starts it for these alone, once.
     flow.produce_in_transaction(["aborted"], commit=False)
-    api.start(flow).drain()
+    api.start(flow).replay()
     _settled(flow, *flow.ends())
     assert sorted(flow.values()) == ["a", "a", "b", "b"]

@@ -77,11 +77,11 @@ def _write_unlogged(spark: SparkSession, flow: Flow, new: range) -> None:
 
 
 @pytest.mark.proves("driver-killed-asynchronous")
-@pytest.mark.parametrize("road", ["flow", "mirrored_flow"])
+@pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_batches_that_are_not_logged_are_written_once(
-    road: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
+    delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:
-    flow: Flow = request.getfixturevalue(road)
+    flow: Flow = request.getfixturevalue(delivery)
     for new in (range(100), range(100, 150)):
         _write_unlogged(spark_eos_session, flow, new)
         _once(flow, new.stop)

@@ -42,7 +42,7 @@ def test_rows_of_several_batches_arrive_once_each(
     assert flow.committed() == {0: 20, 1: 20}
     assert flow.open_transactions() == []
     first = reports[0]
-    assert (first.group_id, first.batch_id, first.rounds) == (flow.group_id, 0, 1)
+    assert (first.group_id, first.batch_id, first.attempts) == (flow.group_id, 0, 1)
     assert first.offset_commit_version == OFFSET_COMMIT
     assert {(p.partition, p.start, p.end, p.rows_written) for p in first.partitions} == {
         (0, 0, 5, 5),
@@ -233,11 +233,11 @@ def test_starting_offsets_count_where_the_group_has_none(
 
 
 @pytest.mark.proves("partitions-added")
-@pytest.mark.parametrize("road", ["flow", "mirrored_flow"])
+@pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginning(
-    road: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
+    delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:
-    flow: Flow = request.getfixturevalue(road)
+    flow: Flow = request.getfixturevalue(delivery)
     latest = {"starting_offsets": "latest"}
     flow.produce(range(2))
     run_available(spark_eos_session, flow, read=latest)

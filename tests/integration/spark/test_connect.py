@@ -68,7 +68,7 @@ def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
     assert flow.open_transactions() == []
     assert flow.committed() == {0: 0, 1: 500}
     go.touch()
-    api.start(flow).drain()
+    api.start(flow).replay()
     assert sorted(flow.values()) == expected
 
 
@@ -79,9 +79,9 @@ def test_stopped_and_started_at_once(api: Api, flow: Flow, tmp_path: Path) -> No
     query = _held(api, flow, tmp_path / "go")
     query.stop()
     query = api.start(flow)
-    query.drain()
+    query.replay()
     assert sorted(flow.values()) == expected
-    assert query.reports()[-1]["rounds"] == 1
+    assert query.reports()[-1]["attempts"] == 1
 
 
 @pytest.mark.slow
@@ -121,9 +121,9 @@ def test_stopped_between_batches(api: Api, connect_service: ConnectService, flow
 def test_a_failed_task_is_retried_by_a_further_round(api: Api, flow: Flow, tmp_path: Path) -> None:
     flow.produce(["a", "b", "fail", "c"])
     query = api.start(flow, "failing", arguments={"tripped": str(tmp_path / "tripped")})
-    query.drain()
+    query.replay()
     assert sorted(flow.values()) == ["a", "b", "c", "fail"]
-    assert query.reports()[0]["rounds"] == 2
+    assert query.reports()[0]["attempts"] == 2
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     flow = new_flow(partitions=6)
     flow.produce(range(24))
     query = api.start(flow, max_offsets=12)
-    query.drain()
+    query.replay()
     assert [r["transactions"] for r in query.reports()] == [2, 2]
     assert sorted(map(int, flow.values())) == list(range(24))
 
@@ -141,7 +141,7 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
 @pytest.mark.slow
 def test_an_error_reaches_the_client_with_its_words(api: Api, flow: Flow) -> None:
     flow.produce(range(4))
-    api.start(flow).drain()
+    api.start(flow).replay()
     # The sink's process leaves the group a moment after the query's end.
     until(lambda: flow.members() == [], lambda: "the members to leave")
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 1})
@@ -168,7 +168,7 @@ def test_a_checkpoint_on_another_file_system(
 ) -> None:
     flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
     flow.produce(range(20))
-    api.start(flow, max_offsets=10, on_batch=None).drain()
+    api.start(flow, max_offsets=10, on_batch=None).replay()
     assert sorted(map(int, flow.values())) == list(range(20))
     assert (connect_service.files / flow.name / "check point" / "commits" / "1").exists()
 

@@ -170,15 +170,15 @@ def test_what_can_not_be_guarded(spark_eos_session: SparkSession) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("road", ["direct", "staged"])
+@pytest.mark.parametrize("delivery", ["direct", "staged"])
 def test_without_a_topic_for_them_nothing_is_written_as_nulls(
-    road: str, flow: Flow, spark_eos_session: SparkSession
+    delivery: str, flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(["1", "no 2", "3"], partition=0)
 
     def transform(frame: DataFrame) -> DataFrame:
         made = guarded(frame, by_row, "value string")
-        return made.drop("source").repartition(2) if road == "staged" else made
+        return made.drop("source").repartition(2) if delivery == "staged" else made
 
     with pytest.raises(StreamingQueryException, match="there is no dead-letter topic"):
         run_available(

@@ -178,7 +178,7 @@ def test_nothing_but_one_error_ends_the_query_before_it_is_written(
     # The operator's word.
     (report,) = run_available(spark_eos_session, flow, with_error, **options, max_dead_letters=1.0)
     assert (report.delivery, report.dead_letters) == (delivery, {"error": 6})
-    assert report.rounds == 1
+    assert report.attempts == 1
     assert len(flow.written(letters)) == 6
 
 
@@ -223,7 +223,7 @@ def test_one_error_that_only_kafka_tells(
 
 @pytest.mark.proves("nothing-but-dead-letters")
 @pytest.mark.parametrize(
-    ("first", "second", "rounds"),
+    ("first", "second", "attempts"),
     [
         pytest.param(["bad 0"] * 8, ["fine"], 2, id="good rows in another task"),
         pytest.param(["bad 0"] * 8 + ["fine"] * 8, [], 2, id="good rows later in the task"),
@@ -239,7 +239,7 @@ def test_other_batches_may_have_one_error_often(
     spark_eos_session: SparkSession,
     first: list[str],
     second: list[str],
-    rounds: int,
+    attempts: int,
 ) -> None:
     flow.produce(first, partition=0)
     flow.produce(second, partition=1)
@@ -253,7 +253,7 @@ def test_other_batches_may_have_one_error_often(
         max_attempts=1,
     )
     bad = sum(value.startswith("bad") for value in first)
-    assert (report.dead_letters, report.rounds) == ({"error": bad}, rounds)
+    assert (report.dead_letters, report.attempts) == ({"error": bad}, attempts)
     assert len(flow.written(letters)) == bad
     assert len(flow.values()) == len(first) + len(second) - bad
 
@@ -267,7 +267,7 @@ def test_what_is_left_of_a_repeated_batch_may_have_one_error(
     fails(spark_eos_session, flow, "allows 0", **options, max_dead_letters=0)
     assert len(flow.values()) == 3
     (report,) = run_available(spark_eos_session, flow, with_error, **options)
-    assert (report.dead_letters, report.rounds) == ({"error": 8}, 1)
+    assert (report.dead_letters, report.attempts) == ({"error": 8}, 1)
 
 
 @pytest.mark.proves("too-many-dead-letters")
@@ -298,7 +298,7 @@ def test_one_partition_may_have_all_of_them(
         spark_eos_session, flow, with_error, dead_letter_topic=letters, max_dead_letters=8
     )
     assert report.dead_letters == {"error": 8}
-    assert report.rounds == 2
+    assert report.attempts == 2
     assert [p.dead_letters for p in report.partitions] == [8, 0]
     assert [m.value() for m in flow.written(letters)] == [b"bad %d" % n for n in range(8)]
     assert len(flow.values()) == 100
@@ -318,7 +318,7 @@ def test_one_of_the_partitions_of_a_task_may_have_all_of_them(
         max_dead_letters=10,
     )
     assert (report.rows_written, report.dead_letters) == (6, {"error": 6})
-    assert report.rounds <= 3
+    assert report.attempts <= 3
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_each_kind(flow: Flow, spark_eos_session: SparkSession) -> None:
         "invalid_record",
     ]
     assert report.dead_letters == dict(Counter(told))
-    assert (report.rounds, report.rows_written) == (1, 2)
+    assert (report.attempts, report.rows_written) == (1, 2)
     assert flow.committed()[0] == len(bad) + 2
     assert flow.open_transactions() == []
 
@@ -102,7 +102,7 @@ def test_what_just_fits_and_what_does_not(flow: Flow, spark_eos_session: SparkSe
     assert sizes + refused == [9_000 + 20 * n for n in range(100)]
     # 61 bytes of the batch's header, and some of the record's.
     assert max(sizes) + 61 + 5 < 10_000 < min(refused) + 61 + 15
-    assert (report.rounds, report.dead_letters) == (1, {"too_large": len(refused)})
+    assert (report.attempts, report.dead_letters) == (1, {"too_large": len(refused)})
 
 
 def test_a_thousand_of_a_hundred_thousand(
@@ -126,7 +126,7 @@ def test_a_thousand_of_a_hundred_thousand(
     refused = [n for n in range(100_000) if n % 100 == 7]
     assert sorted(int(m.value() or b"") for m in flow.written(letters)) == refused
     assert len(flow.written(small)) == 99_000
-    assert (report.rounds, report.dead_letters) == (1, {"too_large": 1_000})
+    assert (report.attempts, report.dead_letters) == (1, {"too_large": 1_000})
     # Of the checks at the start and of each worker; none follows a transaction that is given up.
     begun = proxy.count(InitProducerIdRequest)
     assert begun < 16, begun
@@ -208,7 +208,7 @@ def test_an_open_transaction_does_not_wait_for_missing_topics(
         transaction_timeout_ms=3_000,
         max_transaction_ms=1_000,
     )
-    assert (report.rounds, report.rows_written) == (1, 1_510)
+    assert (report.attempts, report.rows_written) == (1, 1_510)
     assert report.dead_letters == {"unknown_topic": 1, "unknown_partition": 1}
     assert len(flow.written(letters)) == 2
 
@@ -226,7 +226,7 @@ def test_many_small_records_for_a_topic_with_a_low_limit(
         ),
         topic=small,
     )
-    assert (report.rounds, report.rows_written) == (1, 20_000)
+    assert (report.attempts, report.rows_written) == (1, 20_000)
     assert [int(value) for value in flow.values(small)] == [*range(20_000)]
 
 
@@ -247,7 +247,7 @@ def test_a_limit_that_is_lowered_between_batches(
         read={"options": {"maxOffsetsPerTrigger": "500"}},
         on_batch=lower,
     )
-    assert len(reports) < sum(report.rounds for report in reports) <= len(reports) + 2
+    assert len(reports) < sum(report.attempts for report in reports) <= len(reports) + 2
     assert sorted(map(int, flow.values())) == [*range(3_000)]
     assert flow.committed()[0] == 3_000
 

@@ -22,7 +22,7 @@ from support.standalone import Standalone
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 # A task that has run for so long, when the other one has ended, is copied. The copy, which writes
-# nothing, ends first: in each round of two tasks.
+# nothing, ends first: in each attempt of two tasks.
 _SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.multiplier": "1.1",
@@ -60,7 +60,7 @@ def test_what_a_killed_executor_has_open_is_written_by_the_drivers_second_round(
         go.touch()
         assert query.wait(180) == 0, query.output()
         (report,) = query.reports()
-    assert (report["rounds"], report["rows_written"]) == (2, 1_000)
+    assert (report["attempts"], report["rows_written"]) == (2, 1_000)
     hold_written_once(flow, expected)
 
 
@@ -84,6 +84,6 @@ def test_speculative_copies_write_nothing_and_end_no_query(flow: Flow, tmp_path:
         assert query.wait(240) == 0, query.output()
         (report,) = query.reports()
     assert (tmp_path / "never.waiting").exists()
-    assert report["rounds"] > 1
+    assert report["attempts"] > 1
     assert report["rows_written"] == 1_000
     hold_written_once(flow, expected)

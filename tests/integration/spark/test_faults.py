@@ -97,7 +97,7 @@ def test_a_retried_task_is_deferred_and_written_by_the_drivers_second_round(
         (tmp_path / "go").touch()
         assert query.wait() == 0, query.output()
         (report,) = query.reports()
-    assert report["rounds"] == 2
+    assert report["attempts"] == 2
     # Should a worker die after it has committed and before it has said so, its rows are skipped.
     assert report["rows_written"] + report["rows_skipped"] == 1_000
     assert sorted(flow.values()) == expected

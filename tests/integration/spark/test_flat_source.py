@@ -70,7 +70,7 @@ def test_a_further_round_writes_the_rows_of_the_partitions_that_are_left(
     held.let_go()
     query.awaitTermination()
     sink.close()
-    assert [(r.rounds, r.rows_written) for r in reports] == [(2, 4 * (1 + others))]
+    assert [(r.attempts, r.rows_written) for r in reports] == [(2, 4 * (1 + others))]
     assert sorted(flow.values()) == sorted(["0", "1", "2", "3"] * (1 + others))
 
 

@@ -95,9 +95,9 @@ def test_a_target_topic_with_fewer_partitions_than_before(
     assert (first.rows_written, second.rows_written) == (10, 10)
     # The producers that knew the old topic are not used again; one that has been idle meanwhile may
     # have been replaced already.
-    assert first.rounds == 1
-    assert second.rounds <= 2
-    assert discard_producer == [False, False, *([True] * (second.rounds - 1))]
+    assert first.attempts == 1
+    assert second.attempts <= 2
+    assert discard_producer == [False, False, *([True] * (second.attempts - 1))]
     # The first batch went with the topic that it was written to.
     assert sorted(map(int, flow.values())) == list(range(10, 20))
     assert flow.committed() == {0: 10, 1: 10}

@@ -57,7 +57,7 @@ def _write(
         ),
         (lambda f: f.dropDuplicates(["key"]).select("source", "value"), "state|a shuffle"),
         (lambda f: f.select("source", "value").sortWithinPartitions("value"), "a sort"),
-        # The plan comes before the columns, which the other road may not need.
+        # The plan comes before the columns, which the other delivery may not need.
         (lambda f: f.groupBy("key").count(), "an aggregation|a shuffle|state"),
         (
             lambda f: f.sparkSession.readStream.format("rate").load(),

@@ -136,15 +136,15 @@ def test_a_worker_directory_that_can_not_be_used(
     assert flow.written() == []
 
 
-@pytest.mark.parametrize("road", ["direct", "mirrored"])
+@pytest.mark.parametrize("delivery", ["direct", "mirrored"])
 def test_an_exception_of_a_python_function(
     new_flow: Callable[..., Flow],
     new_mirrored_flow: Callable[..., Flow],
     spark_eos_session: SparkSession,
-    road: str,
+    delivery: str,
 ) -> None:
     """Spark tells no row: the error names the offsets from which the job made its rows."""
-    flow = (new_flow if road == "direct" else new_mirrored_flow)()
+    flow = (new_flow if delivery == "direct" else new_mirrored_flow)()
 
     def refuse(value):  # type: ignore[no-untyped-def] # Spark would read the types of a UDF
         if value == b"13":

@@ -131,7 +131,7 @@ def test_a_limit(flow: Flow, spark: SparkSession) -> None:
     written = run_staged(spark, flow, staging.limited)
     assert len(written.rows) == 12
     assert len({row["n"] for row in written.rows}) == 12
-    # Batches without rows need a ledger, and no transaction.
+    # Batches without rows need a staged commit, and no transaction.
     assert [report.transactions > 0 for report in written.reports][1:] == [False] * (
         len(written.reports) - 1
     )
@@ -181,7 +181,7 @@ def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkS
 
     process_available(sink.write(frame).foreachBatch(both), timeout=240)
     assert {report.delivery for report in reports} == {"staged"}
-    # It keeps its road when it is started again, also where a batch could be written directly.
+    # It keeps its delivery when it is started again, also where a batch could be written directly.
     _produced(flow, range(_RECORDS, _RECORDS + 5))
     process_available(sink.write(frame).foreachBatch(both), timeout=240)
     sink.close()

@@ -83,7 +83,7 @@ def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("staged-killed-while-writing", "staged-progress-topic-grows")
-@pytest.mark.parametrize("point", ["staged", "ledger", "written"])
+@pytest.mark.parametrize("point", ["staged", "staged-commit", "written"])
 def test_progress_partitions_that_are_added_to_a_batch_that_was_begun(
     flow: Flow, tmp_path: Path, point: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Queries on the staged road that die, wake up, or find something else than they left."""
+"""Queries with staged delivery that die, wake up, or find something else than they left."""
 
 import json
 import shutil
@@ -94,7 +94,7 @@ def test_killed_at_every_point_whatever_the_query_does(
 def test_a_batch_that_was_staged_is_written_from_its_copy(flow: Flow, tmp_path: Path) -> None:
     """Also where its rows have been written and the end of the batch is not committed."""
     flow.produce(map(record, range(_RECORDS)))
-    _killed(flow, tmp_path, "ledger", 1)
+    _killed(flow, tmp_path, "staged-commit", 1)
     (copy,) = (Path(flow.checkpoint) / "spark-eos" / "staged").glob("1-*")
     files = sorted(path.name for path in copy.glob("part-*"))
     _killed(flow, tmp_path, "written", 1)
@@ -148,7 +148,7 @@ def test_a_batch_that_is_planned_anew_is_refused(flow: Flow, tmp_path: Path) -> 
 @pytest.mark.parametrize("how", ["removed", "cut"])
 def test_a_damaged_copy_is_noticed(flow: Flow, tmp_path: Path, how: str) -> None:
     flow.produce(map(record, range(_RECORDS)))
-    _killed(flow, tmp_path, "ledger", 1)
+    _killed(flow, tmp_path, "staged-commit", 1)
     (copy,) = (Path(flow.checkpoint) / "spark-eos" / "staged").glob("1-*")
     file = max(copy.glob("part-*"), key=lambda path: path.stat().st_size)
     kept = file.read_bytes()

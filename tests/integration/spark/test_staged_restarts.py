@@ -45,7 +45,7 @@ def _run(
 
 @contextmanager
 def _broken() -> Iterator[None]:
-    """Batches fail once the ledger names their copy."""
+    """Batches fail once the staged commit names their copy."""
 
     def run(*_: Any) -> Any:
         raise RuntimeError("out of order")
@@ -106,8 +106,8 @@ def test_offsets_set_to_0_let_an_older_checkpoint_go_on(
 
 
 def _lose_ledger(flow: Flow) -> None:
-    ledger = TopicPartition(_options(flow)["progress_topic"], 0)
-    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [ledger])
+    commit_partition = TopicPartition(_options(flow)["progress_topic"], 0)
+    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [commit_partition])
 
 
 @pytest.mark.proves("staged-commit-lost")
@@ -195,7 +195,7 @@ def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
         with pytest.raises(Exception, match=f"with {_BATCH} rows, and .* can be read there"):
             _run(spark, flow)
     assert _numbers(flow) == Counter()
-    # The ledger does not name that copy, so the batch is staged anew.
+    # The staged commit does not name that copy, so the batch is staged anew.
     _run(spark, flow)
     assert _numbers(flow) == Counter(range(_BATCH))
 

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.slow
     [
         pytest.param("staged", 60, "FencedByNewerRunError", id="before its copy counts"),
         # Its successor has written that copy, which is what counts for both, and has gone.
-        pytest.param("ledger", 60, "CONCURRENT_STREAM_LOG_UPDATE", id="before its copy is written"),
+        pytest.param(
+            "staged-commit", 60, "CONCURRENT_STREAM_LOG_UPDATE", id="before its copy is written"
+        ),
         # Its successor has staged the next batch, too.
         pytest.param("staged", 90, "PATH_NOT_FOUND", id="and its copy is swept"),
     ],

@@ -44,7 +44,7 @@ def _run(
 
 @contextmanager
 def _staged_only() -> Iterator[None]:
-    """Batches fail once the ledger names their copy."""
+    """Batches fail once the staged commit names their copy."""
 
     def run(*_: Any) -> Any:
         raise RuntimeError("out of order")

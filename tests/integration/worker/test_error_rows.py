@@ -324,7 +324,7 @@ def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
 
 
 @pytest.mark.parametrize(
-    ("row", "rounds"),
+    ("row", "attempts"),
     [
         (_RETRIED[3], 1),
         pytest.param(_MOVED[1], 1, marks=pytest.mark.slow),
@@ -333,13 +333,13 @@ def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
     ],
 )
 def test_a_query_goes_on(
-    row: str, rounds: int, proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+    row: str, attempts: int, proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
     proxied_flow.produce(range(20))
     refused = proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)))
     (report,) = _run(spark_eos_session, proxied_flow)
     assert len(refused.hits) == 1
-    assert (report.rounds, report.rows_written, report.rows_skipped) == (rounds, 20, 0)
+    assert (report.attempts, report.rows_written, report.rows_skipped) == (attempts, 20, 0)
     assert report.offset_commit_version == OFFSET_COMMIT
     assert sorted(map(int, proxied_flow.values())) == list(range(20))
     assert proxied_flow.committed() == {0: 10, 1: 10}
@@ -356,14 +356,14 @@ def test_a_query_ends_and_the_next_writes_every_row(
 ) -> None:
     proxied_flow.produce(range(20))
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)), times=None)
-    # A code that is retried, to the end of two rounds.
+    # A code that is retried, to the end of two attempts.
     options = {"transaction_timeout_ms": 1_000, "max_transaction_ms": 900, "max_attempts": 2}
     with pytest.raises(StreamingQueryException) as failure:
         _run(spark_eos_session, proxied_flow, **options)
     reason = str(failure.value)
     assert f"batch 0 of group '{proxied_flow.group_id}'" in reason
     assert f"{proxied_flow.source}-1: {row}" in reason
-    assert _REFUSED.get(row, "not written after 2 rounds (limits.max_attempts)") in reason
+    assert _REFUSED.get(row, "not written after 2 attempts (limits.max_attempts)") in reason
     proxy.reset()
     assert proxied_flow.values() == []
     assert proxied_flow.committed() == {0: 0, 1: 0}
@@ -400,14 +400,14 @@ def test_a_second_round_of_columns_under_an_alias(
     query.awaitTermination()
     sink.close()
     (report,) = reports
-    assert (report.rounds, report.rows_written) == (2, 20)
+    assert (report.attempts, report.rows_written) == (2, 20)
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
 def test_rows_that_are_gone_in_a_second_round_end_the_query(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
-    """What is filtered out in one round only would count as having no output."""
+    """What is filtered out in one attempt only would count as having no output."""
     proxied_flow.produce(range(20))
     _in_a_second_round(proxy)
     seen = tmp_path / "seen"
@@ -421,7 +421,9 @@ def test_rows_that_are_gone_in_a_second_round_end_the_query(
         chosen = relay(frame).coalesce(1)
         return chosen.mapInArrow(once, chosen.schema)
 
-    with pytest.raises(StreamingQueryException, match="had rows in round 1 and has none in round"):
+    with pytest.raises(
+        StreamingQueryException, match="had rows in attempt 1 and has none in attempt"
+    ):
         run_available(spark_eos_session, proxied_flow, vanishing)
     assert proxied_flow.values() == []
     assert proxied_flow.committed() == {0: 0, 1: 0}

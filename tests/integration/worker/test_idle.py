@@ -63,7 +63,7 @@ def test_a_worker_goes_on_without_a_further_round(
         (worker,) = runs.producers()
         first = worker.identity
         _await_forgotten(flow, first.transactional_id)
-        assert runs.batch(10, 10).rounds == 1
+        assert runs.batch(10, 10).attempts == 1
         assert worker.identity.transactional_id == first.transactional_id
         assert worker.identity.producer_id != first.producer_id
         runs.written_once(10, 10)

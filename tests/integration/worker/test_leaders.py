@@ -40,7 +40,7 @@ def test_rows_are_sent_again_until_their_partition_has_a_leader(
         refused = proxy.on(ProduceRequest, Answer(_not_leader), times=10)
         report = runs.batch(20, 20)
         assert len(refused.hits) == 10
-        assert (report.rounds, report.rows_written) == (1, 40)
+        assert (report.attempts, report.rows_written) == (1, 40)
         runs.written_once(20, 20)
 
 
@@ -53,5 +53,5 @@ def test_rows_without_a_leader_for_too_long_are_written_by_a_further_job(
     with running(proxied_flow, **briefly) as runs:
         proxy.on(ProduceRequest, Answer(_not_leader), times=None)
         report = runs.batch(20, 20, in_round=2, while_planned=proxy.reset)
-        assert (report.rounds, report.rows_written) == (2, 40)
+        assert (report.attempts, report.rows_written) == (2, 40)
         runs.written_once(20, 20)

@@ -101,10 +101,10 @@ def test_a_batch_reports_the_lower_of_the_versions_that_were_sent(
 
     with running(proxied_flow) as runs:
         assert runs.batch(2, 0).offset_commit_version == 6
-        # The first round's offsets go by id and are rejected, the second round's go by name.
+        # The first attempt's offsets go by id and are rejected, the second attempt's go by name.
         proxy.on(TxnOffsetCommitRequest, answered(113))
         report = runs.batch(4, 0, while_planned=downgrade, in_round=2)
-        assert (report.rounds, report.rows_written) == (2, 2)
+        assert (report.attempts, report.rows_written) == (2, 2)
         assert _sent(proxy) == [6, 6, 5]
         assert report.offset_commit_version == 5
         # None is sent: what the run found when it started.

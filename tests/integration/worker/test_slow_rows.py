@@ -82,10 +82,10 @@ def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
     large = proxy.on(ProduceRequest, DropRequest(), times=None, where=_is_large)
     with running(proxied_flow, **_BRIEFLY) as runs:
         report = runs.batch(500, 0)
-        assert (report.rounds, report.rows_written) == (2, 500)
+        assert (report.attempts, report.rows_written) == (2, 500)
         # What has proved too much is not tried again at once.
         seen = len(large.hits)
-        assert runs.batch(1_000, 0).rounds == 1
+        assert runs.batch(1_000, 0).attempts == 1
         assert len(large.hits) == seen
         proxy.reset()
         runs.written_once(1_000, 0)

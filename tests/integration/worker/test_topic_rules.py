@@ -337,7 +337,7 @@ def test_a_limit_that_is_lowered_repeats_the_round(flow: Flow) -> None:
         with pytest.raises(TransactionError, match="config has changed meanwhile") as error:
             found.commit()
         assert error.value.again
-        # What the next round does, with the limit that is known now.
+        # What the next attempt does, with the limit that is known now.
         found.add(rows(flow, 500, values))
         found.commit()
     assert len(flow.written(topic)) == 1_000

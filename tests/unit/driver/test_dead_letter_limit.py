@@ -1,4 +1,4 @@
-"""What becomes of a batch with dead letters, by what its tasks report in each round."""
+"""What becomes of a batch with dead letters, by what its tasks report in each attempt."""
 
 import uuid
 from typing import Any
@@ -9,9 +9,9 @@ from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos._batch.plan import BatchPlan, BatchRange, PartitionPlan
 from spark_eos._batch.task_report import (
     AFTER_OVER_LIMIT,
-    DEFERRED,
     OVER_LIMIT,
     REJECTED,
+    RETRIED,
     JobOutcome,
     PartitionOutcome,
 )
@@ -54,67 +54,69 @@ def letters(number: int, text: str = "away") -> DeadLetterTally:
 
 
 def held(number: int = 8, **more: Any) -> JobOutcome:
-    """A round in which the first partition's task has held its letters back."""
+    """An attempt in which the first partition's task has held its letters back."""
     outcome = JobOutcome({PARTITIONS[0]: PartitionOutcome(OVER_LIMIT)}, **more)
     outcome.dead_over_limit = letters(number)
     return outcome
 
 
 def written(number: int, **more: Any) -> JobOutcome:
-    """A round in which the first partition's letters are written."""
+    """An attempt in which the first partition's letters are written."""
     part = PartitionOutcome(next_offset=108, dead_letters=number, **more)
     return JobOutcome({PARTITIONS[0]: part}, dead=letters(number))
 
 
 def beside(outcome: JobOutcome, other: PartitionOutcome) -> JobOutcome:
-    """A round with an outcome of the second partition."""
+    """An attempt with an outcome of the second partition."""
     outcome.partitions[PARTITIONS[1]] = other
     return outcome
 
 
 @pytest.mark.parametrize(
-    "rounds",
+    "attempts",
     [
         [held()],
         [beside(held(), PartitionOutcome(AFTER_OVER_LIMIT))],
         [written(8)],
         # What is known of the second partition comes later.
         [beside(held(), PartitionOutcome(REJECTED)), held()],
-        [beside(held(), PartitionOutcome(DEFERRED)), held()],
+        [beside(held(), PartitionOutcome(RETRIED)), held()],
         [beside(written(4), PartitionOutcome(REJECTED)), held(4)],
         [held(left_out_others=True), written(8)],
-        # The next round skips what the first has written.
+        # The next attempt skips what the first has written.
         [beside(written(4), PartitionOutcome(REJECTED)), written(4, skipped=4)],
     ],
 )
-def test_nothing_but_one_error(rounds: Rounds) -> None:
-    for number in range(1, len(rounds)):
-        limit().check(rounds[:number])
+def test_nothing_but_one_error(attempts: Rounds) -> None:
+    for number in range(1, len(attempts)):
+        limit().check(attempts[:number])
     with pytest.raises(
         WriteError, match=r"all 8 rows of the batch .*with one error: 8 times: away"
     ):
-        limit().check(rounds)
-    limit(most=1.0).check(rounds)
+        limit().check(attempts)
+    limit(most=1.0).check(attempts)
     # An earlier attempt has written something.
-    limit({**FRESH, PARTITIONS[1]: 101}).check(rounds)
+    limit({**FRESH, PARTITIONS[1]: 101}).check(attempts)
 
 
 @pytest.mark.parametrize(
-    ("rounds", "holds_back"),
+    ("attempts", "holds_back"),
     [
         ([], True),
         ([beside(held(), PartitionOutcome(REJECTED))], True),
-        ([beside(held(), PartitionOutcome(DEFERRED))], True),
+        ([beside(held(), PartitionOutcome(RETRIED))], True),
         ([beside(held(), PartitionOutcome(rows=1, next_offset=101))], False),
         ([held(left_out_others=True)], False),
         ([held(), held(left_out_others=True), held()], False),
         ([beside(written(4), PartitionOutcome(REJECTED)), written(1, skipped=5)], False),
     ],
 )
-def test_tasks_hold_back_until_there_is_something_else(rounds: Rounds, *, holds_back: bool) -> None:
-    planned = limit().plan(PLANNED, None, rounds)
+def test_tasks_hold_back_until_there_is_something_else(
+    attempts: Rounds, *, holds_back: bool
+) -> None:
+    planned = limit().plan(PLANNED, None, attempts)
     assert {plan.holds_back for plan in planned.values()} == {holds_back}
-    planned = limit(most=1.0).plan(PLANNED, None, rounds)
+    planned = limit(most=1.0).plan(PLANNED, None, attempts)
     assert not any(plan.holds_back for plan in planned.values())
 
 
@@ -122,9 +124,9 @@ def test_two_errors_hold_nothing_back() -> None:
     first = held()
     first.dead_over_limit.include(letters(1, "no number"))
     limit().check([first])
-    # In all further rounds, in which only one of them may be left.
-    for rounds in ([first], [first, held()]):
-        assert not any(plan.holds_back for plan in limit().plan(PLANNED, None, rounds).values())
+    # In all further attempts, in which only one of them may be left.
+    for attempts in ([first], [first, held()]):
+        assert not any(plan.holds_back for plan in limit().plan(PLANNED, None, attempts).values())
 
 
 def test_the_share_is_that_of_the_whole_batch() -> None:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.log_gap import complete_logs
 from spark_eos.errors import CheckpointError
 from support.checkpoint_texts import CheckpointTexts
 
 
-def _files(offsets: list[int], commits: list[int], *, behind: bool = True) -> CheckpointTexts:
+def _files(offsets: list[int], commits: list[int], *, log_may_lag: bool = True) -> CheckpointTexts:
     return CheckpointTexts(
         {
-            "spark-eos/note/1-00000000/part-0.txt": Note("group", behind=behind).text(),
+            "spark-eos/note/1-00000000/part-0.txt": Marker("group", log_may_lag=log_may_lag).text(),
             **{f"offsets/{number}": f"ends of {number}" for number in offsets},
             **{f"commits/{number}": "" for number in commits},
         }
@@ -35,7 +35,7 @@ def test_the_last_but_one_gets_the_offsets_of_the_one_before_it() -> None:
 
 
 def test_logs_of_another_kind_are_left_alone() -> None:
-    files = _files([0, 9, 17], [0, 18], behind=False)
+    files = _files([0, 9, 17], [0, 18], log_may_lag=False)
     before = dict(files)
     assert complete_logs(files, every_batch=True) is None
     assert files == before

@@ -6,7 +6,7 @@ import pytest
 
 from spark_eos import errors
 from spark_eos._batch.plan import BatchRange
-from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.offset_log import OffsetLog, parse_positions
 from spark_eos._kafka.topic_partition import TopicPartition
 from support.checkpoint_texts import CheckpointTexts
@@ -124,13 +124,15 @@ def test_the_note_keeps_the_partitions_that_a_topic_had() -> None:
     files = CheckpointTexts()
     one, other = uuid.UUID(int=1), uuid.UUID(int=2)
     log = OffsetLog(files)
-    log.set_note(Note("group", {"a": one, "b": one}, partitions={"a": frozenset({0, 1})}))
+    log.set_marker(Marker("group", {"a": one, "b": one}, partitions={"a": frozenset({0, 1})}))
     # Only partition 2 is assigned now, and topic b is read as well.
-    log.set_note(Note("group", {"a": one}, partitions={"a": frozenset({2}), "b": frozenset({0})}))
-    found = OffsetLog(files).note()
+    log.set_marker(
+        Marker("group", {"a": one}, partitions={"a": frozenset({2}), "b": frozenset({0})})
+    )
+    found = OffsetLog(files).marker()
     assert found.partitions == {"a": {0, 1, 2}, "b": {0}}
     assert found.names(_A1, one)
     assert not found.names(TopicPartition("a", 3), one)
     # Created anew, the topic has none of them.
-    log.set_note(Note("group", {"a": other}, partitions={"a": frozenset({0})}))
-    assert OffsetLog(files).note().partitions == {"a": {0}, "b": {0}}
+    log.set_marker(Marker("group", {"a": other}, partitions={"a": frozenset({0})}))
+    assert OffsetLog(files).marker().partitions == {"a": {0}, "b": {0}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_eos._client.letter_headers import read_letter_headers
-from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
+from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._kafka.offset_metadata import (
     CommittedOffset,
     KnownPartitions,
@@ -53,13 +53,13 @@ def test_a_published_position() -> None:
 @pytest.mark.parametrize(
     ("delivery", "expected"),
     [
-        (DIRECT, {"partitions": {"orders": frozenset({0, 1})}, "behind": True}),
+        (DIRECT, {"partitions": {"orders": frozenset({0, 1})}, "log_may_lag": True}),
         (MIRRORED, {"delivery": MIRRORED, "sources": {0: _SOURCE}}),
         (STAGED, {"delivery": STAGED, "progress_partitions": 33}),
     ],
 )
 def test_markers_of_checkpoints(delivery: str, expected: dict[str, Any]) -> None:
-    assert Note.parse(_KEPT["markers"][delivery]) == Note("g", {"orders": _ID}, **expected)
+    assert Marker.parse(_KEPT["markers"][delivery]) == Marker("g", {"orders": _ID}, **expected)
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])

@@ -71,7 +71,7 @@ def test_a_report_has_its_numbers() -> None:
         "dead letters": "3",
         "bytes written": "50",
         "transactions": "2",
-        "rounds": "2",
+        "attempts": "2",
     }
     assert letters == [["dead letters", "rows"], ["error", "3"]]
     assert _columns(times) == {"total": "80.0", "job": "60.0", "produce": "20.0"}

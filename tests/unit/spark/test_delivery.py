@@ -1,19 +1,19 @@
-"""The road of a run: the stream's own, or staged as its checkpoint was begun."""
+"""The delivery of a run: the stream's own, or staged as its checkpoint was begun."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spark_eos._driver.checkpoint_note import DIRECT, MIRRORED, STAGED, Note
+from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._spark.batches import DELIVERIES
 from spark_eos._spark.delivery import AUTO, delivery_of_run
 from spark_eos.errors import UnsupportedPipelineError
 
 
 def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "") -> str:
-    note = Note() if noted is None else Note("group", delivery=noted)
-    runtime: Any = SimpleNamespace(offset_log=SimpleNamespace(note=lambda: note))
+    marker = Marker() if noted is None else Marker("group", delivery=noted)
+    runtime: Any = SimpleNamespace(offset_log=SimpleNamespace(marker=lambda: marker))
 
     def check_first() -> None:
         if refusal:
@@ -23,20 +23,20 @@ def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "")
     return delivery_of_run(DELIVERIES[stream], fallback, runtime, check_first).name
 
 
-@pytest.mark.parametrize("road", [DIRECT, MIRRORED])
-def test_a_checkpoint_that_was_staged_goes_on_staged(road: str) -> None:
-    assert _road(road, STAGED) == STAGED
-    assert _road(road, STAGED, wanted=road) == road
-    assert _road(road, road, refusal="it shuffles") == road
+@pytest.mark.parametrize("delivery", [DIRECT, MIRRORED])
+def test_a_checkpoint_that_was_staged_goes_on_staged(delivery: str) -> None:
+    assert _road(delivery, STAGED) == STAGED
+    assert _road(delivery, STAGED, wanted=delivery) == delivery
+    assert _road(delivery, delivery, refusal="it shuffles") == delivery
 
 
-@pytest.mark.parametrize("road", [DIRECT, MIRRORED])
-def test_the_first_batch_decides_for_an_empty_checkpoint(road: str) -> None:
-    assert _road(road, None) == road
-    assert _road(road, None, refusal="it shuffles") == STAGED
+@pytest.mark.parametrize("delivery", [DIRECT, MIRRORED])
+def test_the_first_batch_decides_for_an_empty_checkpoint(delivery: str) -> None:
+    assert _road(delivery, None) == delivery
+    assert _road(delivery, None, refusal="it shuffles") == STAGED
 
 
-@pytest.mark.parametrize(("road", "noted"), [(DIRECT, MIRRORED), (MIRRORED, DIRECT)])
-def test_the_checkpoint_does_not_choose_the_cluster(road: str, noted: str) -> None:
+@pytest.mark.parametrize(("delivery", "noted"), [(DIRECT, MIRRORED), (MIRRORED, DIRECT)])
+def test_the_checkpoint_does_not_choose_the_cluster(delivery: str, noted: str) -> None:
     # What is read is source_kafka's, whatever the checkpoint says: the run refuses that.
-    assert _road(road, noted) == road
+    assert _road(delivery, noted) == delivery

@@ -94,7 +94,7 @@ def test_columns_that_are_not_those_of_records(
         ParquetRows(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["no-such", "file.txt", "s4://bucket/e"])
+@pytest.mark.parametrize("name", ["no-such", "file.txt", "s4://file/e"])
 def test_what_can_not_be_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / "file.txt").write_text("no Parquet")
     path = name if "://" in name else str(tmp_path / name)

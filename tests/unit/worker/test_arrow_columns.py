@@ -93,7 +93,7 @@ def test_rows_of_a_staged_copy_get_their_positions() -> None:
         {
             "key": pa.array(["k", None]),
             "value": pa.array(["a", "b"]),
-            "bucket": pa.array([0, 3], pa.int32()),
+            "file": pa.array([0, 3], pa.int32()),
             "row": pa.array([5, 0], pa.int64()),
         }
     )

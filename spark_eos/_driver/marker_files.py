@@ -1,8 +1,8 @@
-"""The files of a checkpoint's note, in our own directory, which Spark ignores.
+"""The files of a checkpoint's marker, in our own directory, which Spark ignores.
 
-Each note is in a numbered directory of its own, and its writer removes only those that it has read
-or written itself. So one whole note is there at every moment, and a run that was frozen removes no
-note of a newer one.
+Each marker is in a numbered directory of its own, and its writer removes only those that it has
+read or written itself. So one whole marker is there at every moment, and a run that was frozen
+removes no marker of a newer one.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Final, Protocol
 
-from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.checkpoint_marker import Marker
 
 _DIRECTORY: Final = "spark-eos/note"
 _NAME: Final = re.compile(r"(\d{1,18})-[0-9a-f]{8}")
@@ -35,67 +35,67 @@ class Files(Protocol):
         """Deletes a directory with everything in it, if it exists."""
 
 
-class NoteFiles:
-    """Reads and writes a checkpoint's note."""
+class MarkerFiles:
+    """Reads and writes a checkpoint's marker."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._note: Note | None = None
+        self._marker: Marker | None = None
         self._last = 0
-        # What the next note replaces.
+        # What the next marker replaces.
         self._seen: list[str] = []
         self._written = False
 
-    def read(self) -> Note:
-        """The note as this run last read or wrote it; an empty one if there is none."""
-        if self._note is None:
+    def read(self) -> Marker:
+        """The marker as this run last read or wrote it; an empty one if there is none."""
+        if self._marker is None:
             names = self._names()
             found = self._latest(names)
-            # Another run may remove a note between listing and reading, once its own is there.
+            # Another run may remove a marker between listing and reading, once its own is there.
             while found is None and names != (again := self._names()):
                 names, found = again, self._latest(again)
-            self._note = found or Note()
-        return self._note
+            self._marker = found or Marker()
+        return self._marker
 
-    def write(self, note: Note) -> None:
-        """Replaces the note, unless it is the same."""
+    def write(self, marker: Marker) -> None:
+        """Replaces the marker, unless it is the same."""
         # A run's mark must be its own, or an older run that was frozen would clear it.
-        if note == self.read() and (self._written or not note.behind):
+        if marker == self.read() and (self._written or not marker.log_may_lag):
             return
         self._last += 1
         name = f"{self._last}-{uuid.uuid4().hex[:8]}"
-        self._files.write(f"{_DIRECTORY}/{name}", note.text())
+        self._files.write(f"{_DIRECTORY}/{name}", marker.text())
         replaced, self._seen = self._seen, [name]
-        self._note, self._written = note, True
+        self._marker, self._written = marker, True
         for old in replaced:
             self._files.delete(f"{_DIRECTORY}/{old}")
 
     def _names(self) -> list[str]:
         return self._files.names(_DIRECTORY)
 
-    def _latest(self, names: list[str]) -> Note | None:
-        """The whole note with the highest number; None if none is whole."""
+    def _latest(self, names: list[str]) -> Marker | None:
+        """The whole marker with the highest number; None if none is whole."""
         self._seen = [name for name in names if _number(name)]
         self._last = max(map(_number, names), default=0)
         for number in sorted(set(map(_number, names)), reverse=True):
             found = [self._parsed(name) for name in names if _number(name) == number]
-            whole = [note for note in found if note.group_id is not None]
+            whole = [marker for marker in found if marker.group_id is not None]
             if whole:
                 # Two, if a run was frozen while a newer one came: which is newer, nothing tells.
                 return reduce(_both, whole)
         return None
 
-    def _parsed(self, name: str) -> Note:
+    def _parsed(self, name: str) -> Marker:
         path = f"{_DIRECTORY}/{name}"
         paths = [f"{path}/{part}" for part in self._files.names(path)] if _number(name) else [path]
-        return Note.parse(next(filter(None, map(self._files.read, paths)), ""))
+        return Marker.parse(next(filter(None, map(self._files.read, paths)), ""))
 
 
 def _number(name: str) -> int:
-    """A note's number; 0 of another file: unless it is refused, it is none."""
+    """A marker's number; 0 of another file: unless it is refused, it is none."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else 0
 
 
-def _both(one: Note, other: Note) -> Note:
-    return replace(other.following(one), behind=one.behind or other.behind)
+def _both(one: Marker, other: Marker) -> Marker:
+    return replace(other.following(one), log_may_lag=one.log_may_lag or other.log_may_lag)

@@ -1,4 +1,4 @@
-"""What a query notes in its checkpoint: the group and the road that its offsets belong to; pure."""
+"""A checkpoint's marker: the group and the delivery that its offsets belong to; pure."""
 
 import json
 import uuid
@@ -11,33 +11,33 @@ from spark_eos._kafka.offset_metadata import SourcePartition, numbers_in, ranges
 from spark_eos._kafka.topic_partition import TopicPartition
 
 DIRECT: Final = "direct"
-"""The road on which a source partition's own offset is the progress."""
+"""Delivery in which a source partition's own offset is the progress."""
 MIRRORED: Final = "mirrored"
-"""The road from another cluster: progress partitions stand for its source partitions."""
+"""Delivery from another cluster: progress partitions stand for its source partitions."""
 STAGED: Final = "staged"
-"""The road on which batches are staged in files, and progress partitions hold the progress."""
+"""Delivery by files: progress partitions hold the progress of each batch's staged files."""
 
 
 @dataclass(frozen=True)
-class Note:
+class Marker:
     """What a checkpoint's offsets belong to.
 
     Attributes:
         group_id: The group whose query last wrote from the checkpoint; None if none has.
         topic_ids: Ids of the topics that it has read, or of its progress topic.
-        delivery: The road that the query takes: `DIRECT`, `MIRRORED` or `STAGED`.
+        delivery: The query's delivery: `DIRECT`, `MIRRORED` or `STAGED`.
         progress_partitions: Number of progress partitions that a staged query has used.
         sources: The source partitions of a mirrored query, by number of the progress partition
             that stands for each.
         partitions: The partitions of each topic that a direct query has ever read.
-        behind: Whether the checkpoint's logs may lie behind what is written, since Spark wrote
+        log_may_lag: Whether the checkpoint's logs may lie behind what is written, since Spark wrote
             them asynchronously.
 
     Example:
-        >>> note = Note("orders", {"in": uuid.UUID(int=7)})
-        >>> Note.parse(note.text()) == note
+        >>> marker = Marker("orders", {"in": uuid.UUID(int=7)})
+        >>> Marker.parse(marker.text()) == marker
         True
-        >>> Note.parse("something else") == Note()
+        >>> Marker.parse("something else") == Marker()
         True
     """
 
@@ -47,7 +47,7 @@ class Note:
     progress_partitions: int = 0
     sources: Mapping[int, SourcePartition] = field(default_factory=dict)
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    behind: bool = False
+    log_may_lag: bool = False
 
     def names(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
         """Whether rows of a partition may have been written."""
@@ -56,8 +56,8 @@ class Note:
             return False
         return index in self.sources or index in self.partitions.get(topic, ())
 
-    def following(self, before: "Note") -> "Note":
-        """This note with what an earlier one of the checkpoint tells beyond it.
+    def following(self, before: "Marker") -> "Marker":
+        """This marker with what an earlier one of the checkpoint tells beyond it.
 
         Of the same group, the partitions stay that its topics have had, unless the topic was
         created anew.
@@ -72,8 +72,8 @@ class Note:
         return replace(self, topic_ids=ids, sources=sources, partitions=partitions)
 
     @classmethod
-    def parse(cls, text: str) -> "Note":
-        """Reads a note; an empty one if the text isn't a note, or not a whole one."""
+    def parse(cls, text: str) -> "Marker":
+        """Reads a marker; an empty one if the text isn't a marker, or not a whole one."""
         try:
             fields = json.loads(text)
             if "group_id" in fields:
@@ -86,13 +86,13 @@ class Note:
                 int(fields.get("progress_partitions", 0)),
                 {int(k): SourcePartition.parse(s) for k, s in fields.get("sources", {}).items()},
                 {t: frozenset(numbers_in(r)) for t, r in fields.get("partitions", {}).items()},
-                behind=fields.get("behind") is True,
+                log_may_lag=fields.get("behind") is True,
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()
 
     def text(self) -> str:
-        """The note as a line of JSON."""
+        """The marker as a line of JSON."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
         fields: dict[str, Any] = {"format": FORMAT, "group_id": self.group_id, "topic_ids": ids}
         if self.delivery != DIRECT:
@@ -104,6 +104,6 @@ class Note:
         if self.partitions:
             read = sorted(self.partitions.items())
             fields["partitions"] = {topic: ranges_of(numbers) for topic, numbers in read}
-        if self.behind:
+        if self.log_may_lag:
             fields["behind"] = True
         return json.dumps(fields)

@@ -1,4 +1,4 @@
-"""The note in a checkpoint: one that is whole is there at every moment, whoever writes."""
+"""The marker in a checkpoint: one that is whole is there at every moment, whoever writes."""
 
 import json
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ import pytest
 
 from spark_eos._client.persisted import FORMAT
 from spark_eos._driver.checkpoint_files import ArrowFiles
-from spark_eos._driver.checkpoint_note import Note
+from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos.errors import FormatVersionError
 
-_ASYNCHRONOUS = Note("group", behind=True)
-_SYNCHRONOUS = Note("group")
+_ASYNCHRONOUS = Marker("group", log_may_lag=True)
+_SYNCHRONOUS = Marker("group")
 
 
 class _Killed(BaseException):
@@ -44,8 +44,8 @@ class _Mortal:
         return call
 
 
-def _note(location: Path) -> Note:
-    return OffsetLog(ArrowFiles(str(location))).note()
+def _marker(location: Path) -> Marker:
+    return OffsetLog(ArrowFiles(str(location))).marker()
 
 
 def test_a_process_that_is_killed_while_it_notes_leaves_the_old_note_or_the_new_one(
@@ -53,20 +53,20 @@ def test_a_process_that_is_killed_while_it_notes_leaves_the_old_note_or_the_new_
 ) -> None:
     for last in range(20):
         place = tmp_path / str(last)
-        OffsetLog(ArrowFiles(str(place))).set_note(_ASYNCHRONOUS)
+        OffsetLog(ArrowFiles(str(place))).set_marker(_ASYNCHRONOUS)
         files = ArrowFiles(str(place))
         files._fs = _Mortal(files._fs, iter(range(20)), last)
         try:
-            OffsetLog(files).set_note(_SYNCHRONOUS)
+            OffsetLog(files).set_marker(_SYNCHRONOUS)
         except _Killed:
-            assert _note(place).group_id == "group", f"killed before call {last}"
+            assert _marker(place).group_id == "group", f"killed before call {last}"
         else:
             assert last > 1
             break
-        # Whatever is left, the next run's note replaces it.
-        OffsetLog(ArrowFiles(str(place))).set_note(Note("other"))
-        assert _note(place).group_id == "other"
-    assert _note(place) == _SYNCHRONOUS
+        # Whatever is left, the next run's marker replaces it.
+        OffsetLog(ArrowFiles(str(place))).set_marker(Marker("other"))
+        assert _marker(place).group_id == "other"
+    assert _marker(place) == _SYNCHRONOUS
     assert len(list(place.glob("spark-eos/note/*"))) == 1
 
 
@@ -75,47 +75,47 @@ def test_a_frozen_run_does_not_clear_the_mark_of_a_newer_one(tmp_path: Path) -> 
     def log() -> OffsetLog:
         return OffsetLog(ArrowFiles(str(tmp_path)))
 
-    log().set_note(_ASYNCHRONOUS)
+    log().set_marker(_ASYNCHRONOUS)
     frozen, newer = log(), log()
-    assert frozen.note().behind
-    newer.set_note(_ASYNCHRONOUS)
+    assert frozen.marker().log_may_lag
+    newer.set_marker(_ASYNCHRONOUS)
     # Its batch has reached the offsets that it has read, so the log would lie behind no more.
-    frozen.set_note(_SYNCHRONOUS)
-    assert _note(tmp_path).behind
+    frozen.set_marker(_SYNCHRONOUS)
+    assert _marker(tmp_path).log_may_lag
     # The next one that has caught up clears both.
-    log().set_note(_SYNCHRONOUS)
-    assert not _note(tmp_path).behind
+    log().set_marker(_SYNCHRONOUS)
+    assert not _marker(tmp_path).log_may_lag
 
 
 def test_a_run_that_reads_while_another_notes_finds_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    OffsetLog(ArrowFiles(str(tmp_path))).set_note(_ASYNCHRONOUS)
+    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_ASYNCHRONOUS)
     names = ArrowFiles.names
 
     def names_of_then(files: ArrowFiles, path: str) -> list[str]:
         found = names(files, path)
         monkeypatch.setattr(ArrowFiles, "names", names)
-        OffsetLog(ArrowFiles(str(tmp_path))).set_note(Note("other"))
+        OffsetLog(ArrowFiles(str(tmp_path))).set_marker(Marker("other"))
         return found
 
     monkeypatch.setattr(ArrowFiles, "names", names_of_then)
-    assert _note(tmp_path).group_id == "other"
+    assert _marker(tmp_path).group_id == "other"
 
 
 def test_a_note_from_before_notes_had_numbers_is_read_and_replaced(tmp_path: Path) -> None:
     old = tmp_path / "spark-eos" / "note" / "part-0.txt"
     old.parent.mkdir(parents=True)
     old.write_text(_ASYNCHRONOUS.text())
-    assert _note(tmp_path) == _ASYNCHRONOUS
-    OffsetLog(ArrowFiles(str(tmp_path))).set_note(_SYNCHRONOUS)
-    assert _note(tmp_path) == _SYNCHRONOUS
+    assert _marker(tmp_path) == _ASYNCHRONOUS
+    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_SYNCHRONOUS)
+    assert _marker(tmp_path) == _SYNCHRONOUS
 
 
 @pytest.mark.parametrize("format_", [None, 1, FORMAT + 1, "2", True])
 def test_a_marker_of_another_format_is_refused(format_: object) -> None:
-    fields = {**json.loads(Note("group").text()), "format": format_}
+    fields = {**json.loads(Marker("group").text()), "format": format_}
     if format_ is None:
         del fields["format"]
     with pytest.raises(FormatVersionError, match=f"reads format {FORMAT} alone"):
-        Note.parse(json.dumps(fields))
+        Marker.parse(json.dumps(fields))

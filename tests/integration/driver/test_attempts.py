@@ -42,7 +42,7 @@ def test_a_repeated_attempt_writes_nothing_and_the_next_round_does(
     with running(flow) as runs:
         _attempts(monkeypatch, 1, 2, 0, 0)
         report = runs.batch(3, 2, while_planned=nothing_yet, in_round=2)
-        assert (report.rounds, report.transactions, report.rows_written) == (2, 2, 5)
+        assert (report.attempts, report.transactions, report.rows_written) == (2, 2, 5)
         runs.written_once(3, 2)
 
 
@@ -69,7 +69,7 @@ def test_a_first_attempt_that_still_lives_is_fenced_before_its_rows_are_written(
 
             _attempts(monkeypatch, 1, 0)
             report = runs.batch(4, 2, while_planned=it_goes_on, in_round=2)
-        assert (report.rounds, report.rows_written) == (2, 2)
+        assert (report.attempts, report.rows_written) == (2, 2)
         runs.written_once(4, 2)
 
 
@@ -81,7 +81,7 @@ def test_a_first_attempt_is_fenced_although_the_second_has_found_no_rows(
         with transactions(flow, runs.run._membership) as first:
             _attempts(monkeypatch, 0, 1)
             report = runs.batch(4, 2, tasks=[[(0, range(2, 4))], []])
-            assert report.rounds == 1
+            assert report.attempts == 1
             first.add(rows(flow, 0, 2, 3))
             with pytest.raises(TransactionError, match="25 UNKNOWN_MEMBER_ID"):
                 first.commit()
@@ -102,7 +102,7 @@ def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
 
         with broker_that_is_away(proxy, silent=False) as port:
             report = runs.batch(4, 4, while_planned=lose_a_broker_and_the_members)
-            assert report.rounds == 2
+            assert report.attempts == 2
         proxy.reset()
         runs.written_once(4, 4)
     found = [r.getMessage() for r in caplog.records if "is passed over" in r.getMessage()]
