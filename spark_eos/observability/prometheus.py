@@ -34,7 +34,7 @@ class _Families:
         group, source, step = ["group_id"], ["group_id", "source_topic"], ["group_id", "step"]
         self.batches = Counter("spark_eos_batches", "Batches committed.", group, registry=registry)
         self.attempts = Counter(
-            "spark_eos_retry_rounds",
+            "spark_eos_retry_attempts",
             "Spark jobs after the first of a batch: a task failed and its rows were written again.",
             group,
             registry=registry,

@@ -14,7 +14,7 @@ _WANTED = (
     "spark_eos_last_seen_timestamp_seconds",
     "spark_eos_last_batch_timestamp_seconds",
     "spark_eos_source_lag_records",
-    "spark_eos_retry_rounds_total",
+    "spark_eos_retry_attempts_total",
 )
 
 

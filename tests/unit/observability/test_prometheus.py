@@ -31,7 +31,7 @@ def _value(registry: CollectorRegistry, name: str, **labels: str) -> float | Non
 def test_metrics_count_what_was_skipped_and_written_again(registry: CollectorRegistry) -> None:
     PrometheusMetrics(registry=registry)(REPORT)
     group = {"group_id": REPORT.group_id}
-    assert _value(registry, "retry_rounds_total", **group) == 1
+    assert _value(registry, "retry_attempts_total", **group) == 1
     assert _value(registry, "rows_skipped_total", **group, source_topic="a") == 1
     assert _value(registry, "timestamps_moved_total", **group) == 4
     # How much of a new partition is in its first batch, nobody knows.
