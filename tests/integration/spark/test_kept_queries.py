@@ -4,6 +4,7 @@
 """
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pyspark
@@ -14,6 +15,12 @@ from pyspark.sql import SparkSession
 from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._client.persisted import FORMAT
 from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.checkpoint_files import ArrowFiles
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing import EmbeddedKafka
 from support.kept_queries import (
     BATCH,
@@ -25,6 +32,7 @@ from support.kept_queries import (
     kept_spark,
     restore,
 )
+from support.members import deadline
 
 _END = 2 * BATCH
 
@@ -37,26 +45,51 @@ def _once(*numbers: range) -> Counter[int]:
     return Counter(n for one in numbers for n in one if n != UNLUCKY)
 
 
-@pytest.fixture(params=DELIVERIES)
-def query(
+@pytest.fixture(
+    params=[(number, name) for number in kept_formats() for name in DELIVERIES], ids=str
+)
+def kept(
     request: pytest.FixtureRequest,
     embedded_kafka: EmbeddedKafka,
     other_kafka: EmbeddedKafka,
     tmp_path: Path,
-) -> Query:
-    """A query of each delivery, as it was left; brokers of the test run have no other such one."""
-    delivery = request.param
-    return Query(kept_flow(delivery, tmp_path, embedded_kafka, other_kafka), delivery)
+) -> tuple[int, Query]:
+    """A query of each format and delivery; brokers of the test run have no other such one."""
+    number, delivery = request.param
+    return number, Query(kept_flow(delivery, tmp_path, embedded_kafka, other_kafka), delivery)
+
+
+def _check_what_is_read(query: Query) -> None:
+    """The marker and the offsets' texts say the same of the query, and each alone is enough."""
+    flow = query.flow
+    marker = OffsetLog(ArrowFiles(flow.checkpoint)).marker()
+    assert (marker.group_id, marker.delivery) == (flow.group_id, query.delivery)
+    with closing(Connections(ClientSettings(flow.kafka))) as connections:
+        found = all_group_offsets(connections, flow.group_id, deadline())
+    known = KnownPartitions.of(found)
+    sources = {TopicPartition(flow.source, number) for number in (0, 1)}
+    if query.delivery == "direct":
+        assert known.partitions == sources
+        assert set(marker.partitions[flow.source]) == {0, 1}
+    elif query.delivery == "mirrored":
+        assert {one.topic_partition for one in known.sources.values()} == sources
+        assert {p.partition: one for p, one in known.sources.items()} == marker.sources
+    else:
+        (staged,) = known.staged.values()
+        assert (staged.batch, staged.rows) == (1, BATCH)
+        assert marker.progress_partitions == 3
 
 
 def test_each_format_is_kept() -> None:
-    assert kept_formats() == [FORMAT], "keep queries of the new format: support/kept_queries.py"
+    assert FORMAT in kept_formats(), "keep queries of the new format: support/kept_queries.py"
 
 
-def test_it_is_continued(query: Query, spark_eos_session: SparkSession) -> None:
-    if Version(kept_spark(FORMAT)) > Version(pyspark.__version__):
+def test_it_is_continued(kept: tuple[int, Query], spark_eos_session: SparkSession) -> None:
+    number, query = kept
+    if Version(kept_spark(number)) > Version(pyspark.__version__):
         pytest.skip("Spark reads no checkpoints of newer versions")
-    restore(query, FORMAT)
+    restore(query, number)
+    _check_what_is_read(query)
     written = _values(query)
     missing = _once(range(_END)) - written
     assert not written - _once(range(_END))
