@@ -241,8 +241,10 @@ class GroupOffsets:
     def renew(self, deadline: Deadline) -> None:
         """Commits all held offsets again between batches; nothing is repeated if that fails."""
         if self._may_renew(deadline):
+            # Brokers may still be ending the last batch's transactions.
+            found = self._reader.fetch(self.held, deadline, wait=True)
             # Nobody else should commit between batches; if somebody did, don't undo it.
-            found, committed = self._reader.fetch(self.held, deadline), self.state.committed
+            committed = self.state.committed
             unmoved = {p: o.offset for p, o in found.items() if o.offset == committed.get(p)}
             for member, own in by_member(unmoved, self._membership.identities()).items():
                 self._send(member, own, deadline)

@@ -87,8 +87,8 @@ class OffsetReader:
         self._transactions.end()
         self._next_look = Deadline(_SETTLING, "")
 
-    def fetch(self, partitions: Partitions, deadline: Deadline) -> Committed:
-        """The partitions' offsets now; raises if a transaction holds some."""
+    def fetch(self, partitions: Partitions, deadline: Deadline, *, wait: bool = False) -> Committed:
+        """The partitions' offsets now; raises, or waits, if a transaction holds some."""
         return group_offsets(
             self._connections,
             self._settings.group_id,
@@ -96,7 +96,7 @@ class OffsetReader:
             self._membership.topic_ids,
             deadline,
             member=self._membership.any_member(),
-            wait=False,
+            wait=wait,
         )
 
     def known(self) -> KnownPartitions:
