@@ -3,19 +3,17 @@
 import base64
 import json
 import re
-from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, Final
 
 import click
 
 from spark_eos._admin.committed_records import CommittedRecords, as_our_errors
-from spark_eos._cli.query import cluster_options
+from spark_eos._cli.moments import moment
+from spark_eos._cli.query import Cluster, check_reached, cluster_options
 from spark_eos._client.checks import check_text
 from spark_eos._client.message_headers import headers_of
-from spark_eos._client.settings import ClientSettings
 
-_EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 # What JSON leaves as it is, and a terminal may obey: controls, and marks that turn text attempt.
 _CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
@@ -26,14 +24,15 @@ _CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069
 @click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many records."
 )
-def consume(*, topic: str, client: ClientSettings, timeout: float, limit: int | None) -> None:
+def consume(*, topic: str, cluster: Cluster, limit: int | None) -> None:
     """Print a topic's committed records as lines of JSON, from its beginning to its present end.
 
     Keys, values and headers are printed as text if they are UTF-8, otherwise as
     {"base64": "..."}. Joins no group and commits nothing.
     """
     check_text("TOPIC", topic)
-    records = CommittedRecords(client, topic, timeout)
+    check_reached(cluster)
+    records = CommittedRecords(cluster.client, topic, cluster.timeout)
     denied = "To consume it takes Read on the topic"
     with as_our_errors(denied), records.consumer() as consumer:
         for message in islice(records.messages(consumer, {}), limit):
@@ -55,10 +54,8 @@ def _line(message: Any) -> str:
 
 
 def _time(milliseconds: int) -> str | int:
-    try:
-        return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
-    except OverflowError:
-        return milliseconds
+    when = moment(milliseconds)
+    return milliseconds if when is None else when.isoformat(timespec="milliseconds")
 
 
 def _text(content: bytes | None) -> str | dict[str, str] | None:

@@ -3,8 +3,7 @@
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -14,27 +13,17 @@ from spark_eos._admin.dead_letter_replay import DeadLetterReplay, Replay
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic
 from spark_eos._admin.fitting_table import FittingTable
 from spark_eos._admin.status_tables import count as counted
-from spark_eos._cli.query import terminal
+from spark_eos._cli.moments import moment
+from spark_eos._cli.query import Cluster, check_reached, cluster_options, terminal
 from spark_eos._client.checks import check_text
 from spark_eos._client.printable import printable
-from spark_eos._client.settings import ClientSettings
-from spark_eos.errors import SparkEosError
-from spark_eos.jobs.client_options import client_options, decorated
+from spark_eos.jobs.client_options import decorated
 
-_EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 # Lists of topics end after so many.
 _SHOWN: Final = 20
 _UNREADABLE: Final = "headers: can't be read, since a name is not UTF-8"
-_OPTIONS: Final = (
-    click.option("--topic", required=True, metavar="TOPIC", help="The dead-letter topic."),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=15,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for each answer of the cluster.",
-    ),
+_TOPIC: Final = click.option(
+    "--topic", required=True, metavar="TOPIC", help="The dead-letter topic."
 )
 _FILTERS: Final = (
     click.option("--reason", metavar="REASON", help="Only letters with this reason."),
@@ -46,14 +35,12 @@ def _topic_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options that name a dead-letter topic, which the command receives as ``topic``."""
 
     @functools.wraps(command)
-    def with_options(*, topic: str, timeout: float, kafka: Mapping[str, str], **rest: Any) -> None:
-        try:
-            check_text("--topic", topic)
-            command(topic=DeadLetterTopic(ClientSettings(kafka), topic, timeout), **rest)
-        except SparkEosError as error:
-            raise click.ClickException(str(error)) from error
+    def with_topic(*, cluster: Cluster, topic: str, **rest: Any) -> None:
+        check_text("--topic", topic)
+        check_reached(cluster)
+        command(topic=DeadLetterTopic(cluster.client, topic, cluster.timeout), **rest)
 
-    return client_options(decorated(with_options, _OPTIONS))
+    return cluster_options(decorated(with_topic, [_TOPIC]))
 
 
 @click.group("dead-letters")
@@ -245,9 +232,8 @@ def _source(letter: DeadLetter) -> str:
 
 
 def _time(milliseconds: int) -> str:
-    try:
-        when = _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
+    when = moment(milliseconds)
+    if when is None:
         return f"{milliseconds} ms"
     return when.isoformat(" ", "seconds").partition("+")[0]
 

@@ -22,24 +22,33 @@ _WIDTH: Final = 100
 
 
 @dataclass(frozen=True)
-class Query:
-    """A query, identified by the arguments of its sink.
+class Cluster:
+    """A cluster that a command asks.
 
     Attributes:
         client: Client settings.
-        group_id: The query's consumer group.
-        prefix: The query's ``transactions.id_prefix``.
-        timeout: Seconds to wait for the cluster, per step of the command.
+        timeout: Seconds to wait for it, per step of the command.
     """
 
     client: ClientSettings
-    group_id: str
-    prefix: str
     timeout: float
 
     def deadline(self) -> Deadline:
         """Returns a deadline that begins now."""
         return Deadline(self.timeout, "--timeout")
+
+
+@dataclass(frozen=True)
+class Query(Cluster):
+    """A query, identified by the arguments of its sink.
+
+    Attributes:
+        group_id: The query's consumer group.
+        prefix: The query's ``transactions.id_prefix``.
+    """
+
+    group_id: str
+    prefix: str
 
 
 prefix_option: Final = click.option(
@@ -56,65 +65,56 @@ _timeout_option: Final = click.option(
     metavar="SECONDS",
     help="How long to wait for the cluster.",
 )
-_OPTIONS: Final = (
+_QUERY: Final = (
     click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
     prefix_option,
-    _timeout_option,
 )
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a cluster, which the command receives as ``client`` and ``timeout``.
+    """Adds the options of a cluster to a click command, which receives a `Cluster`.
 
     A `SparkEosError` ends the command with its message and exit status 1, without a traceback.
     """
 
     @functools.wraps(command)
-    def with_options(*, kafka: Mapping[str, str], **rest: Any) -> None:
+    def with_cluster(*, kafka: Mapping[str, str], timeout: float, **rest: Any) -> None:
         try:
-            command(client=ClientSettings(kafka), **rest)
+            command(cluster=Cluster(ClientSettings(kafka), timeout), **rest)
         except SparkEosError as error:
             raise click.ClickException(str(error)) from error
 
-    return client_options(decorated(with_options, [_timeout_option]))
+    return client_options(decorated(with_cluster, [_timeout_option]))
 
 
 def query_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that identify a query to a click command, which receives a `Query`.
-
-    A `SparkEosError` ends the command with its message and exit status 1, without a traceback.
-    """
+    """Adds the options that identify a query, which the command receives as a `Query`."""
 
     @functools.wraps(command)
-    def with_options(
-        *,
-        group_id: str,
-        prefix: str,
-        kafka: Mapping[str, str],
-        timeout: float,
-        **rest: Any,
-    ) -> None:
-        try:
-            check_text("--group-id", group_id)
-            # By its name in Python, which the check has special rules for.
-            check_text("transactions.id_prefix", prefix)
-            client = ClientSettings(kafka)
-            command(query=Query(client, group_id, prefix, timeout), **rest)
-        except SparkEosError as error:
-            raise click.ClickException(str(error)) from error
+    def with_query(*, cluster: Cluster, group_id: str, prefix: str, **rest: Any) -> None:
+        check_text("--group-id", group_id)
+        # By its name in Python, which the check has special rules for.
+        check_text("transactions.id_prefix", prefix)
+        command(query=Query(cluster.client, cluster.timeout, group_id, prefix), **rest)
 
-    return client_options(decorated(with_options, _OPTIONS))
+    return cluster_options(decorated(with_query, _QUERY))
 
 
 @contextmanager
-def connected(query: Query) -> Iterator[Connections]:
-    """Connects to the query's cluster; fails if it can't be reached."""
+def connected(cluster: Cluster) -> Iterator[Connections]:
+    """Connects to a cluster; fails if it can't be reached."""
     with closing(
-        Connections(query.client, request_timeout=min(10.0, query.timeout))
+        Connections(cluster.client, request_timeout=min(10.0, cluster.timeout))
     ) as connections:
         # First of all, so that the error says "unreachable" and not which later call failed.
-        connections.brokers(query.deadline())
+        connections.brokers(cluster.deadline())
         yield connections
+
+
+def check_reached(cluster: Cluster) -> None:
+    """Says why a cluster can't be reached, for commands of librdkafka, which doesn't."""
+    with connected(cluster):
+        pass
 
 
 def terminal() -> Console:

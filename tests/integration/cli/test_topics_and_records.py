@@ -71,6 +71,18 @@ def test_a_topic_that_does_not_exist(flow: Flow) -> None:
     assert (found.exit_code, found.output) == (1, "Error: topic 'nowhere' does not exist\n")
 
 
+@pytest.mark.parametrize(
+    "command", [["topics"], ["consume", "orders"], ["dead-letters", "list", "--topic", "orders"]]
+)
+def test_a_cluster_that_can_not_be_reached_is_named(command: list[str]) -> None:
+    options = ["--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"]
+    found = CliRunner().invoke(main, [*command, *options])
+    assert found.exit_code == 1
+    assert (
+        "no broker of bootstrap.servers='127.0.0.1:1' could be reached within 1 s" in found.output
+    )
+
+
 def test_topics_with_what_is_in_them(flow: Flow) -> None:
     with closing(Producer(flow.kafka)) as producer:
         for partition in (0, 1, 1):
