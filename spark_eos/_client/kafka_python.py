@@ -180,7 +180,8 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     def abort(self) -> None:
         """Closes all connections at once; kafka-python's `close` first waits to send the rest."""
         for connection in list(self._conns.values()):
-            connection.close(kafka_errors.KafkaConnectionError("closed"))
+            if connection.transport is not None:
+                connection.transport._write_buffer.clear()
         self.close()
 
     def expire_metadata(self) -> None:

@@ -26,7 +26,6 @@ NAMES = [
     ("kafka.future", "Future.add_errback", "f"),
     ("kafka.net.connection", "KafkaConnection.close_future", None),
     ("kafka.net.connection", "KafkaConnection.init_future", None),
-    ("kafka.net.connection", "KafkaConnection.close", "error"),
     ("kafka.net.inet", "KafkaNetSocket", "proxy_url"),
     ("kafka.net.inet", "KafkaNetSocket.sock_connect", "net sock sockaddr timeout_at"),
     ("kafka.net.inet", "create_connection", "net host port socket_options proxy_url timeout_at"),
@@ -77,6 +76,8 @@ ATTRIBUTES = [
     ("connection", "connected"),
     ("connection", "in_flight_requests"),
     ("connection", "node_id"),
+    ("connection", "transport"),
+    ("transport", "_write_buffer"),
 ]
 
 # Module, message, newest version needed, classes in it, and fields of the request and the answer.
@@ -261,7 +262,8 @@ def test_the_attribute(owner: str, name: str) -> None:
     try:
         manager = _found("kafka.net.manager", "KafkaConnectionManager")(selector)
         connection = _found("kafka.net.connection", "KafkaConnection")(selector, node_id=1)
-        found = {"manager": manager, "connection": connection}[owner]
+        transport = _found("kafka.net.transport", "KafkaTCPTransport")(selector, None)
+        found = {"manager": manager, "connection": connection, "transport": transport}[owner]
         assert hasattr(found, name), f"kafka-python has moved {type(found).__name__}.{name}"
     finally:
         selector.close()
