@@ -33,7 +33,7 @@ from spark_eos._spark.stream_sources import (
     sources_of,
 )
 from spark_eos.acls import read_topic
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.options import ProgressTopic
 
 
@@ -118,11 +118,8 @@ class SinkDelivery(Protocol):
 
     name: str
 
-    def suits(self, *, other_cluster: bool) -> bool:
-        """Whether the source may be in another cluster, or in the target's."""
-
-    def check_suits(self, *, other_cluster: bool) -> None:
-        """Raises unless it suits."""
+    def unsuited(self, *, other_cluster: bool) -> str | None:
+        """Why the source may not be in another cluster, or in the target's; None if it may."""
 
     def check_stream(self, frame: DataFrame, default_topic: str | None) -> None:
         """Refuses a streaming DataFrame that it can't write."""
@@ -195,16 +192,13 @@ class DirectDelivery(_Narrow):
 
     name = DIRECT
 
-    def suits(self, *, other_cluster: bool) -> bool:
-        return not other_cluster
-
-    def check_suits(self, *, other_cluster: bool) -> None:
-        if other_cluster:
-            raise ConfigurationError(
-                "delivery='direct' commits offsets in the cluster that is read, and source_kafka "
-                "is another one: use delivery='mirrored', which refuses what is not narrow just "
-                "the same"
-            )
+    def unsuited(self, *, other_cluster: bool) -> str | None:
+        if not other_cluster:
+            return None
+        return (
+            "delivery='direct' commits offsets in the cluster that is read, and source_kafka is "
+            "another one: use delivery='mirrored', which refuses what is not narrow just the same"
+        )
 
     def reads_here(self, start: Start, servers: str) -> bool:
         del start, servers
@@ -224,15 +218,13 @@ class MirroredDelivery(_InProgressTopic, _Narrow):
 
     name = MIRRORED
 
-    def suits(self, *, other_cluster: bool) -> bool:
-        return other_cluster
-
-    def check_suits(self, *, other_cluster: bool) -> None:
-        if not other_cluster:
-            raise ConfigurationError(
-                "delivery='mirrored' is for a source in another cluster: give its client settings "
-                "as source_kafka, or leave delivery out"
-            )
+    def unsuited(self, *, other_cluster: bool) -> str | None:
+        if other_cluster:
+            return None
+        return (
+            "delivery='mirrored' is for a source in another cluster: give its client settings as "
+            "source_kafka, or leave delivery out"
+        )
 
     def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
         return Mirrored(query.progress_topic), FrameBatches(runtime, query.jobs(runtime))
@@ -246,12 +238,9 @@ class StagedDelivery(_InProgressTopic):
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
         check_staged_sources(sources)
 
-    def suits(self, *, other_cluster: bool) -> bool:
+    def unsuited(self, *, other_cluster: bool) -> str | None:
         del other_cluster
-        return True
-
-    def check_suits(self, *, other_cluster: bool) -> None:
-        pass
+        return None
 
     def check_stream(self, frame: DataFrame, default_topic: str | None) -> None:
         check_payload(frame.schema, default_topic)

@@ -24,7 +24,8 @@ def check_delivery(wanted: str, *, other_cluster: bool) -> None:
         raise ConfigurationError(
             f"delivery is {wanted!r}; it must be 'auto', 'direct', 'mirrored' or 'staged'"
         )
-    DELIVERIES[wanted].check_suits(other_cluster=other_cluster)
+    if (reason := DELIVERIES[wanted].unsuited(other_cluster=other_cluster)) is not None:
+        raise ConfigurationError(reason)
 
 
 def delivery_of_stream(
@@ -32,7 +33,9 @@ def delivery_of_stream(
 ) -> tuple[SinkDelivery, SinkDelivery | None]:
     """Checks a streaming DataFrame; returns its delivery, and the one to fall back to, if any."""
     other_cluster = settings.source_client is not None
-    suited = [each for each in DELIVERIES.values() if each.suits(other_cluster=other_cluster)]
+    suited = [
+        each for each in DELIVERIES.values() if each.unsuited(other_cluster=other_cluster) is None
+    ]
     wished = suited if wanted == AUTO else [DELIVERIES[wanted]]
     reason = f"delivery={wanted!r}"
     for found, fallback in zip(wished, [*wished[1:], None], strict=True):

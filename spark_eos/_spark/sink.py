@@ -1,5 +1,6 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
+import contextlib
 import functools
 import time
 from collections.abc import Iterable, Mapping
@@ -367,8 +368,11 @@ class ExactlyOnceSink:
         if self._run is not None:
             self._run.abandon()
             self._run = None
-        start = self._starting.take()
-        self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms)
+        with contextlib.ExitStack() as if_it_fails:
+            start = self._starting.take()
+            if_it_fails.callback(start.close)
+            self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms)
+            if_it_fails.pop_all()
         return self._run
 
     def close(self) -> None:

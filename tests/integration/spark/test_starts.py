@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
@@ -19,6 +20,7 @@ from spark_eos._driver import preflight, start
 from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import cluster_id
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.starting import Starting
 from spark_eos.errors import TopicNotFoundError, UnsupportedPipelineError
 from support import staging
@@ -179,6 +181,22 @@ def test_a_start_that_leads_to_no_query_leaves_no_thread(
     sink.read(spark_eos_session, subscribe=flow.source)
     assert _open(starts) == 1
     del sink
+    until(lambda: not _open(starts), lambda: "the connections' end")
+
+
+def test_a_run_that_can_not_begin_leaves_no_thread(
+    starts: Starts, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_runtime: ClassicRuntime, _run: Any) -> None:
+        raise RuntimeError("interrupted")
+
+    monkeypatch.setattr(ClassicRuntime, "end_with", interrupted)
+    flow = starts.flow
+    flow.produce(["a"])
+    sink = ExactlyOnceSink(**flow.options())
+    query = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source))).start()
+    with pytest.raises(StreamingQueryException, match="interrupted"):
+        query.processAllAvailable()
     until(lambda: not _open(starts), lambda: "the connections' end")
 
 
