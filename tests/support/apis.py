@@ -79,7 +79,7 @@ class Queries:
         builder = SparkSession.builder if url is None else SparkSession.builder.remote(url)
         self._session = builder.getOrCreate()
         if url is not None:
-            _retry_for_a_minute(self._session)
+            _retry_for_two_minutes(self._session)
         self._queries: dict[int, tuple[StreamingQuery, Callable[[], None]]] = {}
         self._numbers = itertools.count()
 
@@ -124,7 +124,7 @@ class Queries:
         close()
 
 
-def _retry_for_a_minute(session: SparkSession) -> None:
+def _retry_for_two_minutes(session: SparkSession) -> None:
     """Lets a request to a server that is gone fail; by default the client repeats it for ten."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
