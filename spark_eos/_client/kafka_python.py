@@ -309,5 +309,6 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 def closed_by_peer(error: BaseException) -> bool:
     """Whether a connection ended because the listener closed it without an answer."""
     return "socket disconnected" in str(error) or any(
-        isinstance(one, ssl.SSLEOFError | ConnectionResetError) for one in causes(error)
+        isinstance(one, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
+        for one in causes(error)
     )

@@ -279,16 +279,22 @@ def test_closing_while_connecting_leaves_no_socket(protocol: str) -> None:
 
 
 def test_closing_with_something_unsent_leaves_no_socket(broker: EmbeddedKafka) -> None:
-    with _no_socket_is_left(), _connections(broker.bootstrap_servers) as (loop, manager):
+    with (
+        contextlib.ExitStack() as resumed,
+        _no_socket_is_left(),
+        _connections(broker.bootstrap_servers) as (loop, manager),
+    ):
         manager.reach(30)
         (node,) = manager.addresses()
 
         async def write() -> None:
             connection = manager.get_connection(node)
             await connection.init_future
-            # More than the kernel takes at once, and no request, so the broker reads none of it.
+            # More than the kernel takes; the broker, which would end the connection, reads none.
+            broker.pause()
             connection.transport.write(b"\x7f" * 50_000_000)
 
+        resumed.callback(broker.resume)
         loop.run(write)
         manager.ends.clear()
     # Our own end is no failure, of which kafka-python would log an error.
@@ -314,3 +320,8 @@ def test_names_that_no_topic_can_have() -> None:
     for name in ("no name", ".", "x" * 250):
         with pytest.raises(ValueError, match="opic name"):
             ensure_valid_topic_name(name)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), ConnectionResetError()])
+def test_an_end_by_the_listener_while_sending_is_the_listeners(error: OSError) -> None:
+    assert closed_by_peer(kafka_errors.KafkaConnectionError(error))
