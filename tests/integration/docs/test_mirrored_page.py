@@ -27,9 +27,10 @@ def test_the_query(
     flow.broker.create_topic(flow.source, flow.partitions)
     flow.produce(range(100), headers=[("h", b"1")])
 
-    def await_termination(query: StreamingQuery, _timeout: Any = None) -> None:
+    def await_termination(query: StreamingQuery, _timeout: Any = None) -> bool:
         query.processAllAvailable()
         query.stop()
+        return True
 
     monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
     words = {
