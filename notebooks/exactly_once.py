@@ -81,7 +81,7 @@ from spark_eos.observability.listener import source_lag
 
 reports = spark.read.schema(
     "query_id string, batch_id long, rows_written long, rows_skipped long, transactions long, "
-    "rounds long, total_ms double"
+    "attempts long, total_ms double"
 ).json(reports_path)
 lags = spark.createDataFrame(
     [(p.batchId, sum(source_lag(p).values())) for p in query.recentProgress],

@@ -1,7 +1,7 @@
-"""Draws docs/assets/demo.svg, what ``make demo`` prints at its end, from the run in README.md."""
+"""Draws docs/assets/demo.svg, what one run of ``make demo`` printed, from tools/demo.json."""
 
 import io
-import re
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,8 +16,7 @@ from spark_eos._demo.scenario import COUNTED, RELAY
 _ROOT: Final = Path(__file__).parent.parent
 PICTURE: Final = _ROOT / "docs" / "assets" / "demo.svg"
 
-_SECTION: Final = re.compile(r"^## What the demo shows\n(.*?)^## ", re.DOTALL | re.MULTILINE)
-_TABLE: Final = re.compile(r"^\|(?:.*)\n\|[ :|-]+\n((?:\|.*\n)+)", re.MULTILINE)
+_RUN: Final = Path(__file__).with_name("demo.json")
 # Characters; narrow enough to be read on a telephone.
 _WIDTH: Final = 58
 # Rich's own format, without the fonts that it takes from another host.
@@ -46,15 +45,12 @@ _FORMAT: Final = """\
 
 
 def _recorded() -> Iterator[Table]:
-    """The tables of both scenarios, with the numbers that README.md has of one run."""
-    section = _SECTION.search((_ROOT / "README.md").read_text(encoding="utf-8"))
-    if section is None:
-        raise ValueError("README.md has no section 'What the demo shows'")
-    for title, rows in zip((RELAY.title, COUNTED), _TABLE.findall(section[1]), strict=True):
+    """The tables of both scenarios, with the numbers of one run."""
+    run = json.loads(_RUN.read_text(encoding="utf-8"))
+    for title, name in ((RELAY.title, "relay"), (COUNTED, "counted")):
         table = side_by_side(title)
-        for row in rows.splitlines():
-            name, *numbers = (cell.strip() for cell in row.strip("|").split("|"))
-            add_numbers(table, name, *(int(number.replace(",", "")) for number in numbers))
+        for row, numbers in run[name].items():
+            add_numbers(table, row, *numbers)
         yield table
 
 

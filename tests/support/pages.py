@@ -33,7 +33,7 @@ def readmes_query(flow: Flow) -> str:
         '"order-processors"': repr(flow.group_id),
         '"orders"': repr(flow.source),
         '"orders-enriched"': repr(flow.target),
-        '"/checkpoints/orders"': repr(flow.checkpoint),
+        '"checkpoints/orders"': repr(flow.checkpoint),
         'processingTime="1 second"': "availableNow=True",
     }
     return _with_words(code, instead)

@@ -158,6 +158,7 @@ class Reader:
 
     def own(self, text: str) -> str:
         text = text.replace("localhost:9092", self.broker.bootstrap_servers)
+        text = text.replace('"checkpoints/', f'"{self.directory}/')
         return text.replace("/checkpoints/", f"{self.directory}/")
 
     def follow(self, block: Block) -> None:
@@ -291,11 +292,15 @@ def reader(
     return Reader(page_kafka, tmp_path, {"spark": spark_eos_session})
 
 
-def _topics(reader: Reader) -> None:
-    """What most pages assume."""
+def _empty_topics(reader: Reader) -> None:
     names = ("enriched", "rejected", "copy", "notices", "archive")
     for topic in ("orders", *(f"orders-{name}" for name in names)):
         reader.broker.create_topic(topic, partitions=4)
+
+
+def _topics(reader: Reader) -> None:
+    """What most pages assume."""
+    _empty_topics(reader)
     produce(reader.broker, range(_COUNT))
 
 
@@ -348,6 +353,7 @@ def _letters(reader: Reader) -> None:
 
 _BEFORE = {
     "docs/dead-letters.md": _letters,
+    "docs/index.md": _empty_topics,
     "docs/moving.md": _own_sink,
     "docs/operations.md": _query,
 }
@@ -371,6 +377,11 @@ def _in_capitals(reader: Reader) -> None:
     assert written(reader.broker, "orders-enriched") == sorted(map(str.upper, orders()))
 
 
+def _capitals_of_its_own(reader: Reader) -> None:
+    enriched = sorted(map(str.upper, orders(10_000)))
+    assert written(reader.broker, "orders-enriched") == enriched
+
+
 def _dead_letter_replayed(reader: Reader) -> None:
     _in_capitals(reader)
     assert written(reader.broker, "orders-dlq") == ["oops"]
@@ -385,6 +396,7 @@ _AFTER = {
     "README.md": _in_capitals,
     "docs/dead-letters.md": _dead_letter_replayed,
     "docs/guide.md": _after_guide,
+    "docs/index.md": _capitals_of_its_own,
     "docs/moving.md": _after_moving,
     "docs/operations.md": _as_they_were,
     "docs/verify.md": _as_they_were,
