@@ -95,7 +95,7 @@ def test_replay_needs_what_is_printed_for_it(
     counted = _ask("count", flow, letters)
     assert counted.exit_code == 0
     assert "1 dead letter. How many are left to replay is not known: " in counted.stdout
-    assert "Read on group 'spark-eos-replay-" in " ".join(counted.stdout.split())
+    assert "Describe on group 'spark-eos-replay-" in " ".join(counted.stdout.split())
     flow.grant(*others)
     for line in (read, *others):
         with flow.without(line):
