@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
 from spark_eos._batch.writer_settings import WriterSettings
@@ -17,6 +18,7 @@ from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, SuspectRange
+from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.offsets import commit_offsets
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -69,6 +71,10 @@ class GroupOffsets:
         known = self._membership.topic_ids if noted is None else noted
         names = {topic for topic, _ in partitions}
         return source_topics(self._topics, names, known, self._settings.group_id)
+
+    def look(self) -> None:
+        """Reads what the metadata tells now; nobody is fenced."""
+        self.state = self.state.knowing(self._reader.known())
 
     def join(
         self, topics: Mapping[str, TopicInfo], partitions: Partitions, *, by_name: bool
@@ -278,6 +284,10 @@ class GroupOffsets:
     def accept(self, offsets: Positions) -> None:
         """Takes offsets that an operator has set for what they mean."""
         self.state = self.state.moved(offsets)
+
+    def claim(self, owner: Owner) -> None:
+        """From now on, the texts of offsets tell that they are this query's."""
+        self.state = self.state.with_known(replace(self.state.known, owner=owner))
 
     def pair(self, known: KnownPartitions) -> None:
         """Takes over what progress partitions stand for."""

@@ -1,6 +1,7 @@
 """Own offsets: a source partition's own offset in the group is its progress (direct)."""
 
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,9 +11,12 @@ from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck
-from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._progress.missing import Evidence, initial_offsets
+from spark_eos._progress.owners import check_owner, owners_of, what_is_new
 from spark_eos._progress.strategy import Batch, Query, Work
+
+logger = logging.getLogger(__name__)
 
 
 class OwnOffsets:
@@ -31,8 +35,49 @@ class OwnOffsets:
     def first(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
 
+    def check_owner(self, batch: Batch) -> None:
+        state, settings = self._offsets.state, self._query.settings
+        group, own, moved_from = settings.group_id, self._query.owner(batch), settings.moved_from
+        check_owner(group, own, state.known, state.pairs, batch.source.ends.keys(), moved_from)
+
     def learn(self, batch: Batch, marker: Marker) -> None:
-        pass
+        """Says so if the query continues from offsets that its checkpoint knows nothing of."""
+        state, read = self._offsets.state, batch.source.ends.keys()
+        begun = not state.known.partitions.isdisjoint(map(state.pairs.progress, read))
+        owners = owners_of(state.known, state.pairs, read)
+        what = what_is_new(
+            self._query.owner(batch),
+            owners,
+            # A run that was refused the group has left a marker.
+            new=begun and batch.id == 0 and (bool(owners) or marker.group_id is None),
+        )
+        if not what:
+            return
+        left, done = self._left(read)
+        logger.warning(
+            "group %s: %s. The query continues from the group's offsets: up to %s source records "
+            "are left to write, and up to %s before them are not written again. To write them all, "
+            "use another group_id and another checkpoint_location",
+            self._query.settings.group_id,
+            what,
+            f"{left:,}",
+            f"{done:,}",
+        )
+
+    def _left(self, read: Partitions) -> tuple[int, int]:
+        """How many offsets of some source partitions are not committed, and how many are."""
+        topics = {topic for topic, _ in read}
+        connections, deadline = self._query.clusters.source, self._query.deadline()
+        starts = start_offsets(connections, topics, deadline)
+        ends = end_offsets(connections, topics, deadline)
+        committed = self._committed()
+        left = done = 0
+        for partition in read:
+            start, end = starts.get(partition, 0), ends.get(partition)
+            at = max(start, committed.get(partition, start))
+            done += at - start
+            left += max(0, end.last_stable - at) if end is not None else 0
+        return left, done
 
     def work(self, batch: Batch) -> Work:
         return self._work(batch, batch.source)

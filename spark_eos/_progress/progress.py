@@ -17,6 +17,7 @@ from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress import checks
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.strategy import Batch, Members, Query, Strategy, Work
+from spark_eos.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +60,8 @@ class Progress:
                 work = self._start(batch)
         self._membership.check()
         self._offsets.keep_up(work.held.ends)
-        # While this run was cut off, another may have begun with another delivery.
-        self._check_delivery()
+        # While this run was cut off, another may have begun, and left other offsets.
+        self._check_group(batch)
         marker = batch.checkpoint.marker()
         if work.held.ends.keys() - self._offsets.state.committed.keys():
             self._initialize(work, marker, begun_now=True)
@@ -79,16 +80,20 @@ class Progress:
         self.version = preflight.check_cluster(start, query.settings, topics, deadline)
         warn_of_replication(start.clusters.target, query.settings.target_topics, deadline)
         preflight.warn_of_unknown_limits(start, query.settings, deadline)
+        # A group that is used by mistake may be that of a running query, which is to go on.
+        offsets.look()
+        self._check_group(batch)
         # 2. Fence all older runs, end what they left open, and read the offsets.
         offsets.join(topics, partitions, by_name=self.version < BY_ID)
         # 3. Learn what they mean, and refuse what is suspect or was lost.
-        self._check_delivery()
+        self._check_group(batch)
         strategy.learn(batch, marker)
         work = strategy.work(batch)
         offsets.narrow(work.held.ends)
         offsets.refuse_suspects()
         begun_now = self._prepared_ms is not None and batch.began_ms >= self._prepared_ms
-        # 4. From here on no partition is without an offset.
+        # 4. From here on no partition is without an offset, and all are this query's.
+        offsets.claim(query.owner(batch))
         self._initialize(work, marker, begun_now=begun_now)
         self._started = True
         logger.info(
@@ -114,9 +119,17 @@ class Progress:
             )
         self._offsets.initialize(initial)
 
-    def _check_delivery(self) -> None:
+    def _check_group(self, batch: Batch) -> None:
         known = self._offsets.state.known
         check_offsets(known, self.delivery, self._strategy.progress_topic)
+        try:
+            self._strategy.check_owner(batch)
+        except ConfigurationError:
+            # With another group the same checkpoint would begin at this one's offsets: with the
+            # marker it is refused.
+            if batch.id == 0 and batch.checkpoint.marker().group_id is None:
+                batch.checkpoint.set_marker(Marker(self._group_id, {}, self.delivery))
+            raise
 
     def _log_lags(self, work: Work) -> bool:
         committed = self._offsets.state.committed

@@ -55,6 +55,9 @@ class StagedOffsets:
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
+    def check_owner(self, batch: Batch) -> None:
+        """Nothing: the staged commit has the query's id, and that of any other one is refused."""
+
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is.
 
@@ -126,7 +129,8 @@ class StagedOffsets:
             raise checks.foreign(held.batch_id)
         last = state.known.staged.get(self._commit_partition)
         if last is not None:
-            checks.check_belongs(last, held.batch_id, checkpoint)
+            owners = state.known.owners.get(self._topic.name, ())
+            checks.check_belongs(last, held.batch_id, checkpoint, owners)
         checks.check_positions(last, held, state.committed)
         return last if last is not None and last.batch == held.batch_id else None
 

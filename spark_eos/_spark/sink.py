@@ -76,6 +76,9 @@ class ExactlyOnceSink:
         progress_topic: Name of the topic of a mirrored or staged query's progress, or a
             `ProgressTopic`, which also says how to create it if it is missing.
         limits: Members, attempts and waiting times.
+        moved_from: Id of the query whose group this was, to continue from its offsets without its
+            checkpoint, although ``topic`` or all sources are others. The error that refuses this
+            names the id. Has no effect once the query has begun.
         fail_on_data_loss: Whether the query fails when source records were deleted before they
             were read, for example by retention. If False, each such gap is logged and reported
             (`BatchReport.lost`).
@@ -105,6 +108,7 @@ class ExactlyOnceSink:
         dead_letters: DeadLetters | None = None,
         progress_topic: str | ProgressTopic = "spark-eos-progress",
         limits: Limits = Limits(),
+        moved_from: str | None = None,
         fail_on_data_loss: bool = True,
         asynchronous_progress: bool = False,
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
@@ -120,6 +124,7 @@ class ExactlyOnceSink:
             topic=topic,
             transactions=transactions,
             limits=limits,
+            moved_from=moved_from,
             fail_on_data_loss=fail_on_data_loss,
             dead_letters=DeadLetterSettings.of(dead_letters),
         )
