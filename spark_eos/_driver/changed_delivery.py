@@ -1,7 +1,15 @@
-"""A query keeps the delivery it began with: with another one its offsets mean something else."""
+"""A query keeps the delivery it began with: with another one its offsets mean something else.
 
+One that has staged nothing yet may still become direct. Rows are written after a batch's staged
+commit only, and that stays in the offset of the commit partition from then on.
+"""
+
+from collections.abc import Mapping
+
+from spark_eos._batch.progress import COMMIT_PARTITION, first_position
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
-from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
 
@@ -9,6 +17,29 @@ def check_marker(marker: Marker, delivery: str) -> None:
     """Refuses a checkpoint that was begun with another delivery."""
     if marker.group_id is not None and marker.delivery != delivery:
         raise changed_delivery(marker.delivery, delivery)
+
+
+def may_become_direct(marker: Marker, group_id: str, delivery: str, batch_id: int) -> bool:
+    """Whether the group's offsets may show that a staged query has written nothing."""
+    ours = marker.delivery == STAGED and marker.group_id == group_id
+    return ours and delivery == DIRECT and batch_id == 0
+
+
+def nothing_staged(
+    offsets: Mapping[TopicPartition, CommittedOffset], progress_topic: str | None
+) -> bool:
+    """Whether a group's offsets prove that none of its batches was ever staged.
+
+    Its commit partition must have the offset that a staged query's start has committed. One that
+    is missing, or that somebody has set, may have named a batch.
+    """
+    found = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
+    known = KnownPartitions.of(found)
+    return (
+        [offset for offset, _ in found.values()] == [first_position(0)]
+        and not known.set_by_others
+        and not KnownPartitions.of(offsets).staged
+    )
 
 
 def check_offsets(known: KnownPartitions, delivery: str, progress_topic: str | None = None) -> None:

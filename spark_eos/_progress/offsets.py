@@ -9,6 +9,7 @@ from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, refusal, verdict
 from spark_eos._driver.assigned_partitions import by_member
+from spark_eos._driver.changed_delivery import nothing_staged
 from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
@@ -116,6 +117,10 @@ class GroupOffsets:
         if alone:
             # After a lost session a newer run may have written these; otherwise none has.
             checks.check_not_moved_on(group, self.state.pairs, before, self.state.committed)
+
+    def nothing_staged(self, progress_topic: str | None) -> bool:
+        """Whether a staged query of the group has never staged a batch; all runs are fenced."""
+        return nothing_staged(self._reader.all(), progress_topic)
 
     def refuse_suspects(self) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written."""

@@ -23,9 +23,9 @@ class OwnOffsets:
     """See `spark_eos._progress.strategy.Strategy`."""
 
     delivery = DIRECT
-    progress_topic: str | None = None
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, progress_topic: str | None = None) -> None:
+        self.progress_topic = progress_topic
         self._query = query
         self._offsets = query.offsets
         self._data_loss = DataLossCheck(
@@ -144,7 +144,13 @@ def by_topic(batch: BatchRange) -> dict[str, frozenset[int]]:
 
 @dataclass(frozen=True)
 class Direct:
-    """The source is in the target's cluster."""
+    """The source is in the target's cluster.
+
+    Attributes:
+        progress_topic: Where the query would have staged its batches; None if it could not.
+    """
+
+    progress_topic: str | None = None
 
     def strategy(self, query: Query) -> OwnOffsets:
-        return OwnOffsets(query)
+        return OwnOffsets(query, self.progress_topic)

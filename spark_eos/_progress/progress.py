@@ -7,8 +7,13 @@ from dataclasses import replace
 from spark_eos._batch.plan import BatchPlan, Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver import offset_renewal, preflight
-from spark_eos._driver.changed_delivery import check_marker, check_offsets
-from spark_eos._driver.checkpoint_marker import Marker
+from spark_eos._driver.changed_delivery import (
+    changed_delivery,
+    check_marker,
+    check_offsets,
+    may_become_direct,
+)
+from spark_eos._driver.checkpoint_marker import STAGED, Marker
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.replication import warn_of_replication
 from spark_eos._kafka.offset_metadata import SuspectRange
@@ -73,7 +78,9 @@ class Progress:
         # 1. Check that the cluster supports what is needed, and allows the settings.
         query, offsets, strategy = self._query, self._offsets, self._strategy
         marker = batch.checkpoint.marker()
-        check_marker(marker, self.delivery)
+        was_staged = may_become_direct(marker, self._group_id, self.delivery, batch.id)
+        if not was_staged:
+            check_marker(marker, self.delivery)
         partitions = strategy.first(batch)
         topics = offsets.topics(partitions, marker.topic_ids)
         start, deadline = query.start, query.deadline()
@@ -87,6 +94,8 @@ class Progress:
         offsets.join(topics, partitions, by_name=self.version < BY_ID)
         # 3. Learn what they mean, and refuse what is suspect or was lost.
         self._check_group(batch)
+        if was_staged:
+            marker = self._without_staged()
         strategy.learn(batch, marker)
         work = strategy.work(batch)
         offsets.narrow(work.held.ends)
@@ -103,6 +112,18 @@ class Progress:
             self.version,
         )
         return work
+
+    def _without_staged(self) -> Marker:
+        """The marker of a query that was staged and has not written, which is none."""
+        if not self._offsets.nothing_staged(self._strategy.progress_topic):
+            raise changed_delivery(STAGED, self.delivery)
+        logger.warning(
+            "group %s: delivery=%s from now on; it was %s, and no batch has been staged yet",
+            self._group_id,
+            self.delivery,
+            STAGED,
+        )
+        return Marker()
 
     def _initialize(self, work: Work, marker: Marker, *, begun_now: bool) -> None:
         state, ids = self._offsets.state, self._membership.topic_ids

@@ -140,7 +140,7 @@ class Strategy(Protocol):
 
     Attributes:
         delivery: Its name, for checkpoint markers and reports.
-        progress_topic: The topic whose offsets are staged, if any.
+        progress_topic: The topic whose offsets are staged, or may have been; None if there is none.
     """
 
     delivery: str

@@ -14,14 +14,15 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.html_tables import html_table
 from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
-from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.asynchronous import check_classic
 from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_stream
 from spark_eos._spark.sink_run import SinkRun, begin_run
 from spark_eos._spark.source import read_from_offsets, source_settings
+from spark_eos._spark.start_line import say_start
 from spark_eos._spark.starting import Starting, checked_by_cluster
 from spark_eos._spark.stream_sources import sources_of
 from spark_eos._spark.target_column import with_own_topic_marked
@@ -139,6 +140,7 @@ class ExactlyOnceSink:
         self._observers = as_observers(on_batch)
         self._starting = Starting(self._settings)
         self._selections: list[dict[str, str]] = []
+        self._starting_offsets: set[str] = set()
         self._spark: SparkSession | None = None
         # What `write` has checked.
         self._query: SinkQuery | None = None
@@ -258,6 +260,7 @@ class ExactlyOnceSink:
                 options=options,
             )
         self._selections.append(selection)
+        self._starting_offsets.add(starting_offsets)
         self._spark = spark
         return frame
 
@@ -291,9 +294,6 @@ class ExactlyOnceSink:
         """
         with self._starting.step() as start:
             self._query = query = checked_by_cluster(self._checked(frame), start)
-        if is_connect(frame):
-            # The run is in another process.
-            self._starting.close()
         self._spark = frame.sparkSession
         self._prepared_ms = time.time_ns() // 1_000_000
         frame = with_own_topic_marked(frame)
@@ -305,6 +305,7 @@ class ExactlyOnceSink:
                 location=self._checkpoint_location,
                 asynchronous=self._asynchronous_progress,
                 active=self._active,
+                say_start=functools.partial(self._say_start, query),
                 announce=functools.partial(
                     announce_query, group_id=query.settings.group_id, observers=self._observers
                 ),
@@ -316,7 +317,7 @@ class ExactlyOnceSink:
         settings = self._settings
         if settings.dead_letters is not None:
             check_error_column(frame.schema)
-        delivery, fallback = delivery_of_stream(frame, self._wanted_delivery, settings)
+        delivery, fallback, why = delivery_of_stream(frame, self._wanted_delivery, settings)
         if self._asynchronous_progress:
             check_classic(frame)
             delivery.check_logged()
@@ -326,11 +327,21 @@ class ExactlyOnceSink:
             self._progress_topic,
             tuple(self._selections),
             tuple(sources_of(frame)),
+            frozenset(self._starting_offsets),
             delivery,
             fallback,
+            why,
         )
         delivery.check_losses_seen(query)
         return query
+
+    def _say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
+        """Says what a query is about to do; ``log``: its checkpoint, None on Spark Connect."""
+        with self._starting.step() as start:
+            say_start(query, start, log)
+        if log is None:
+            # The run is in another process.
+            self._starting.close()
 
     def note_relation(self, relation: str) -> None:
         """On Spark Connect, called before each batch with the server's id of it."""
@@ -366,9 +377,9 @@ class ExactlyOnceSink:
                 "start the query from sink.write(...), which checks its plan; set a function of "
                 "your own with sink.write(...).foreachBatch(function)"
             )
-        with self._starting.step():
+        with self._starting.step() as start:
             delivery, runtime = begin_run(
-                self._query, frame, batch_id, self._spark, self._batch_relation
+                self._query, frame, batch_id, self._spark, self._batch_relation, start
             )
         if self._run is not None:
             self._run.abandon()
