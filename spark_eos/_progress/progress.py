@@ -35,6 +35,7 @@ class Progress:
         prepared_ms: int | None,
         *,
         asynchronous: bool,
+        why: str,
     ) -> None:
         self._query = query
         self._offsets = query.offsets
@@ -42,6 +43,7 @@ class Progress:
         self._membership = membership
         self._prepared_ms = prepared_ms
         self._asynchronous = asynchronous
+        self._why = why
         self._started = False
         self._group_id = query.settings.group_id
         self.delivery = strategy.delivery
@@ -72,7 +74,7 @@ class Progress:
         # 1. Check that the cluster supports what is needed, and allows the settings.
         query, offsets, strategy = self._query, self._offsets, self._strategy
         marker = batch.checkpoint.marker()
-        check_marker(marker, self.delivery)
+        check_marker(marker, self.delivery, self._why)
         partitions = strategy.first(batch)
         topics = offsets.topics(partitions, marker.topic_ids)
         start, deadline = query.start, query.deadline()
@@ -116,7 +118,7 @@ class Progress:
 
     def _check_delivery(self) -> None:
         known = self._offsets.state.known
-        check_offsets(known, self.delivery, self._strategy.progress_topic)
+        check_offsets(known, self.delivery, self._strategy.progress_topic, self._why)
 
     def _log_lags(self, work: Work) -> bool:
         committed = self._offsets.state.committed

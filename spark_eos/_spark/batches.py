@@ -93,6 +93,7 @@ class SinkQuery:
         sources: The stream's sources.
         delivery: How its rows get to Kafka.
         fallback: How else, if the first batch or the checkpoint shows that they can't.
+        why: Why not by a delivery that costs less, if the stream is the reason.
     """
 
     settings: WriterSettings
@@ -102,6 +103,7 @@ class SinkQuery:
     sources: tuple[StreamSource, ...]
     delivery: "SinkDelivery"
     fallback: "SinkDelivery | None"
+    why: str
 
     def jobs(self, runtime: QueryRuntime) -> BatchJobs:
         """What runs the Spark jobs of a run."""

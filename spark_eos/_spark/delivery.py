@@ -30,14 +30,14 @@ def check_delivery(wanted: str, *, other_cluster: bool) -> None:
 
 def delivery_of_stream(
     frame: DataFrame, wanted: str, settings: WriterSettings
-) -> tuple[SinkDelivery, SinkDelivery | None]:
-    """Checks a streaming DataFrame; returns its delivery, and the one to fall back to, if any."""
+) -> tuple[SinkDelivery, SinkDelivery | None, str]:
+    """Checks a streaming DataFrame; returns its delivery, the one to fall back to, and why so."""
     other_cluster = settings.source_client is not None
     suited = [
         each for each in DELIVERIES.values() if each.unsuited(other_cluster=other_cluster) is None
     ]
     wished = suited if wanted == AUTO else [DELIVERIES[wanted]]
-    reason = f"delivery={wanted!r}"
+    reason, why = f"delivery={wanted!r}", ""
     for found, fallback in zip(wished, [*wished[1:], None], strict=True):
         try:
             found.check_stream(frame, settings.topic)
@@ -45,10 +45,15 @@ def delivery_of_stream(
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:
                 raise
-            reason = str(error)
+            reason, why = str(error), _first_sentence(error)
     if found is not suited[0]:
         logger.info("group %s: delivery=%s, since %s", settings.group_id, found.name, reason)
-    return found, fallback
+    return found, fallback, why
+
+
+def _first_sentence(error: UnsupportedPipelineError) -> str:
+    """What a query has, without the advice about it."""
+    return str(error).partition(". ")[0]
 
 
 def delivery_of_run(
@@ -56,18 +61,21 @@ def delivery_of_run(
     fallback: SinkDelivery | None,
     runtime: QueryRuntime,
     check_first: Callable[[], None],
-) -> SinkDelivery:
-    """The delivery of a run: a query keeps the one with which its checkpoint was begun."""
+) -> tuple[SinkDelivery, str]:
+    """The delivery of a run, and what of its batch is why.
+
+    A query keeps the delivery with which its checkpoint was begun.
+    """
     if fallback is None:
-        return delivery
+        return delivery, ""
     marker = runtime.offset_log.marker()
     if marker.group_id is not None:
         # Among the others source_kafka decides, and nothing else: the run refuses a checkpoint of
         # another one.
-        return fallback if marker.delivery == fallback.name else delivery
+        return (fallback if marker.delivery == fallback.name else delivery), ""
     try:
         check_first()
     except UnsupportedPipelineError as error:
         logger.info("delivery=%s, since %s", fallback.name, error)
-        return fallback
-    return delivery
+        return fallback, _first_sentence(error)
+    return delivery, ""

@@ -311,7 +311,7 @@ class ExactlyOnceSink:
         settings = self._settings
         if settings.dead_letters is not None:
             check_error_column(frame.schema)
-        delivery, fallback = delivery_of_stream(frame, self._wanted_delivery, settings)
+        delivery, fallback, why = delivery_of_stream(frame, self._wanted_delivery, settings)
         if self._asynchronous_progress:
             check_classic(frame)
             delivery.check_logged()
@@ -323,6 +323,7 @@ class ExactlyOnceSink:
             tuple(sources_of(frame)),
             delivery,
             fallback,
+            why,
         )
         delivery.check_losses_seen(query)
         return query
@@ -362,7 +363,7 @@ class ExactlyOnceSink:
                 "your own with sink.write(...).foreachBatch(function)"
             )
         with self._starting.step():
-            delivery, runtime = begin_run(
+            delivery, why, runtime = begin_run(
                 self._query, frame, batch_id, self._spark, self._batch_relation
             )
         if self._run is not None:
@@ -371,7 +372,7 @@ class ExactlyOnceSink:
         with contextlib.ExitStack() as if_it_fails:
             start = self._starting.take()
             if_it_fails.callback(start.close)
-            self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms)
+            self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms, why)
             if_it_fails.pop_all()
         return self._run
 

@@ -30,6 +30,7 @@ class SinkRun:
         runtime: QueryRuntime,
         start: Start,
         prepared_ms: int,
+        why: str,
     ) -> None:
         self._runtime = runtime
         chosen, self._batches = delivery.of_run(query, runtime)
@@ -41,6 +42,7 @@ class SinkRun:
             watch=runtime.active,
             prepared_ms=prepared_ms,
             asynchronous=runtime.asynchronous,
+            why=why,
         )
         runtime.end_with(self._run)
         self._last_batch = -1
@@ -103,8 +105,8 @@ def begin_run(
     batch_id: int,
     spark: SparkSession | None,
     relation: str | None,
-) -> tuple[SinkDelivery, QueryRuntime]:
-    """The delivery and the runtime of the run that a batch begins; refuses what it can't write."""
+) -> tuple[SinkDelivery, str, QueryRuntime]:
+    """The delivery, why not another, and the runtime of the run that a batch begins."""
     runtime = _runtime_of(query, frame, spark)
     if isinstance(runtime, ConnectRuntime):
         runtime.batch_relation = relation
@@ -113,13 +115,14 @@ def begin_run(
         check_columns(with_struct(frame.schema), query.settings.topic)
         runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
-    delivery = delivery_of_run(query.delivery, query.fallback, runtime, check_first)
+    delivery, why = delivery_of_run(query.delivery, query.fallback, runtime, check_first)
+    why = why or query.why
     if runtime.asynchronous:
         delivery.check_logged()
     # A function of the user's own may have changed either since `write`.
     delivery.check_batch(frame, query.settings.topic)
     delivery.check_losses_seen(query)
-    return delivery, runtime
+    return delivery, why, runtime
 
 
 def _runtime_of(query: SinkQuery, frame: DataFrame, spark: SparkSession | None) -> QueryRuntime:

@@ -20,7 +20,7 @@ def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "")
             raise UnsupportedPipelineError(refusal)
 
     fallback = DELIVERIES[STAGED] if wanted == AUTO else None
-    return delivery_of_run(DELIVERIES[stream], fallback, runtime, check_first).name
+    return delivery_of_run(DELIVERIES[stream], fallback, runtime, check_first)[0].name
 
 
 @pytest.mark.parametrize("delivery", [DIRECT, MIRRORED])
