@@ -7,6 +7,7 @@ from typing import Final
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.durability import SAFE, Durability, durability
+from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,9 @@ def warn_of_replication(
     """Logs one warning of topics with a single replica, and one of configs that lose records."""
     found = durability(connections, {*_INTERNAL, *targets}, deadline)
     if single := [topic for topic, kept in found.items() if kept.replicas == 1]:
-        logger.warning(
+        warn(
+            logger,
+            "EOS52",
             "a single replica in topics: %s. If the broker that holds it crashes right after a "
             "commit, Kafka may leave the committed records invisible to consumers, or lose them "
             "(KAFKA-20734). Give these topics three replicas with kafka-reassign-partitions.sh; "
@@ -27,7 +30,9 @@ def warn_of_replication(
             ", ".join(single),
         )
     if unsafe := {topic: kept for topic, kept in found.items() if kept.unsafe_configs}:
-        logger.warning(
+        warn(
+            logger,
+            "EOS52",
             "Kafka may lose acknowledged records of topics: %s. Exactly-once writes need two "
             "replicas in sync, and a leader that has all records: %s",
             ", ".join(

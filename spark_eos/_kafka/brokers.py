@@ -17,7 +17,7 @@ from spark_eos._client.kafka_python import EventLoop, api_name
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos.acls import Principal
-from spark_eos.errors import DeadlineExceededError, SparkEosError
+from spark_eos.errors import DeadlineExceededError, SparkEosError, warn
 
 _NOT_SENT: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
 _LOST: Final = (
@@ -104,7 +104,9 @@ class BrokerConnections:
         except kafka_errors.KafkaTimeoutError:
             if deadline.expired:
                 raise
-            logger.warning(
+            warn(
+                logger,
+                "EOS60",
                 "waiting for a broker of bootstrap.servers=%r, up to %g s (%s): %s",
                 self._settings.bootstrap_servers,
                 deadline.seconds,

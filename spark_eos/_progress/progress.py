@@ -17,6 +17,7 @@ from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress import checks
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.strategy import Batch, Members, Query, Strategy, Work
+from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,9 @@ class Progress:
         evidence = Evidence(self._group_id, state.known, ids, marker, begun_now, state.pairs)
         initial = work.initial(evidence)
         for partition in initial.keys() & work.held.starts.keys() if work.batch.id else ():
-            logger.warning(
+            warn(
+                logger,
+                "EOS51",
                 "group %s: the offset of %s was lost (expired or deleted) and is restored from "
                 "the checkpoint: %d. If the query may be stopped for this long, raise the "
                 "brokers' offsets.retention.minutes",

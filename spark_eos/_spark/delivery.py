@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._spark.batches import DELIVERIES, SinkDelivery
 from spark_eos._spark.runtime import QueryRuntime
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, without_address
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def delivery_of_stream(
 
 def _first_sentence(error: UnsupportedPipelineError) -> str:
     """What a query has, without the advice about it."""
-    return str(error).partition(". ")[0]
+    return without_address(str(error)).partition(". ")[0]
 
 
 def delivery_of_run(

@@ -26,7 +26,7 @@ from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
 from spark_eos._spark.unlogged import unlogged
 from spark_eos.acls import Operation
-from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
+from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError, warn
 
 _REFUSED: Final = {
     "minpartitions": "it splits source partitions over tasks",
@@ -247,7 +247,9 @@ def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
         return
     names = [str(partition) for partition in sorted(partitions)]
     shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-    logger.warning(
+    warn(
+        logger,
+        "EOS63",
         "group %s: all its offsets were set by other clients, so it counts as new, and without a "
         "checkpoint %s begin at their ends, since starting_offsets is 'latest': what they hold is "
         "not read. If a query of the group has run before, stop this one, and set their offsets, "
