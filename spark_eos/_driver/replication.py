@@ -7,6 +7,7 @@ from typing import Final
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.durability import SAFE, Durability, durability
+from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +24,17 @@ def warn_of_replication(
     found, local = durability(connections, {*_INTERNAL, *targets}, deadline)
     single = [topic for topic, kept in found.items() if kept.replicas == 1]
     if single and not local:
-        logger.warning(
+        warn(
+            logger,
+            "EOS52",
             "only one replica of %s: a broker crash can lose or hide committed records "
             "(KAFKA-20734). Give them three: kafka-reassign-partitions.sh",
             ", ".join(single),
         )
     if unsafe := {topic: kept for topic, kept in found.items() if kept.unsafe_configs}:
-        logger.warning(
+        warn(
+            logger,
+            "EOS52",
             "Kafka may lose acknowledged records of topics: %s. Exactly-once writes need two "
             "replicas in sync, and a leader that has all records: %s",
             ", ".join(

@@ -15,6 +15,7 @@ from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.owners import check_owner, owners_of, what_is_new
 from spark_eos._progress.strategy import Batch, Query, Work
+from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,9 @@ class OwnOffsets:
         if not what:
             return
         left, done = self._left(read)
-        logger.warning(
+        warn(
+            logger,
+            "EOS66",
             "group %s: %s. The query continues from the group's offsets: up to %s source records "
             "are left to write, and up to %s before them are not written again. To write them all, "
             "use another group_id and another checkpoint_location",

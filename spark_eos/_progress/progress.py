@@ -22,7 +22,7 @@ from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress import checks
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.strategy import Batch, Members, Query, Strategy, Work
-from spark_eos.errors import ConfigurationError
+from spark_eos.errors import ConfigurationError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class Progress:
         prepared_ms: int | None,
         *,
         asynchronous: bool,
+        why: str,
     ) -> None:
         self._query = query
         self._offsets = query.offsets
@@ -48,6 +49,7 @@ class Progress:
         self._membership = membership
         self._prepared_ms = prepared_ms
         self._asynchronous = asynchronous
+        self._why = why
         self._started = False
         self._group_id = query.settings.group_id
         self.delivery = strategy.delivery
@@ -80,7 +82,7 @@ class Progress:
         marker = batch.checkpoint.marker()
         was_staged = may_become_direct(marker, self._group_id, self.delivery, batch.id)
         if not was_staged:
-            check_marker(marker, self.delivery)
+            check_marker(marker, self.delivery, self._why)
         partitions = strategy.first(batch)
         topics = offsets.topics(partitions, marker.topic_ids)
         start, deadline = query.start, query.deadline()
@@ -117,7 +119,7 @@ class Progress:
         """The marker of a query that was staged and has not written, which is none."""
         if not self._offsets.nothing_staged(self._strategy.progress_topic):
             raise changed_delivery(STAGED, self.delivery)
-        logger.warning(
+        logger.info(
             "group %s: delivery=%s from now on; it was %s, and no batch has been staged yet",
             self._group_id,
             self.delivery,
@@ -130,7 +132,9 @@ class Progress:
         evidence = Evidence(self._group_id, state.known, ids, marker, begun_now, state.pairs)
         initial = work.initial(evidence)
         for partition in initial.keys() & work.held.starts.keys() if work.batch.id else ():
-            logger.warning(
+            warn(
+                logger,
+                "EOS51",
                 "group %s: the offset of %s was lost (expired or deleted) and is restored from "
                 "the checkpoint: %d. If the query may be stopped for this long, raise the "
                 "brokers' offsets.retention.minutes",
@@ -142,7 +146,7 @@ class Progress:
 
     def _check_group(self, batch: Batch) -> None:
         known = self._offsets.state.known
-        check_offsets(known, self.delivery, self._strategy.progress_topic)
+        check_offsets(known, self.delivery, self._strategy.progress_topic, self._why)
         try:
             self._strategy.check_owner(batch)
         except ConfigurationError:

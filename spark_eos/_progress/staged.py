@@ -24,7 +24,7 @@ from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.staged_checks import StagedChecks
 from spark_eos._progress.staged_sources import StagedSources
 from spark_eos._progress.strategy import Batch, Query, StagedFiles, Work
-from spark_eos.errors import OffsetsLostError
+from spark_eos.errors import OffsetsLostError, warn
 from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,9 @@ class StagedOffsets:
         held, state = self._held(batch).ends.keys(), self._offsets.state
         if state.by_hand >= held and not any(state.committed[p] for p in held):
             self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
-            logger.warning(
+            warn(
+                logger,
+                "EOS63",
                 "group %s: the offsets of %s were set by hand, so batch %d is written as it comes",
                 self._query.settings.group_id,
                 self._topic.name,
@@ -191,7 +193,9 @@ class StagedOffsets:
         return lost
 
     def _warn_of_other_rows(self, staged: StagedBatch, rows: int) -> None:
-        logger.warning(
+        warn(
+            logger,
+            "EOS61",
             "group %s: batch %d was computed again for the query's state and had %d rows, but "
             "its copy, which is what is written, has %d: the query is not deterministic, or "
             "its source has other records now (a compacted topic?). So state and output may "

@@ -100,6 +100,7 @@ class SinkQuery:
         delivery: How its rows get to Kafka.
         fallback: How else, if the first batch or the checkpoint shows that they can't.
         why: Why it is this delivery.
+        forced: Whether that is because the stream can't be written by one that costs less.
     """
 
     settings: WriterSettings
@@ -111,6 +112,7 @@ class SinkQuery:
     delivery: "SinkDelivery"
     fallback: "SinkDelivery | None"
     why: str
+    forced: bool
 
     def jobs(self, runtime: QueryRuntime) -> BatchJobs:
         """What runs the Spark jobs of a run."""

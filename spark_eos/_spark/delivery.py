@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -13,12 +13,21 @@ from spark_eos._driver.start import Start
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._spark.batches import DELIVERIES, SinkDelivery, SinkQuery
 from spark_eos._spark.columns import source_fault
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn, without_address
 from spark_eos.observability.speaking import say
 
 logger = logging.getLogger(__name__)
 
 AUTO: Final = "auto"
+
+
+class Choice(NamedTuple):
+    """The delivery of a stream, what to fall back to, and why; see `SinkQuery`."""
+
+    delivery: SinkDelivery
+    fallback: SinkDelivery | None
+    why: str
+    forced: bool
 
 
 def check_delivery(wanted: str, *, other_cluster: bool) -> None:
@@ -33,10 +42,8 @@ def check_delivery(wanted: str, *, other_cluster: bool) -> None:
         raise ConfigurationError(reason)
 
 
-def delivery_of_stream(
-    frame: DataFrame, wanted: str, settings: WriterSettings
-) -> tuple[SinkDelivery, SinkDelivery | None, str]:
-    """Checks a streaming DataFrame; returns its delivery, what to fall back to, if any, and why."""
+def delivery_of_stream(frame: DataFrame, wanted: str, settings: WriterSettings) -> Choice:
+    """Checks a streaming DataFrame, and chooses how its rows get to Kafka."""
     other_cluster = settings.source_client is not None
     suited = [
         each for each in DELIVERIES.values() if each.unsuited(other_cluster=other_cluster) is None
@@ -50,9 +57,11 @@ def delivery_of_stream(
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:
                 raise
-            reason = str(error)
+            reason = without_address(str(error))
     if reason == source_fault(frame.schema):
-        logger.warning(
+        warn(
+            logger,
+            "EOS65",
             "group %s: delivery=%s, and with the column `source` it would be %s: %s. Decide before "
             "the first batch, since a query keeps the delivery it has begun with: keep the column, "
             "or, if files are what you want, set delivery=%r",
@@ -62,8 +71,11 @@ def delivery_of_stream(
             reason,
             found.name,
         )
-    # What follows is advice.
-    return found, fallback, reason.partition(". ")[0]
+    return Choice(found, fallback, _without_advice(reason), found is not wished[0])
+
+
+def _without_advice(reason: str) -> str:
+    return reason.partition(". ")[0]
 
 
 def delivery_of_run(
@@ -71,24 +83,28 @@ def delivery_of_run(
     marker: Marker,
     check_first: Callable[[], None],
     may_change: Callable[[], bool] = lambda: False,
-) -> SinkDelivery:
-    """The delivery of a run: a query keeps the one with which its checkpoint was begun.
+) -> tuple[SinkDelivery, str]:
+    """The delivery of a run, and what of the query is why it can't be one that costs less, if any.
+
+    A query keeps the delivery with which its checkpoint was begun.
 
     ``may_change``: whether one that was begun as the fallback has written nothing.
     """
     delivery, fallback = query.delivery, query.fallback
+    why = query.why if query.forced else ""
     if fallback is None:
-        return delivery
+        return delivery, why
     if marker.group_id is not None and (marker.delivery != fallback.name or not may_change()):
         # Among the others source_kafka decides, and nothing else: the run refuses a checkpoint of
         # another one.
-        return fallback if marker.delivery == fallback.name else delivery
+        return (fallback if marker.delivery == fallback.name else delivery), why
     try:
         check_first()
     except UnsupportedPipelineError as error:
-        say(f"group {query.settings.group_id}: delivery={fallback.name}, since {error}")
-        return fallback
-    return delivery
+        reason = without_address(str(error))
+        say(f"group {query.settings.group_id}: delivery={fallback.name}, since {reason}")
+        return fallback, _without_advice(reason)
+    return delivery, why
 
 
 def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) -> bool:

@@ -317,10 +317,10 @@ class ExactlyOnceSink:
         settings = self._settings
         if settings.dead_letters is not None:
             check_error_column(frame.schema)
-        delivery, fallback, why = delivery_of_stream(frame, self._wanted_delivery, settings)
+        choice = delivery_of_stream(frame, self._wanted_delivery, settings)
         if self._asynchronous_progress:
             check_classic(frame)
-            delivery.check_logged()
+            choice.delivery.check_logged()
         query = SinkQuery(
             settings,
             self._checkpoint_location,
@@ -328,11 +328,9 @@ class ExactlyOnceSink:
             tuple(self._selections),
             tuple(sources_of(frame)),
             frozenset(self._starting_offsets),
-            delivery,
-            fallback,
-            why,
+            *choice,
         )
-        delivery.check_losses_seen(query)
+        choice.delivery.check_losses_seen(query)
         return query
 
     def _say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
@@ -378,7 +376,7 @@ class ExactlyOnceSink:
                 "your own with sink.write(...).foreachBatch(function)"
             )
         with self._starting.step() as start:
-            delivery, runtime = begin_run(
+            delivery, why, runtime = begin_run(
                 self._query, frame, batch_id, self._spark, self._batch_relation, start
             )
         if self._run is not None:
@@ -387,7 +385,7 @@ class ExactlyOnceSink:
         with contextlib.ExitStack() as if_it_fails:
             start = self._starting.take()
             if_it_fails.callback(start.close)
-            self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms)
+            self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms, why)
             if_it_fails.pop_all()
         return self._run
 

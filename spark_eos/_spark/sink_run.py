@@ -31,6 +31,7 @@ class SinkRun:
         runtime: QueryRuntime,
         start: Start,
         prepared_ms: int,
+        why: str,
     ) -> None:
         self._runtime = runtime
         chosen, self._batches = delivery.of_run(query, runtime)
@@ -42,6 +43,7 @@ class SinkRun:
             watch=runtime.active,
             prepared_ms=prepared_ms,
             asynchronous=runtime.asynchronous,
+            why=why,
         )
         runtime.end_with(self._run)
         self._last_batch = -1
@@ -105,8 +107,8 @@ def begin_run(
     spark: SparkSession | None,
     relation: str | None,
     start: Start,
-) -> tuple[SinkDelivery, QueryRuntime]:
-    """The delivery and the runtime of the run that a batch begins; refuses what it can't write."""
+) -> tuple[SinkDelivery, str, QueryRuntime]:
+    """The delivery, why not another, and the runtime of the run that a batch begins."""
     runtime = _runtime_of(query, frame, spark)
     if isinstance(runtime, ConnectRuntime):
         runtime.batch_relation = relation
@@ -117,13 +119,13 @@ def begin_run(
 
     marker = runtime.offset_log.marker()
     changes = functools.partial(may_change, query, marker, batch_id, start)
-    delivery = delivery_of_run(query, marker, check_first, changes)
+    delivery, why = delivery_of_run(query, marker, check_first, changes)
     if runtime.asynchronous:
         delivery.check_logged()
     # A function of the user's own may have changed either since `write`.
     delivery.check_batch(frame, query.settings.topic)
     delivery.check_losses_seen(query)
-    return delivery, runtime
+    return delivery, why, runtime
 
 
 def _runtime_of(query: SinkQuery, frame: DataFrame, spark: SparkSession | None) -> QueryRuntime:

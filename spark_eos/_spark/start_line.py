@@ -51,7 +51,7 @@ def _chosen(query: SinkQuery, start: Start, log: OffsetLog) -> SinkDelivery:
     """The delivery of the run to come, as far as the first batch doesn't change it."""
     marker = log.marker()
     changes = functools.partial(may_change, query, marker, log.next_batch(), start)
-    return delivery_of_run(query, marker, lambda: None, changes)
+    return delivery_of_run(query, marker, lambda: None, changes)[0]
 
 
 @dataclass

@@ -20,8 +20,10 @@ def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "")
 
     fallback = DELIVERIES[STAGED] if wanted == AUTO else None
     settings = SimpleNamespace(group_id="group")
-    query: Any = SimpleNamespace(delivery=DELIVERIES[stream], fallback=fallback, settings=settings)
-    return delivery_of_run(query, marker, check_first).name
+    query: Any = SimpleNamespace(
+        delivery=DELIVERIES[stream], fallback=fallback, settings=settings, why="", forced=False
+    )
+    return delivery_of_run(query, marker, check_first)[0].name
 
 
 @pytest.mark.parametrize("delivery", [DIRECT, MIRRORED])
