@@ -12,10 +12,25 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
+from spark_eos._kafka.cluster import topics
+from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support.flow import Flow
 from support.proxy import KafkaProxy
 from support.queries import relay, run_available
+
+
+def _fetch_waits(flow: Flow, proxy: KafkaProxy) -> set[int]:
+    """``fetch.max.wait.ms`` of Spark's consumers of the source; others may still be fetching."""
+    with flow.connections() as connections:
+        topic_id = topics(connections, [flow.source], Deadline(60, "test"))[flow.source].topic_id
+    fetches = [
+        request.message()
+        for request in proxy.requests
+        if request.api_key == FetchRequest.API_KEY and request.client_id.startswith("consumer-")
+    ]
+    named = [(f.max_wait_ms, topic.topic_id) for f in fetches for topic in f.topics]
+    return {wait for wait, found in named if found == topic_id}
 
 
 def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
@@ -25,10 +40,8 @@ def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
     proxied_flow.produce(range(10_000))
     run_available(spark_eos_session, proxied_flow)
     assert len(proxied_flow.values()) == 10_000
-    of_spark = [r for r in proxy.requests if r.client_id.startswith("consumer-")]
-    fetches = [r.message() for r in of_spark if r.api_key == FetchRequest.API_KEY]
     # It asks while the next fetch waits at the end of the topic.
-    assert {f.max_wait_ms for f in fetches} == {1}
+    assert _fetch_waits(proxied_flow, proxy) == {1}
     assert proxy.count(ListOffsetsRequest, "consumer-") < 20
 
 
@@ -57,9 +70,7 @@ def test_the_users_own_source_settings_come_first(
     proxied_flow.produce(range(10))
     own = {"kafka.fetch.max.wait.ms": "7", "kafka.max.poll.records": "2"}
     run_available(spark_eos_session, proxied_flow, read={"options": own})
-    of_spark = [r for r in proxy.requests if r.client_id.startswith("consumer-")]
-    fetches = [r.message() for r in of_spark if r.api_key == FetchRequest.API_KEY]
-    assert {f.max_wait_ms for f in fetches} == {7}
+    assert _fetch_waits(proxied_flow, proxy) == {7}
     assert proxy.count(ListOffsetsRequest, "consumer-") >= 10
 
 
