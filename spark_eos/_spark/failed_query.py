@@ -10,6 +10,8 @@ _OF_SPARK: Final = re.compile(
     r"(?:\s*SQLSTATE: \w+)*\s*(?:\n\s*at [\w.$/]+\(.*)?(?:\n=== Streaming Query ===.*)?\Z",
     re.DOTALL,
 )
+# Of `raise_error` in a query.
+_RAISED: Final = "[USER_RAISED_EXCEPTION] "
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
 # A frame's line of code, and the marks below it.
 _CODE: Final = re.compile(r"\A(?:[ ^~]{4}.*\n|[ ^~]*\^[ ^~]*\n)*")
@@ -29,7 +31,7 @@ def cause_of(text: str) -> str:
         'no disk'
     """
     found = _OF_SPARK.match(text)
-    cause = text if found is None else found["cause"]
+    cause = text if found is None else found["cause"].removeprefix(_RAISED)
     if _TRACEBACK in cause:
         after = [*_FRAME.split(cause)][-1]
         cause = after[_CODE.match(after).end() :]  # type: ignore[union-attr]

@@ -32,7 +32,7 @@ _POLL_SECONDS: Final = 1
 # How long a batch may take to end by itself.
 _BATCH_SECONDS: Final = 5
 _PAUSE_SECONDS: Final = 0.02
-_SAID: Final = "Interrupted: the query has stopped, and its next start goes on from there."
+_SAID: Final = "Interrupted: the query has stopped; its next start continues from there."
 
 
 def run(query: StreamingQuery) -> None:
@@ -59,13 +59,13 @@ def run(query: StreamingQuery) -> None:
             spark_eos.run(query)
     """
     if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
-        with _cause_alone():
+        with cause_alone():
             query.awaitTermination()
         return
     with StopSignals() as signals:
         signals.waiting = True
         _quiet_exit()
-        with _cause_alone():
+        with cause_alone():
             wait(query, signals)
     if signals.status is not None:
         sys.stderr.write(f"{_SAID}\n")
@@ -73,7 +73,8 @@ def run(query: StreamingQuery) -> None:
 
 
 @contextlib.contextmanager
-def _cause_alone() -> Iterator[None]:
+def cause_alone() -> Iterator[None]:
+    """Raises the failure of a query as `QueryFailedError`."""
     try:
         yield
     except StreamingQueryException as error:
