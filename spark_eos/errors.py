@@ -14,7 +14,7 @@ from spark_eos.acls import Acl
 
 # Until there is a site: the page in the repository.
 _PAGE: Final = "docs/errors.md"
-_ADDRESS: Final = re.compile(r"\s*\[(?P<entry>EOS\d\d), see \S+#eos\d\d\](?P<end>\Z)?")
+_ADDRESS: Final = re.compile(r"(?<!\s)\s*\[(?P<entry>EOS\d\d), see \S+#eos\d\d\](?P<end>\Z)?")
 # Of errors of no kind in particular.
 _ANY: Final = "EOS01"
 

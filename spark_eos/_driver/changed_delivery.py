@@ -63,6 +63,11 @@ def check_offsets(
         raise changed_delivery(DIRECT, delivery, why)
 
 
+def delivery_of(known: KnownPartitions) -> str:
+    """The delivery that a group's offsets are of."""
+    return MIRRORED if known.sources else STAGED if known.staged else DIRECT
+
+
 def changed_delivery(noted: str, wanted: str, why: str = "") -> CheckpointError:
     """The error for a query that was begun with another delivery.
 

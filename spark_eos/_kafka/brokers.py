@@ -99,21 +99,24 @@ class BrokerConnections:
         return loop, manager
 
     def _reach(self, manager: ConnectionManager, deadline: Deadline) -> None:
+        silent = threading.Timer(_SILENT, self._warn_of_wait, (manager, deadline))
+        silent.start()
         try:
-            manager.reach(min(_SILENT, deadline.remaining()))
-        except kafka_errors.KafkaTimeoutError:
-            if deadline.expired:
-                raise
-            warn(
-                logger,
-                "EOS60",
-                "waiting for a broker of bootstrap.servers=%r, up to %g s (%s): %s",
-                self._settings.bootstrap_servers,
-                deadline.seconds,
-                deadline.setting,
-                manager.last_failure or "none answers so far",
-            )
             manager.reach(deadline.remaining())
+        finally:
+            silent.cancel()
+            silent.join()
+
+    def _warn_of_wait(self, manager: ConnectionManager, deadline: Deadline) -> None:
+        warn(
+            logger,
+            "EOS60",
+            "waiting for a broker of bootstrap.servers=%r, up to %g s (%s): %s",
+            self._settings.bootstrap_servers,
+            deadline.seconds,
+            deadline.setting,
+            manager.last_failure or "none answers so far",
+        )
 
     def brokers(self, deadline: Deadline) -> list[int]:
         """The node ids of all brokers, in order."""

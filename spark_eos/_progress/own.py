@@ -39,7 +39,9 @@ class OwnOffsets:
     def check_owner(self, batch: Batch) -> None:
         state, settings = self._offsets.state, self._query.settings
         group, own, moved_from = settings.group_id, self._query.owner(batch), settings.moved_from
-        check_owner(group, own, state.known, state.pairs, batch.source.ends.keys(), moved_from)
+        marker, read = batch.checkpoint.marker(), batch.source.ends.keys()
+        begun = marker.group_id == group and bool(marker.topic_ids)
+        check_owner(group, own, state.known, state.pairs, read, moved_from, begun=begun)
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Says so if the query continues from offsets that its checkpoint knows nothing of."""

@@ -29,8 +29,12 @@ def check_owner(
     pairs: PartitionPairs,
     read: Partitions,
     moved_from: str | None,
+    *,
+    begun: bool,
 ) -> None:
     """Refuses offsets of a query that writes to another topic, or reads nothing of what is read.
+
+    ``begun``: whether this query has written with the group before.
 
     Example:
         >>> from spark_eos._kafka.topic_partition import TopicPartition
@@ -40,7 +44,8 @@ def check_owner(
         ... )
         >>> def check(own, topic="orders", moved_from=None):
         ...     read = [TopicPartition(topic, 0)]
-        ...     check_owner("g", own, known, PartitionPairs(), read, moved_from)
+        ...     pairs = PartitionPairs()
+        ...     check_owner("g", own, known, pairs, read, moved_from, begun=False)
         >>> check(Owner("5f1c0a7e", "another"), "payments")  # with its own checkpoint
         >>> check(Owner("0d9e11b2", "copy"))
         >>> check(Owner("0d9e11b2", "another"), moved_from="5f1c0a7e")
@@ -52,7 +57,8 @@ def check_owner(
         spark_eos.errors.ConfigurationError: group_id 'g' is query 5f1c0a7e's, which reads ...
     """
     every = {owner for owners in known.owners.values() for owner in owners}
-    admitted = {own.query, *(moved_from or "").replace(",", " ").split()}
+    moved = (moved_from or "").replace(",", " ").split()
+    admitted = {own.query, *(Owner.of(query, None).query for query in moved)}
     if all(owner.query in admitted for owner in every):
         return
     strangers = [one for one in owners_of(known, pairs, read) if one.query not in admitted]
@@ -62,6 +68,8 @@ def check_owner(
             f"would never be written to {own.written_to}"
         )
         raise _anothers(group_id, elsewhere, what)
+    if begun:
+        return
     before = {pairs.source(p) for p in (*known.partitions, *known.set_by_others)}
     if before.isdisjoint(read) and all(owner.query != own.query for owner in every):
         what = f"reads {_topics(before)}, and not {_topics(read)}. Each would stop the other"

@@ -11,6 +11,7 @@ from spark_eos._driver.changed_delivery import (
     changed_delivery,
     check_marker,
     check_offsets,
+    delivery_of,
     may_become_direct,
 )
 from spark_eos._driver.checkpoint_marker import STAGED, Marker
@@ -22,7 +23,7 @@ from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress import checks
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.strategy import Batch, Members, Query, Strategy, Work
-from spark_eos.errors import ConfigurationError, warn
+from spark_eos.errors import CheckpointError, ConfigurationError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -146,14 +147,14 @@ class Progress:
 
     def _check_group(self, batch: Batch) -> None:
         known = self._offsets.state.known
-        check_offsets(known, self.delivery, self._strategy.progress_topic, self._why)
         try:
+            check_offsets(known, self.delivery, self._strategy.progress_topic, self._why)
             self._strategy.check_owner(batch)
-        except ConfigurationError:
+        except (CheckpointError, ConfigurationError):
             # With another group the same checkpoint would begin at this one's offsets: with the
             # marker it is refused.
             if batch.id == 0 and batch.checkpoint.marker().group_id is None:
-                batch.checkpoint.set_marker(Marker(self._group_id, {}, self.delivery))
+                batch.checkpoint.set_marker(Marker(self._group_id, {}, delivery_of(known)))
             raise
 
     def _log_lags(self, work: Work) -> bool:

@@ -56,7 +56,10 @@ class StagedOffsets:
         return self._held(batch).ends.keys()
 
     def check_owner(self, batch: Batch) -> None:
-        """Nothing: the staged commit has the query's id, and that of any other one is refused."""
+        """Refuses the staged commit of another query, which may be running."""
+        last = self._offsets.state.known.staged.get(self._commit_partition)
+        if last is not None and last.query != batch.checkpoint.query_id():
+            self._check_belongs(last, batch.id, batch.checkpoint)
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is.
@@ -131,10 +134,13 @@ class StagedOffsets:
             raise checks.foreign(held.batch_id)
         last = state.known.staged.get(self._commit_partition)
         if last is not None:
-            owners = state.known.owners.get(self._topic.name, ())
-            checks.check_belongs(last, held.batch_id, checkpoint, owners)
+            self._check_belongs(last, held.batch_id, checkpoint)
         checks.check_positions(last, held, state.committed)
         return last if last is not None and last.batch == held.batch_id else None
+
+    def _check_belongs(self, last: StagedBatch, batch_id: int, checkpoint: OffsetLog) -> None:
+        owners = self._offsets.state.known.owners.get(self._topic.name, ())
+        self._checks.check_belongs(last, batch_id, checkpoint, owners)
 
     def _open(self, found: StagedBatch, files: StagedFiles) -> None:
         logger.info(

@@ -3,13 +3,10 @@
 import re
 from typing import Final
 
-_OF_SPARK: Final = re.compile(
-    # What Spark puts in front: [STREAM_FAILED] Query [id = ..., runId = ...] terminated with ...
-    r"\A(?:.*?terminated with exception: )?(?P<cause>.*?)"
-    # What follows: SQL states, Java's frames, the query's identifiers and its plan.
-    r"(?:\s*SQLSTATE: \w+)*\s*(?:\n\s*at [\w.$/]+\(.*)?(?:\n=== Streaming Query ===.*)?\Z",
-    re.DOTALL,
-)
+_ENDED: Final = "terminated with exception: "
+_QUERY: Final = "\n=== Streaming Query ==="
+_JAVAS_FRAME: Final = re.compile(r"\n[ \t]*at [\w.$/]+\(")
+_STATE: Final = re.compile(r"SQLSTATE: \w+\Z")
 # Of `raise_error` in a query.
 _RAISED: Final = "[USER_RAISED_EXCEPTION] "
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
@@ -30,11 +27,20 @@ def cause_of(text: str) -> str:
         ...          "XXKST\n=== Streaming Query ===\nIdentifier: ...")
         'no disk'
     """
-    found = _OF_SPARK.match(text)
-    cause = text if found is None else found["cause"].removeprefix(_RAISED)
+    cause = text.partition(_QUERY)[0]
+    cause = (cause.partition(_ENDED)[2] or cause).removeprefix(_RAISED)
+    cause = _JAVAS_FRAME.split(cause, 1)[0]
     if _TRACEBACK in cause:
         after = [*_FRAME.split(cause)][-1]
         cause = after[_CODE.match(after).end() :]  # type: ignore[union-attr]
-        # Spark's frames follow, where the exception was raised in another process.
-        cause = re.split(r"\n\s*at [\w.$/]+\(|\n\nThe above exception", cause)[0]
-    return re.sub(r"(?:\s*SQLSTATE: \w+)+\s*\Z", "", cause).strip().removeprefix(_OURS)
+        # Where the exception was raised in another process, Spark's own follows.
+        cause = cause.partition("\n\nThe above exception")[0]
+    return _without_states(cause).strip().removeprefix(_OURS)
+
+
+def _without_states(text: str) -> str:
+    """The text without the SQL states at its end."""
+    text = text.rstrip()
+    while (shorter := _STATE.sub("", text).rstrip()) != text:
+        text = shorter
+    return text

@@ -8,8 +8,9 @@ from copy import copy
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._kafka.offset_metadata import CommittedOffset
@@ -21,6 +22,7 @@ from support.flow import Flow
 from support.members import deadline
 from support.queries import relay, run_available
 
+Pipeline = Callable[[DataFrame], DataFrame]
 _QUERY = re.compile(r"moved_from='([0-9a-f]{8})'")
 
 
@@ -92,25 +94,52 @@ def test_another_target_is_refused_until_it_is_confirmed(
 
 
 @pytest.mark.proves("group-reused")
+@pytest.mark.parametrize(
+    ("pipeline", "said"),
+    [(relay, "moved_from="), (staging.repartitioned, "can't be continued without its own")],
+    ids=["direct", "staged"],
+)
 def test_the_running_query_whose_group_it_is_goes_on(
-    spark_eos_session: SparkSession, flow: Flow
+    spark_eos_session: SparkSession, flow: Flow, pipeline: Pipeline, said: str
 ) -> None:
-    flow.produce(range(10))
+    flow.produce(map(staging.record, range(10)))
     with closing(ExactlyOnceSink(**flow.options())) as sink:
-        query = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source))).start()
+        query = sink.write(pipeline(sink.read(spark_eos_session, subscribe=flow.source))).start()
         try:
             query.processAllAvailable()
             before = flow.members()
             copied = copy(flow)
             other = _copied(copied)
-            with pytest.raises(StreamingQueryException, match="moved_from="):
-                run_available(spark_eos_session, copied, topic=other)
+            with pytest.raises(StreamingQueryException, match=said):
+                run_available(spark_eos_session, copied, pipeline, topic=other)
             assert flow.members() == before
-            flow.produce(range(10, 20))
+            flow.produce(map(staging.record, range(10, 20)))
             query.processAllAvailable()
         finally:
             query.stop()
-    assert sorted(map(int, flow.values())) == list(range(20))
+    assert len(flow.values()) == 20
+
+
+@pytest.mark.proves("group-reused")
+@pytest.mark.parametrize("pipeline", [relay, staging.repartitioned], ids=["direct", "staged"])
+def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
+    spark_eos_session: SparkSession, flow: Flow, pipeline: Pipeline
+) -> None:
+    """Neither if the group is deleted, nor with another one: it would leave 10 records out."""
+    flow.produce(map(staging.record, range(10)))
+    run_available(spark_eos_session, flow)
+    other = _copied(flow)
+    flow.produce(map(staging.record, range(10, 12)))
+    with pytest.raises(StreamingQueryException, match=r"moved_from=|delivery='direct'"):
+        run_available(spark_eos_session, flow, pipeline, topic=other)
+    another = f"{flow.group_id}-b"
+    with pytest.raises(StreamingQueryException, match=r"begun before|delivery='direct'"):
+        run_available(spark_eos_session, flow, pipeline, topic=other, group_id=another)
+    admin = AdminClient({"bootstrap.servers": flow.bootstrap_servers})
+    admin.delete_consumer_groups([flow.group_id])[flow.group_id].result(60)
+    with pytest.raises(StreamingQueryException, match=r"no longer has|delivery='direct'"):
+        run_available(spark_eos_session, flow, pipeline, topic=other)
+    assert flow.values(other) == []
 
 
 def test_a_group_of_its_own_writes_everything(api: Api, flow: Flow) -> None:

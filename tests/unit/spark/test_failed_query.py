@@ -3,6 +3,7 @@
 import pytest
 
 from spark_eos._spark.failed_query import cause_of
+from spark_eos.errors import WriteError
 
 _CLASSIC = """[STREAM_FAILED] Query [id = 72f6, runId = ca9d] terminated with exception: \
 [FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach \
@@ -55,6 +56,13 @@ def test_an_error_of_sparks_own() -> None:
         "stage failure: no disk SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 7]"
     )
     assert cause_of(text) == "Job aborted due to stage failure: no disk"
+
+
+def test_a_row_of_blanks_takes_no_time() -> None:
+    blanks = f"bad{' ' * 100_000}row{chr(10) * 10_000}end"
+    text = _CLASSIC.replace("{error}", f"spark_eos.errors.WriteError: {blanks}")
+    assert cause_of(text) == f"WriteError: {blanks}"
+    assert str(WriteError(blanks)).startswith(f"{blanks} [EOS")
 
 
 def test_another_text_stays() -> None:
