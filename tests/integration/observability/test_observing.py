@@ -63,7 +63,10 @@ def test_a_failing_on_batch_stops_neither_the_query_nor_the_others(
     assert [r.batch_id for r in seen] == [0, 1]
     assert sorted(map(int, flow.values())) == list(range(20))
     assert flow.committed() == {0: 10, 1: 10}
-    warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    # A busy machine's brokers may be waited for, too.
+    warnings = [
+        r for r in caplog.records if "EOS60" not in r.getMessage() and r.levelno >= logging.WARNING
+    ]
     assert len(warnings) == 2
     for number, warning in enumerate(warnings):
         assert f"fails failed after batch {number} of group {flow.group_id}" in warning.message
