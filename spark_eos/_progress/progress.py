@@ -151,10 +151,11 @@ class Progress:
             check_offsets(known, self.delivery, self._strategy.progress_topic, self._why)
             self._strategy.check_owner(batch)
         except (CheckpointError, ConfigurationError):
-            # With another group the same checkpoint would begin at this one's offsets: with the
-            # marker it is refused.
-            if batch.id == 0 and batch.checkpoint.marker().group_id is None:
-                batch.checkpoint.set_marker(Marker(self._group_id, {}, delivery_of(known)))
+            # The checkpoint begins at the group's offsets by now, unless these are of staged files.
+            # With the marker it is refused with another group, and once they are deleted.
+            noted, marker = delivery_of(known), batch.checkpoint.marker()
+            if noted != STAGED and batch.id == 0 and marker.group_id is None:
+                batch.checkpoint.set_marker(Marker(self._group_id, {}, noted))
             raise
 
     def _log_lags(self, work: Work) -> bool:
