@@ -2,6 +2,7 @@
 
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
 - `Transactions`, `DeadLetters`, `ProgressTopic`, `Limits`: arguments of the sink.
+- `print_batch`: says one line for each batch, as an ``on_batch``.
 - `run`: waits in a script until a query ends; Ctrl-C and SIGTERM stop it cleanly.
 - `session_builder`: a Spark session that can read Kafka.
 - `BatchReport`, `PartitionReport`, `LostRecords`: the outcome of one micro-batch.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         KafkaResponseError,
         OffsetGapError,
         OffsetsLostError,
+        QueryFailedError,
         RecordsLostError,
         SparkEosError,
         TopicNotFoundError,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
         WriteError,
     )
     from spark_eos.jobs.running import run
+    from spark_eos.observability.speaking import print_batch
     from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions
 
 __all__ = [
@@ -62,6 +65,7 @@ __all__ = [
     "OffsetsLostError",
     "PartitionReport",
     "ProgressTopic",
+    "QueryFailedError",
     "RecordsLostError",
     "SparkEosError",
     "Status",
@@ -72,6 +76,7 @@ __all__ = [
     "UnsupportedPipelineError",
     "WriteError",
     "guarded",
+    "print_batch",
     "run",
     "session_builder",
 ]
@@ -90,6 +95,7 @@ _HOMES = {
     "Status": "_admin.status",
     "UnknownGroupError": "_admin.status",
     "guarded": "_spark.dead_letter_functions",
+    "print_batch": "observability.speaking",
     "run": "jobs.running",
     "session_builder": "_spark.session",
 }

@@ -5,10 +5,18 @@ query, Spark raises its own ``StreamingQueryException``, with the error's class 
 message.
 """
 
+import logging
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from spark_eos.acls import Acl
+
+# Until there is a site: the page in the repository.
+_PAGE: Final = "docs/errors.md"
+_ADDRESS: Final = re.compile(r"(?<!\s)\s*\[(?P<entry>EOS\d\d), see \S+#eos\d\d\](?P<end>\Z)?")
+# Of errors of no kind in particular.
+_ANY: Final = "EOS01"
 
 
 def escaped(text: str, keep: str = "\n\t") -> str:
@@ -28,14 +36,61 @@ def escaped(text: str, keep: str = "\n\t") -> str:
     )
 
 
+def without_address(text: str) -> str:
+    """The text of an error or a warning without the addresses of entries, for another text.
+
+    Example:
+        >>> without_address(str(WriteError("no such partition")))
+        'no such partition'
+    """
+    return _ADDRESS.sub("", text)
+
+
+def with_address(text: str, entry: str) -> str:
+    """A text that ends with the address of an entry, unless it ends with its cause's.
+
+    Example:
+        >>> with_address("no such partition", "EOS17")
+        'no such partition [EOS17, see docs/errors.md#eos17]'
+    """
+    for found in _ADDRESS.finditer(text):
+        if found["end"] is not None and found["entry"] != _ANY:
+            entry = found["entry"]
+    return f"{without_address(text)} [{entry}, see {_PAGE}#{entry.lower()}]".lstrip()
+
+
+def warn(
+    logger: logging.Logger, entry: str, text: str, *arguments: object, trace: bool = False
+) -> None:
+    """Logs a warning that ends with the address of its entry.
+
+    Args:
+        logger: The caller's logger.
+        entry: The entry's code.
+        text: As of ``Logger.warning``.
+        arguments: Likewise.
+        trace: Whether to log the exception that is being handled, too.
+
+    Example:
+        >>> warn(logging.getLogger("spark_eos.example"), "EOS54", "smaller: %d", 7)
+    """
+    logger.warning(with_address(text, entry), *arguments, exc_info=trace, stacklevel=2)
+
+
 class PrintableError(Exception):
     """An error whose text holds no control characters but newlines and tabs.
 
     Its text may quote rows, names and answers of others, and is shown on terminals.
+
+    Attributes:
+        entry: Its entry in the documentation, with whose address its text ends; "" if it has none.
     """
 
+    entry: ClassVar[str] = ""
+
     def __str__(self) -> str:
-        return escaped(super().__str__())
+        text = escaped(super().__str__())
+        return with_address(text, self.entry) if self.entry else text
 
 
 class SparkEosError(PrintableError):
@@ -49,6 +104,8 @@ class SparkEosError(PrintableError):
             sys.exit(str(error))  # names the cause and the setting to change
     """
 
+    entry = _ANY
+
 
 class ConfigurationError(SparkEosError, ValueError):
     """An option or client setting can't be used as given.
@@ -59,8 +116,10 @@ class ConfigurationError(SparkEosError, ValueError):
         Traceback (most recent call last):
             ...
         spark_eos.errors.ConfigurationError: kafka needs 'bootstrap.servers', such as \
-'localhost:9092'
+'localhost:9092' [EOS02, see docs/errors.md#eos02]
     """
+
+    entry = "EOS02"
 
 
 class AuthenticationError(SparkEosError):
@@ -76,6 +135,8 @@ class AuthenticationError(SparkEosError):
         # credentials: check sasl.username and sasl.password
     """
 
+    entry = "EOS03"
+
 
 class FormatVersionError(SparkEosError):
     """Offsets, or a checkpoint, were written by a version of spark-eos that has another format.
@@ -85,6 +146,8 @@ class FormatVersionError(SparkEosError):
         sink.write(rows).start()
         # FormatVersionError: names what was found, its format, and how to continue
     """
+
+    entry = "EOS13"
 
 
 class UnsupportedPipelineError(SparkEosError, ValueError):
@@ -96,6 +159,8 @@ class UnsupportedPipelineError(SparkEosError, ValueError):
         # UnsupportedPipelineError: names the operator, here an aggregation
     """
 
+    entry = "EOS08"
+
 
 class UnsupportedBrokerError(SparkEosError):
     """The cluster lacks a protocol version or feature that exactly-once needs.
@@ -105,6 +170,8 @@ class UnsupportedBrokerError(SparkEosError):
         sink.write(rows)  # on brokers before Kafka 4.0, or with transaction.version below 2
         # UnsupportedBrokerError: the text has the command that upgrades the feature
     """
+
+    entry = "EOS07"
 
 
 class TopicNotFoundError(SparkEosError):
@@ -118,6 +185,8 @@ class TopicNotFoundError(SparkEosError):
         # TopicNotFoundError: after waiting max_block_ms
     """
 
+    entry = "EOS09"
+
 
 class ForeignMemberError(SparkEosError):
     """Another consumer is a live member of the group, or was one while the query ran.
@@ -128,6 +197,8 @@ class ForeignMemberError(SparkEosError):
         ExactlyOnceSink(..., group_id="order-processors").write(rows).start()
         # ForeignMemberError: names the consumer's client id and host
     """
+
+    entry = "EOS10"
 
 
 class FencedByNewerRunError(SparkEosError):
@@ -140,6 +211,8 @@ class FencedByNewerRunError(SparkEosError):
         # StreamingQueryException: ... FencedByNewerRunError: names the other run's host
     """
 
+    entry = "EOS11"
+
 
 class OffsetGapError(SparkEosError):
     """The group's committed offset is before what Spark has already read.
@@ -150,6 +223,8 @@ class OffsetGapError(SparkEosError):
         query = sink.write(rows).start()
         # OffsetGapError: start with an empty checkpoint to write again from the offsets
     """
+
+    entry = "EOS14"
 
 
 class OffsetsLostError(SparkEosError):
@@ -165,6 +240,8 @@ class OffsetsLostError(SparkEosError):
         # OffsetsLostError: find out what is written (spark-eos verify) and set the offsets
     """
 
+    entry = "EOS15"
+
 
 class RecordsLostError(SparkEosError):
     """Source records were deleted before they were read, by retention or by an administrator.
@@ -173,6 +250,8 @@ class RecordsLostError(SparkEosError):
 
         ExactlyOnceSink(..., fail_on_data_loss=False)  # reports the gap and goes on instead
     """
+
+    entry = "EOS16"
 
 
 class CheckpointError(SparkEosError):
@@ -184,6 +263,8 @@ class CheckpointError(SparkEosError):
         # CheckpointError at the start: use one checkpoint for one query
     """
 
+    entry = "EOS12"
+
 
 class QueryStoppedError(SparkEosError):
     """The query was stopped while a batch was being written.
@@ -192,6 +273,23 @@ class QueryStoppedError(SparkEosError):
 
         query.stop()  # what was not committed is written at the next start
     """
+
+    entry = "EOS18"
+
+
+class QueryFailedError(SparkEosError):
+    """A query has failed; `spark_eos.run` raises it.
+
+    Its text is the cause: the class and the text of the error that has ended the query. Spark's
+    ``StreamingQueryException``, with stack traces and plan, is its ``__context__``.
+
+    Example::
+
+        spark_eos.run(query)
+        # QueryFailedError: WriteError: batch 3 of group 'orders': ...
+    """
+
+    entry = "EOS19"
 
 
 class WriteError(SparkEosError):
@@ -203,6 +301,8 @@ class WriteError(SparkEosError):
         # WriteError: names the row's source topic, partition and offset
     """
 
+    entry = "EOS17"
+
 
 class VerificationError(SparkEosError):
     """Input and output can't be verified, because they can't be read or matched.
@@ -211,6 +311,8 @@ class VerificationError(SparkEosError):
 
         # spark-eos verify exits with status 2; the text names the record or the topic
     """
+
+    entry = "EOS20"
 
 
 class DeadlineExceededError(SparkEosError, TimeoutError):
@@ -221,6 +323,8 @@ class DeadlineExceededError(SparkEosError, TimeoutError):
         ExactlyOnceSink(kafka={"bootstrap.servers": "unreachable:9092"}, ...).write(rows)
         # DeadlineExceededError: names the setting that limits the wait, and the last failure
     """
+
+    entry = "EOS06"
 
 
 class KafkaResponseError(SparkEosError):
@@ -233,6 +337,8 @@ class KafkaResponseError(SparkEosError):
         >>> KafkaResponseError("offsets of group 'orders': 24 INVALID_GROUP_ID", 24).code
         24
     """
+
+    entry = "EOS05"
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -255,6 +361,8 @@ class AuthorizationError(KafkaResponseError):
         >>> print(*error.missing)
         Read on group 'orders'
     """
+
+    entry = "EOS04"
 
     def __init__(self, message: str, code: int, missing: Iterable[Acl]) -> None:
         super().__init__(message, code)

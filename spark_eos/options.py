@@ -241,7 +241,7 @@ class ProgressTopic(_Options):
         Traceback (most recent call last):
             ...
         spark_eos.errors.ConfigurationError: progress_topic.partitions must be an integer of at \
-least 2, not 1
+least 2, not 1 [EOS02, see ...]
     """
 
     _ARGUMENT = "progress_topic"

@@ -13,7 +13,7 @@ replay writes to are chosen by its caller, and letters of others are left for a 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
+from spark_eos._admin.replay_offsets import replay_offsets
 from spark_eos._admin.replay_progress import PartitionProgress, PartitionScan
 from spark_eos._client.flushing import flush_records
 from spark_eos._client.timestamps import producer_timestamp
@@ -30,7 +31,6 @@ from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import CommittedOffset
-from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Operation, replay_group
 from spark_eos.errors import OffsetsLostError, SparkEosError, TopicNotFoundError, WriteError
@@ -305,7 +305,7 @@ class DeadLetterReplay:
 
     def _before(self, bounds: dict[int, tuple[int, int]]) -> dict[int, PartitionProgress]:
         """How far earlier replays came, by partition."""
-        committed = self._committed(bounds)
+        committed = replay_offsets(self._letters, bounds)
         unknown = [p for p, (low, end) in bounds.items() if low < end and p not in committed]
         if unknown and not self._from_beginning:
             names = ", ".join(f"{self._letters.name}-{partition}" for partition in unknown[:_NAMED])
@@ -320,16 +320,6 @@ class DeadLetterReplay:
         return {
             p: PartitionProgress.of(committed.get(p, none), low) for p, (low, _) in bounds.items()
         }
-
-    def _committed(self, partitions: Iterable[int]) -> dict[int, CommittedOffset]:
-        """How far the topic has been replayed; not by librdkafka, which hides why it can't tell."""
-        topic, deadline = self._letters.name, Deadline(self._letters.timeout, "--timeout")
-        with closing(Connections(self._letters.settings)) as connections:
-            found = cluster.topics(connections, [topic], deadline)
-            ids = {name: one.topic_id for name, one in found.items()}
-            own = [TopicPartition(topic, partition) for partition in partitions]
-            offsets = group_offsets(connections, self._group_id, own, ids, deadline)
-        return {partition: committed for (_, partition), committed in offsets.items()}
 
 
 def _not_for_its_source(letter: DeadLetter) -> str | None:

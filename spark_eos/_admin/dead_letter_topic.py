@@ -59,10 +59,19 @@ class DeadLetter:
         return None if topic is None or partition is None else TopicPartition(topic, partition)
 
     @property
+    def written(self) -> int | None:
+        """When it was written, in milliseconds since 1970; None if it tells only of its record.
+
+        Earlier versions gave a letter its record's timestamp.
+        """
+        told = self.error_headers.get("timestamp")
+        return None if told == str(self.timestamp) else self.timestamp
+
+    @property
     def record_timestamp(self) -> int:
         """Milliseconds since 1970 of the record itself; the letter's, if the headers don't tell.
 
-        The two differ where the topic has LogAppendTime. A later one than brokers take by default
+        A later one than brokers take by default
         is not believed: it would end each replay.
         """
         most = min(MAX_OFFSET, self.timestamp + _AHEAD_MS)

@@ -54,6 +54,10 @@ class PartitionProgress:
         clipped = ((max(low, first), min(offset, after)) for first, after in ranges)
         return cls(offset, tuple(one for one in clipped if one[0] < one[1]))
 
+    def due(self, offset: int) -> bool:
+        """Whether the letter at an offset was not replayed yet."""
+        return offset >= self.offset or any(a <= offset < end for a, end in self.left)
+
     @property
     def start(self) -> int:
         """Where to begin to read."""
@@ -78,8 +82,7 @@ class PartitionScan:
 
     def due(self, offset: int) -> bool:
         """Whether the letter at an offset, the next of the partition, was not replayed yet."""
-        before = self._before
-        due = offset >= before.offset or any(a <= offset < end for a, end in before.left)
+        due = self._before.due(offset)
         if not due:
             self._leaving = False
         return due

@@ -25,6 +25,8 @@ _Ends = Mapping[TopicPartition, EndOffsets | None]
 class UnknownGroupError(SparkEosError):
     """The cluster has no consumer group with this name."""
 
+    entry = "EOS21"
+
 
 @dataclass(frozen=True)
 class PartitionStatus:

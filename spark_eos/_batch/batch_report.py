@@ -93,7 +93,7 @@ class BatchReport:
         dead_letters: Number of rows committed as dead letters, by reason: ``error``,
             ``exception``, ``too_large``, ``unknown_topic``, ``unknown_partition``,
             ``invalid_header`` or ``invalid_record``. They are not among ``rows_written``.
-        timestamps_moved: Number of records, dead letters among them, that were written with a
+        timestamps_moved: Number of records that were written with a
             timestamp of 1970-01-01T00:00:00.001Z in place of 1970-01-01T00:00:00Z.
 
     Example:

@@ -30,6 +30,7 @@ class WriterSettings:
             query; if not, they are reported.
         dead_letters: What to do with rows that can't be written; None to end the query.
         source_topics: The topics that the query reads in the cluster it writes to.
+        moved_from: The query whose group this was, if it was moved on purpose.
 
     Example:
         >>> settings = WriterSettings(
@@ -50,12 +51,15 @@ class WriterSettings:
     source_client: ClientSettings | None = None
     dead_letters: DeadLetterSettings | None = None
     source_topics: SourceTopics = field(default_factory=SourceTopics)
+    moved_from: str | None = None
 
     def __post_init__(self) -> None:
         check_text("group_id", self.group_id)
         check_flag("fail_on_data_loss", self.fail_on_data_loss)
         if self.topic is not None:
             check_text("topic", self.topic)
+        if self.moved_from is not None:
+            check_text("moved_from", self.moved_from)
         if self.dead_letters is not None and self.dead_letters.topic == self.topic:
             raise ConfigurationError(
                 f"dead_letters.topic={self.topic!r} is the target topic: dead letters need a topic "

@@ -12,11 +12,14 @@ import click
 from spark_eos._admin.dead_letter_replay import DeadLetterReplay, Replay
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic
 from spark_eos._admin.fitting_table import FittingTable
+from spark_eos._admin.replay_offsets import replayed
+from spark_eos._admin.replay_progress import PartitionProgress
 from spark_eos._admin.status_tables import count as counted
 from spark_eos._cli.moments import moment
 from spark_eos._cli.query import Cluster, check_reached, cluster_options, terminal
 from spark_eos._client.checks import check_text
 from spark_eos._client.printable import printable
+from spark_eos.errors import AuthorizationError
 from spark_eos.jobs.client_options import decorated
 
 # Lists of topics end after so many.
@@ -60,13 +63,16 @@ def dead_letters() -> None:
     help="Maximum number of letters.",
 )
 def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, limit: int) -> None:
-    """List dead letters with their reasons and source positions, without their values."""
+    """List dead letters with their reasons and source positions, without their values.
+
+    "-" in place of the time of writing: an earlier version gave the letter its record's time.
+    """
     found = (letter for letter in topic.read() if _matches(letter, reason, group_id))
     table = FittingTable("letter", "written", "reason", "source", "error")
     for letter in islice(found, limit):
         table.add(
             f"{letter.partition}:{letter.offset}",
-            _time(letter.timestamp),
+            "-" if letter.written is None else _time(letter.written),
             printable(letter.reason),
             printable(_source(letter)),
             _UNREADABLE
@@ -80,17 +86,45 @@ def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, l
 @_topic_options
 @functools.partial(decorated, options=_FILTERS)
 def count(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None) -> None:
-    """Count dead letters by group, reason and exception."""
+    """Count dead letters by group, reason and exception, and those left to replay."""
     found: Counter[tuple[str, str, str]] = Counter()
+    left: Counter[tuple[str, str, str]] = Counter()
+    unknown: set[int] = set()
+    progress, hidden = _replayed(topic)
     for letter in topic.read():
         if _matches(letter, reason, group_id):
             told = letter.error_headers
-            found[told.get("group", "-"), letter.reason, told.get("exception", "-")] += 1
-    table = FittingTable("letters>", "group", "reason", "exception")
+            key = told.get("group", "-"), letter.reason, told.get("exception", "-")
+            found[key] += 1
+            if letter.partition not in progress:
+                unknown.add(letter.partition)
+            elif not progress[letter.partition].due(letter.offset):
+                continue
+            left[key] += 1
+    table = FittingTable("letters>", "to replay>", "group", "reason", "exception")
     for texts, number in found.most_common():
-        table.add(f"{number:,}", *map(printable, texts))
+        to_replay = "?" if hidden else f"{left[texts]:,}"
+        table.add(f"{number:,}", to_replay, *map(printable, texts))
     terminal().print(table)
-    click.echo(f"{counted(found.total(), 'dead letter')}.")
+    click.echo(f"{counted(found.total(), 'dead letter')}. {hidden or _left(left, unknown)}")
+
+
+def _replayed(topic: DeadLetterTopic) -> tuple[dict[int, PartitionProgress], str]:
+    """How far the topic was replayed; or why that is not known."""
+    try:
+        return replayed(topic), ""
+    except AuthorizationError as error:
+        return {}, f"How many are left to replay is not known: {error}"
+
+
+def _left(left: Counter[tuple[str, str, str]], unknown: Collection[int]) -> str:
+    text = f"{left.total():,} left to replay."
+    if unknown:
+        text += (
+            f" No replay is known of {counted(len(unknown), 'partition')} with letters: there was "
+            "none, or its offsets have expired (offsets.retention.minutes)."
+        )
+    return text
 
 
 @dead_letters.command()

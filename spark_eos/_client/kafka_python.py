@@ -6,6 +6,7 @@ a test for each name, and CONTRIBUTING.md says what an upgrade takes.
 """
 
 import copy
+import errno
 import random
 import ssl
 import time
@@ -310,5 +311,7 @@ def closed_by_peer(error: BaseException) -> bool:
     """Whether a connection ended because the listener closed it without an answer."""
     return "socket disconnected" in str(error) or any(
         isinstance(one, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
+        # macOS, of a connection that is just being closed.
+        or (isinstance(one, OSError) and one.errno == errno.EPROTOTYPE)
         for one in causes(error)
     )

@@ -169,7 +169,7 @@ def msk_signer() -> Any:
     except ImportError as error:
         raise ConfigurationError(
             "sasl.mechanism=AWS_MSK_IAM needs the package aws-msk-iam-sasl-signer-python, on the "
-            "executors too: pip install 'spark-eos[msk-iam]'"
+            "executors too: pip install aws-msk-iam-sasl-signer-python"
         ) from error
 
 

@@ -23,11 +23,25 @@ _OWNED: Final = {
     "acks": "a transactional producer needs acks=all",
     "request.required.acks": "a transactional producer needs acks=all",
     "delivery.report.only.error": "spark-eos counts delivery errors itself",
+    "max.block.ms": "set limits.max_block_ms instead",
+    "metadata.max.idle.ms": "set limits.metadata_max_idle_ms instead",
     "message.timeout.ms": "records expire with their transaction; set transactions.timeout_ms",
     "delivery.timeout.ms": "records expire with their transaction; set transactions.timeout_ms",
     "error_cb": "callbacks can't be sent to Spark's workers",
     "stats_cb": "callbacks can't be sent to Spark's workers",
     "on_delivery": "callbacks can't be sent to Spark's workers",
+}
+# Names of Java's producer that librdkafka doesn't have.
+_JAVAS: Final = {
+    "buffer.memory": "'queue.buffering.max.kbytes', in units of 1,024 bytes",
+    "compression.gzip.level": "'compression.level'",
+    "compression.lz4.level": "'compression.level'",
+    "compression.zstd.level": "'compression.level'",
+    "max.request.size": "'message.max.bytes'",
+    "partitioner.class": "'partitioner'",
+    "receive.buffer.bytes": "'socket.receive.buffer.bytes'",
+    "send.buffer.bytes": "'socket.send.buffer.bytes'",
+    "socket.connection.setup.timeout.max.ms": "'socket.connection.setup.timeout.ms'",
 }
 _SPARKS_PREFIX: Final = "kafka."
 _CONSUMER_ONLY: Final = ("isolation.level",)
@@ -80,10 +94,15 @@ class ClientSettings:
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        named = _without_prefix(settings)
+        named = _without_prefix(_mapping(settings))
         for name, value in named.items():
             if name in _OWNED:
                 raise ConfigurationError(f"kafka[{name!r}] can't be set: {_OWNED[name]}")
+            if name in _JAVAS:
+                raise ConfigurationError(
+                    f"kafka[{name!r}] is a name of Java's clients; in librdkafka it is "
+                    f"{_JAVAS[name]}"
+                )
             wanted = name == "oauth_cb" and callable(value)
             if not wanted and (name == "oauth_cb" or not isinstance(value, str | int | float)):
                 kind = "a function" if name == "oauth_cb" else "a string, a number or a boolean"
@@ -190,6 +209,15 @@ class ClientSettings:
         if "client.id" in self._settings:
             options["kafka.client.id"] = str(self._settings["client.id"])
         return options
+
+
+def _mapping(settings: object) -> Mapping[str, Any]:
+    if isinstance(settings, Mapping):
+        return settings
+    raise ConfigurationError(
+        "kafka must be a dict of client settings, such as "
+        f"{{'bootstrap.servers': 'localhost:9092'}}, not of type {type(settings).__name__}"
+    )
 
 
 def _without_prefix(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+_PROCESSES: Final = Path("/proc")
 _TAIL_LINES: Final = 40
 _PATIENCE: Final = 10.0
 _INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -98,11 +99,22 @@ def _interrupts_deferred() -> Iterator[None]:
 
 def session_members(session: int) -> Iterator[int]:
     """Yields the process ids of a session, including orphans."""
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (directory / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue  # it has ended in the meantime
-        # After the name in parentheses: state, parent, process group, session.
-        if int(stat.rpartition(")")[2].split()[3]) == session:
-            yield int(directory.name)
+    for pid in _process_ids():
+        # Without it: it has ended in the meantime, or is another user's on systems that refuse.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == session:
+                yield pid
+
+
+def _process_ids() -> list[int]:
+    """All processes of the host."""
+    if _PROCESSES.is_dir():
+        return [int(directory.name) for directory in _PROCESSES.glob("[0-9]*")]
+    # Other systems than Linux; POSIX has ps.
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid="],  # noqa: S607 - as the shell finds it
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [int(pid) for pid in listed.stdout.split()]

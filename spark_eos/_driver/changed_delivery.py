@@ -1,23 +1,56 @@
-"""A query keeps the delivery it began with: with another one its offsets mean something else."""
+"""A query keeps the delivery it began with: with another one its offsets mean something else.
 
+One that has staged nothing yet may still become direct. Rows are written after a batch's staged
+commit only, and that stays in the offset of the commit partition from then on.
+"""
+
+from collections.abc import Mapping
+
+from spark_eos._batch.progress import COMMIT_PARTITION, first_position
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
-from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
 
-def check_marker(marker: Marker, delivery: str) -> None:
+def check_marker(marker: Marker, delivery: str, why: str = "") -> None:
     """Refuses a checkpoint that was begun with another delivery."""
     if marker.group_id is not None and marker.delivery != delivery:
-        raise changed_delivery(marker.delivery, delivery)
+        raise changed_delivery(marker.delivery, delivery, why)
 
 
-def check_offsets(known: KnownPartitions, delivery: str, progress_topic: str | None = None) -> None:
+def may_become_direct(marker: Marker, group_id: str, delivery: str, batch_id: int) -> bool:
+    """Whether the group's offsets may show that a staged query has written nothing."""
+    ours = marker.delivery == STAGED and marker.group_id == group_id
+    return ours and delivery == DIRECT and batch_id == 0
+
+
+def nothing_staged(
+    offsets: Mapping[TopicPartition, CommittedOffset], progress_topic: str | None
+) -> bool:
+    """Whether a group's offsets prove that none of its batches was ever staged.
+
+    Its commit partition must have the offset that a staged query's start has committed. One that
+    is missing, or that somebody has set, may have named a batch.
+    """
+    found = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
+    known = KnownPartitions.of(found)
+    return (
+        [offset for offset, _ in found.values()] == [first_position(0)]
+        and not known.set_by_others
+        and not KnownPartitions.of(offsets).staged
+    )
+
+
+def check_offsets(
+    known: KnownPartitions, delivery: str, progress_topic: str | None = None, why: str = ""
+) -> None:
     """Refuses a group that was begun with another delivery, whatever became of the marker."""
     if known.sources and delivery != MIRRORED:
-        raise changed_delivery(MIRRORED, delivery)
+        raise changed_delivery(MIRRORED, delivery, why)
     # Of whichever checkpoint: without one a query would else begin anew, and write all again.
     if known.staged and delivery != STAGED:
-        raise changed_delivery(STAGED, delivery)
+        raise changed_delivery(STAGED, delivery, why)
     if delivery != STAGED:
         return
     if topics := sorted({topic for topic, _ in known.staged} - {progress_topic}):
@@ -27,19 +60,31 @@ def check_offsets(known: KnownPartitions, delivery: str, progress_topic: str | N
             "take another group_id"
         )
     if any(topic != progress_topic for topic, _ in known.partitions):
-        raise changed_delivery(DIRECT, delivery)
+        raise changed_delivery(DIRECT, delivery, why)
 
 
-def changed_delivery(noted: str, wanted: str) -> CheckpointError:
-    """The error for a query that was begun with another delivery."""
-    cure = f"set delivery={noted!r}"
-    if MIRRORED in (noted, wanted):
-        cure += f", {'with' if noted == MIRRORED else 'without'} source_kafka"
-    if noted == STAGED:
-        cure += ", with the checkpoint it had"
+def delivery_of(known: KnownPartitions) -> str:
+    """The delivery that a group's offsets are of."""
+    return MIRRORED if known.sources else STAGED if known.staged else DIRECT
+
+
+def changed_delivery(noted: str, wanted: str, why: str = "") -> CheckpointError:
+    """The error for a query that was begun with another delivery.
+
+    ``why``: what the query has that it can't keep the one it began with, if that is the reason.
+    """
+    if MIRRORED in (noted, wanted) and STAGED not in (noted, wanted):
+        cure = f"set delivery={noted!r}, {'with' if noted == MIRRORED else 'without'} source_kafka"
+    elif noted == STAGED:
+        cure = f"set delivery={STAGED!r}, with the checkpoint it had"
+    elif why:
+        cure = f"change the query back, so that its delivery can be {noted!r}"
+    else:
+        cure = f"set delivery={noted!r}" + (", with source_kafka" if noted == MIRRORED else "")
+    since = f", since {why}" if why else ""
     return CheckpointError(
         f"the query of this checkpoint or group has written with delivery={noted!r}, and would "
-        f"now write with delivery={wanted!r}, whose offsets mean something else: {cure}; or begin "
-        "with another checkpoint_location and another group_id, which writes everything again "
-        "unless you choose where to start (starting_offsets, or the new group's offsets)"
+        f"now write with delivery={wanted!r}{since}. Their offsets mean different things: {cure}; "
+        "or begin with another checkpoint_location and another group_id, which writes everything "
+        "again unless you choose where to start (starting_offsets, or the new group's offsets)"
     )

@@ -12,7 +12,7 @@ from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.errors import CheckpointError, RecordsLostError, SparkEosError
+from spark_eos.errors import CheckpointError, RecordsLostError, SparkEosError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,9 @@ class DataLossCheck:
                 if one.certain
                 else "while the batch was read; those that had not been read yet"
             )
-            logger.warning(
+            warn(
+                logger,
+                "EOS59",
                 "group %s, batch %d: %s were deleted %s %s",
                 self._settings.group_id,
                 batch_id,

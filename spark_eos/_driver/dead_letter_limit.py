@@ -10,7 +10,7 @@ from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import OVER_LIMIT, JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.errors import WriteError
+from spark_eos.errors import WriteError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,9 @@ class DeadLetterLimit:
             f"{number} {reason} (first: {dead.first[reason]})"
             for reason, number in dead.reasons.items()
         )
-        logger.warning(
+        warn(
+            logger,
+            "EOS55",
             "batch %d of group %s: %d dead letters in topic %s: %s",
             self._batch.batch_id,
             self._settings.group_id,

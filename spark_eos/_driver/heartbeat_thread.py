@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from spark_eos._client.error_codes import is_final
-from spark_eos.errors import SparkEosError
+from spark_eos.errors import SparkEosError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,9 @@ class HeartbeatThread:
             logger.info("heartbeat of group %s: %s", self._group_id, error)
             return
         self._warned = True
-        logger.warning(
+        warn(
+            logger,
+            "EOS56",
             "group %s: no heartbeat was answered for %.0f s, so the brokers drop the members when "
             "the group's session timeout is over (consumer.session.timeout.ms, 45 s by default). "
             "No record is lost or duplicated: what is written until then is refused, and written "

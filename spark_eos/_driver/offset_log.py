@@ -183,6 +183,16 @@ class OffsetLog:
             raise CheckpointError(f"{_place(self._files)} has no offsets: no batch has begun")
         return begun
 
+    @property
+    def begun(self) -> bool:
+        """Whether Spark has begun a batch."""
+        return self._begun() is not None
+
+    def next_batch(self) -> int:
+        """The batch that Spark runs next."""
+        finished = _greatest(self._files.names("commits"))
+        return 0 if finished is None else finished + 1
+
     def _begun(self) -> int | None:
         return _greatest(self._files.names("offsets"))
 

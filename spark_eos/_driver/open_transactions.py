@@ -16,7 +16,7 @@ from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos.acls import Operation, transactional_ids
-from spark_eos.errors import AuthorizationError, DeadlineExceededError, SparkEosError
+from spark_eos.errors import AuthorizationError, DeadlineExceededError, SparkEosError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,9 @@ class OpenTransactions:
         if what in self._silent_brokers:
             return
         self._silent_brokers.add(what)
-        logger.warning(
+        warn(
+            logger,
+            "EOS57",
             "group %s: %s, and is passed over. If it coordinates open transactions of the query, "
             "they are not ended at once: no record is lost or duplicated, but their source "
             "partitions and consumers of the output wait until the brokers end them",
@@ -136,7 +138,9 @@ class OpenTransactions:
         self._warned = True
         settings = self._settings
         needed = transactional_ids(settings.id_prefix, Operation.WRITE)
-        logger.warning(
+        warn(
+            logger,
+            "EOS58",
             "group %s: %s. What a killed worker left open is therefore not ended at once but by "
             "the brokers, up to transactions.timeout_ms=%d and %d s after it began. No record is "
             "lost or duplicated, but until then its source partitions are not written, and "

@@ -25,6 +25,7 @@ from spark_eos.errors import (
     KafkaResponseError,
     TopicNotFoundError,
     UnsupportedBrokerError,
+    warn,
 )
 
 logger = logging.getLogger(__name__)
@@ -159,7 +160,9 @@ def _configs(settings: WriterSettings) -> list[Acl]:
 def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Deadline) -> None:
     """Logs one warning if the query may not see which records its target topics take."""
     if missing := _lacking(start, _configs(settings), deadline):
-        logger.warning(
+        warn(
+            logger,
+            "EOS53",
             "group %s: %s. Until then, what these topics do not take is noticed only when a broker "
             "refuses it: that ends the query, even with a dead-letter topic. If one has a "
             "max.message.bytes below 1 MB, set kafka['batch.size'] to it",

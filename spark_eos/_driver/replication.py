@@ -7,6 +7,7 @@ from typing import Final
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.durability import SAFE, Durability, durability
+from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)
 
@@ -16,18 +17,24 @@ _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
 def warn_of_replication(
     connections: Connections, targets: Collection[str], deadline: Deadline
 ) -> None:
-    """Logs one warning of topics with a single replica, and one of configs that lose records."""
-    found = durability(connections, {*_INTERNAL, *targets}, deadline)
-    if single := [topic for topic, kept in found.items() if kept.replicas == 1]:
-        logger.warning(
-            "a single replica in topics: %s. If the broker that holds it crashes right after a "
-            "commit, Kafka may leave the committed records invisible to consumers, or lose them "
-            "(KAFKA-20734). Give these topics three replicas with kafka-reassign-partitions.sh; "
-            "if there are fewer than three brokers, add some first",
+    """Logs one warning of topics with a single replica, and one of configs that lose records.
+
+    A single replica is what a lone broker on this machine is for.
+    """
+    found, local = durability(connections, {*_INTERNAL, *targets}, deadline)
+    single = [topic for topic, kept in found.items() if kept.replicas == 1]
+    if single and not local:
+        warn(
+            logger,
+            "EOS52",
+            "only one replica of %s: a broker crash can lose or hide committed records "
+            "(KAFKA-20734). Give them three: kafka-reassign-partitions.sh",
             ", ".join(single),
         )
     if unsafe := {topic: kept for topic, kept in found.items() if kept.unsafe_configs}:
-        logger.warning(
+        warn(
+            logger,
+            "EOS52",
             "Kafka may lose acknowledged records of topics: %s. Exactly-once writes need two "
             "replicas in sync, and a leader that has all records: %s",
             ", ".join(

@@ -5,6 +5,7 @@ directory. So the object that was checked is the one that is used, even if names
 """
 
 import contextlib
+import errno
 import grp
 import os
 import pwd
@@ -31,7 +32,10 @@ def private_directory(
         os.mkdir(path, 0o700, dir_fd=inside)
     try:
         descriptor = os.open(path, _DIRECTORY, dir_fd=inside)
-    except NotADirectoryError:
+    except OSError as error:
+        # What Linux and other systems say of a link.
+        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+            raise
         raise OSError(f"{path} must be a directory, not a link or a file") from None
     try:
         found = os.fstat(descriptor)

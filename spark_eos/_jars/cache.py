@@ -21,6 +21,8 @@ _LOCK_SECONDS: Final = 600.0
 class JarError(PrintableError, RuntimeError):
     """A jar set does not exist, does not fit the installed pyspark, or can't be trusted."""
 
+    entry = "EOS23"
+
 
 def cache_directory() -> Path:
     """Return the cache directory, which need not exist yet.

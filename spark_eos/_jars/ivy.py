@@ -26,6 +26,8 @@ _MAX_PROBLEM_LINES = 25
 class DownloadError(PrintableError, RuntimeError):
     """Jars could not be downloaded."""
 
+    entry = "EOS24"
+
 
 def find_ivy() -> Path:
     """Return the Ivy jar of the installed pyspark."""
@@ -39,7 +41,7 @@ def find_ivy() -> Path:
             return jar
     raise DownloadError(
         "Jars are downloaded with the Ivy of pyspark, but no installed pyspark was found. "
-        "Install it with: pip install 'spark-eos[spark]'"
+        "Install it with: pip install pyspark 'pandas>=2.2,<3'"
     )
 
 

@@ -74,7 +74,7 @@ def installed_pyspark() -> str:
         from pyspark.version import __version__  # noqa: PLC0415
     except ImportError:
         raise JarError(
-            "pyspark is not installed. Install it with: pip install 'spark-eos[spark]'"
+            "pyspark is not installed. Install it with: pip install pyspark 'pandas>=2.2,<3'"
         ) from None
     return str(__version__)
 

@@ -17,6 +17,8 @@ MINIMUM_MAJOR = 17
 class JavaError(PrintableError, RuntimeError):
     """There is no Java, it does not run, or it is too old."""
 
+    entry = "EOS22"
+
 
 @dataclass(frozen=True)
 class Java:

@@ -4,6 +4,7 @@ kafka-python provides connections, TLS, SASL, broker metadata and API versions. 
 thread serves any number of calling threads.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -16,7 +17,7 @@ from spark_eos._client.kafka_python import EventLoop, api_name
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos.acls import Principal
-from spark_eos.errors import DeadlineExceededError, SparkEosError
+from spark_eos.errors import DeadlineExceededError, SparkEosError, warn
 
 _NOT_SENT: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
 _LOST: Final = (
@@ -30,6 +31,11 @@ _LOST: Final = (
 _MIN_TIMEOUT: Final = 1.0
 # Limit for connecting to a broker when any other broker can answer instead.
 _CONNECT_MS: Final = 3_000
+
+# Seconds after which a wait for the first answer of a cluster is logged: most often it is in vain.
+_SILENT: Final = 2.0
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -76,7 +82,7 @@ class BrokerConnections:
         loop = EventLoop(configuration, our_connections)
         manager = ConnectionManager(loop.selector, self._settings, configuration)
         try:
-            manager.reach(deadline.remaining())
+            self._reach(manager, deadline)
         except Exception as error:
             loop.close(manager)
             if isinstance(error, SparkEosError):
@@ -91,6 +97,26 @@ class BrokerConnections:
                 f"{manager.last_failure or error}"
             ) from error
         return loop, manager
+
+    def _reach(self, manager: ConnectionManager, deadline: Deadline) -> None:
+        silent = threading.Timer(_SILENT, self._warn_of_wait, (manager, deadline))
+        silent.start()
+        try:
+            manager.reach(deadline.remaining())
+        finally:
+            silent.cancel()
+            silent.join()
+
+    def _warn_of_wait(self, manager: ConnectionManager, deadline: Deadline) -> None:
+        warn(
+            logger,
+            "EOS60",
+            "waiting for a broker of bootstrap.servers=%r, up to %g s (%s): %s",
+            self._settings.bootstrap_servers,
+            deadline.seconds,
+            deadline.setting,
+            manager.last_failure or "none answers so far",
+        )
 
     def brokers(self, deadline: Deadline) -> list[int]:
         """The node ids of all brokers, in order."""

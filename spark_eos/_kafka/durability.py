@@ -1,5 +1,6 @@
 """How safely topics keep acknowledged records: their replicas, and configs about these."""
 
+import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,23 +46,25 @@ SAFE: Final = {_MIN_INSYNC: "2", _UNCLEAN: "false"}
 
 def durability(
     connections: Connections, names: Collection[str], deadline: Deadline
-) -> dict[str, Durability]:
+) -> tuple[dict[str, Durability], bool]:
     """Looks up how safely topics, internal ones included, keep records.
 
-    Topics that do not exist, or that this client may not describe, are left out.
+    Topics that do not exist, or that this client may not describe, are left out. Also returns
+    whether the cluster is one broker on this machine, for trying things out.
     """
 
-    def fewest(response: Any) -> dict[str, int]:
-        return {
+    def fewest(response: Any) -> tuple[dict[str, int], bool]:
+        replicas = {
             topic.name: min(len(partition.replica_nodes) for partition in topic.partitions)
             for topic in sorted(response.topics, key=lambda topic: str(topic.name))
             if topic.partitions
         }
+        return replicas, [is_loopback(broker.host) for broker in response.brokers] == [True]
 
-    replicas = connections.ask(metadata_request(names), deadline, interpret=fewest)
+    replicas, local = connections.ask(metadata_request(names), deadline, interpret=fewest)
     several = [name for name, count in replicas.items() if count > 1]
     configs = config_values(connections, several, (_MIN_INSYNC, _UNCLEAN), deadline)
-    return {
+    topics = {
         name: Durability(
             count,
             int(least) if (least := found.get(_MIN_INSYNC)) else None,
@@ -70,3 +73,19 @@ def durability(
         for name, count in replicas.items()
         for found in [configs.get(name) or {}]
     }
+    return topics, local
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a broker's advertised host can only be this machine.
+
+    Example:
+        >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1")
+        (True, True, True)
+        >>> is_loopback("kafka-1"), is_loopback("10.0.0.7")
+        (False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -5,8 +5,10 @@ by its own age, so a partition whose offset has expired looks like a new partiti
 offset's text lists the partitions of its topic that the group has known, ids of the group's topics,
 and the records that may not have been written. Of a query that stages its batches, the offset of
 progress partition 0 tells of the last staged one; of a mirrored query, each offset tells which
-source partition it stands for. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an
-offset that an operator sets is taken as it is.
+source partition it stands for. All tell whose offsets they are, since a group may be reused by
+mistake; that field came later, and readers without it pass over it, so the format's number is the
+same. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset that an operator sets
+is taken as it is.
 """
 
 import json
@@ -24,6 +26,7 @@ from spark_eos._client.persisted import FORMAT, check_format
 from spark_eos._client.strict_json import matched, strict_object, whole
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.copy_names import batch_of_copy
+from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
 
 _FORMAT_KEY: Final = "spark-eos"
@@ -177,6 +180,7 @@ class _Metadata:
     suspect: SuspectRange | None
     staged: StagedBatch | None
     source: SourcePartition | None
+    owner: Owner | None
 
 
 def _parse(text: str) -> _Metadata | None:
@@ -188,13 +192,14 @@ def _parse(text: str) -> _Metadata | None:
         return None
     check_format(found, "an offset of the group")
     try:
-        suspect, staged, source = map(fields.get, ("suspect", "staged", "source"))
+        suspect, staged, source, owner = map(fields.get, ("suspect", "staged", "source", "owner"))
         return _Metadata(
             frozenset(numbers_in(fields["partitions"])),
             frozenset(matched(fields["topics"], _TOPICS).split()),
             None if suspect is None else _suspect(*suspect),
             None if staged is None else _staged(staged),
             None if source is None else SourcePartition.parse(source),
+            None if owner is None else Owner.parse(owner),
         )
     except (ValueError, KeyError, TypeError):
         return None
@@ -258,6 +263,8 @@ class KnownPartitions:
             for each.
         set_by_others: Partitions whose offsets another client has committed, such as an operator's
             tool: these tell of no other partition.
+        owners: Whose offsets a topic has, as far as their texts tell.
+        owner: Whose offsets they will be.
         current: Names of the topics whose offsets are to tell of all topics, sorted.
 
     Example:
@@ -276,6 +283,8 @@ class KnownPartitions:
     staged: Mapping[TopicPartition, StagedBatch] = field(default_factory=dict)
     sources: Mapping[TopicPartition, SourcePartition] = field(default_factory=dict)
     set_by_others: frozenset[TopicPartition] = frozenset()
+    owners: Mapping[str, frozenset[Owner]] = field(default_factory=dict)
+    owner: Owner | None = None
     current: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
@@ -287,6 +296,7 @@ class KnownPartitions:
         staged: dict[TopicPartition, StagedBatch] = {}
         sources: dict[TopicPartition, SourcePartition] = {}
         others: set[TopicPartition] = set()
+        owners: dict[str, set[Owner]] = {}
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
         for partition, (_, text) in committed.items():
@@ -306,6 +316,8 @@ class KnownPartitions:
                 staged[partition] = found.staged
             if found.source is not None:
                 sources[partition] = found.source
+            if found.owner is not None:
+                owners.setdefault(partition.topic, set()).add(found.owner)
         return cls(
             frozenset(TopicPartition(t, p) for t, numbers in indexes.items() for p in numbers),
             tuple(sorted(topics)),
@@ -313,6 +325,7 @@ class KnownPartitions:
             staged,
             sources,
             frozenset(others),
+            {topic: frozenset(found) for topic, found in owners.items()},
         )
 
     def including(
@@ -366,13 +379,14 @@ class KnownPartitions:
 
     def metadata(self, topic: str) -> str:
         """Formats what the metadata of all of a topic's partitions have in common."""
-        return _json(
-            {
-                _FORMAT_KEY: FORMAT,
-                "partitions": ranges_of(self._indexes.get(topic, ())),
-                "topics": " ".join(self._told_by(topic)),
-            }
-        )
+        fields: dict[str, Any] = {
+            _FORMAT_KEY: FORMAT,
+            "partitions": ranges_of(self._indexes.get(topic, ())),
+            "topics": " ".join(self._told_by(topic)),
+        }
+        if self.owner is not None:
+            fields["owner"] = self.owner.as_json()
+        return _json(fields)
 
     @cached_property
     def _indexes(self) -> dict[str, list[int]]:

@@ -35,7 +35,7 @@ def check_not_moved_back(
         Traceback (most recent call last):
             ...
         spark_eos.errors.OffsetsLostError: group 'orders' had committed in-0 up to 5 and now has \
-no offset: somebody has set or deleted the group's offsets while the query was running
+no offset: somebody has set or deleted the group's offsets while the query was running [EOS15...
     """
     for partition, offset in before.items():
         if partition in partitions and now.get(partition, -1) < offset:

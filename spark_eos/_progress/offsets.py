@@ -3,11 +3,13 @@
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, refusal, verdict
 from spark_eos._driver.assigned_partitions import by_member
+from spark_eos._driver.changed_delivery import nothing_staged
 from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
@@ -17,6 +19,7 @@ from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, SuspectRange
+from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.offsets import commit_offsets
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -70,6 +73,10 @@ class GroupOffsets:
         names = {topic for topic, _ in partitions}
         return source_topics(self._topics, names, known, self._settings.group_id)
 
+    def look(self) -> None:
+        """Reads what the metadata tells now; nobody is fenced."""
+        self.state = self.state.knowing(self._reader.known())
+
     def join(
         self, topics: Mapping[str, TopicInfo], partitions: Partitions, *, by_name: bool
     ) -> None:
@@ -110,6 +117,10 @@ class GroupOffsets:
         if alone:
             # After a lost session a newer run may have written these; otherwise none has.
             checks.check_not_moved_on(group, self.state.pairs, before, self.state.committed)
+
+    def nothing_staged(self, progress_topic: str | None) -> bool:
+        """Whether a staged query of the group has never staged a batch; all runs are fenced."""
+        return nothing_staged(self._reader.all(), progress_topic)
 
     def refuse_suspects(self) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written."""
@@ -278,6 +289,10 @@ class GroupOffsets:
     def accept(self, offsets: Positions) -> None:
         """Takes offsets that an operator has set for what they mean."""
         self.state = self.state.moved(offsets)
+
+    def claim(self, owner: Owner) -> None:
+        """From now on, the texts of offsets tell that they are this query's."""
+        self.state = self.state.with_known(replace(self.state.known, owner=owner))
 
     def pair(self, known: KnownPartitions) -> None:
         """Takes over what progress partitions stand for."""

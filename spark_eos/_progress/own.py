@@ -1,6 +1,7 @@
 """Own offsets: a source partition's own offset in the group is its progress (direct)."""
 
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,18 +11,22 @@ from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck
-from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._progress.missing import Evidence, initial_offsets
+from spark_eos._progress.owners import check_owner, owners_of, what_is_new
 from spark_eos._progress.strategy import Batch, Query, Work
+from spark_eos.errors import warn
+
+logger = logging.getLogger(__name__)
 
 
 class OwnOffsets:
     """See `spark_eos._progress.strategy.Strategy`."""
 
     delivery = DIRECT
-    progress_topic: str | None = None
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, progress_topic: str | None = None) -> None:
+        self.progress_topic = progress_topic
         self._query = query
         self._offsets = query.offsets
         self._data_loss = DataLossCheck(
@@ -31,8 +36,53 @@ class OwnOffsets:
     def first(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
 
+    def check_owner(self, batch: Batch) -> None:
+        state, settings = self._offsets.state, self._query.settings
+        group, own, moved_from = settings.group_id, self._query.owner(batch), settings.moved_from
+        marker, read = batch.checkpoint.marker(), batch.source.ends.keys()
+        begun = marker.group_id == group and bool(marker.topic_ids)
+        check_owner(group, own, state.known, state.pairs, read, moved_from, begun=begun)
+
     def learn(self, batch: Batch, marker: Marker) -> None:
-        pass
+        """Says so if the query continues from offsets that its checkpoint knows nothing of."""
+        state, read = self._offsets.state, batch.source.ends.keys()
+        begun = not state.known.partitions.isdisjoint(map(state.pairs.progress, read))
+        owners = owners_of(state.known, state.pairs, read)
+        what = what_is_new(
+            self._query.owner(batch),
+            owners,
+            # A run that was refused the group has left a marker.
+            new=begun and batch.id == 0 and (bool(owners) or marker.group_id is None),
+        )
+        if not what:
+            return
+        left, done = self._left(read)
+        warn(
+            logger,
+            "EOS66",
+            "group %s: %s. The query continues from the group's offsets: up to %s source records "
+            "are left to write, and up to %s before them are not written again. To write them all, "
+            "use another group_id and another checkpoint_location",
+            self._query.settings.group_id,
+            what,
+            f"{left:,}",
+            f"{done:,}",
+        )
+
+    def _left(self, read: Partitions) -> tuple[int, int]:
+        """How many offsets of some source partitions are not committed, and how many are."""
+        topics = {topic for topic, _ in read}
+        connections, deadline = self._query.clusters.source, self._query.deadline()
+        starts = start_offsets(connections, topics, deadline)
+        ends = end_offsets(connections, topics, deadline)
+        committed = self._committed()
+        left = done = 0
+        for partition in read:
+            start, end = starts.get(partition, 0), ends.get(partition)
+            at = max(start, committed.get(partition, start))
+            done += at - start
+            left += max(0, end.last_stable - at) if end is not None else 0
+        return left, done
 
     def work(self, batch: Batch) -> Work:
         return self._work(batch, batch.source)
@@ -99,7 +149,13 @@ def by_topic(batch: BatchRange) -> dict[str, frozenset[int]]:
 
 @dataclass(frozen=True)
 class Direct:
-    """The source is in the target's cluster."""
+    """The source is in the target's cluster.
+
+    Attributes:
+        progress_topic: Where the query would have staged its batches; None if it could not.
+    """
+
+    progress_topic: str | None = None
 
     def strategy(self, query: Query) -> OwnOffsets:
-        return OwnOffsets(query)
+        return OwnOffsets(query, self.progress_topic)

@@ -60,7 +60,6 @@ class PairedOffsets(OwnOffsets):
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns the pairs from the group's offsets, or else from the checkpoint."""
-        del batch
         self._cluster = cluster_id(self._query.clusters.source, self._query.deadline())
         known = self._offsets.state.known
         sources = dict(known.sources)
@@ -77,6 +76,7 @@ class PairedOffsets(OwnOffsets):
         used = {*known.partitions, *self._offsets.state.committed}
         self._unknown = {p for p in used if p.topic == self._topic.name} - sources.keys()
         self._offsets.pair(replace(known, sources=sources))
+        super().learn(batch, marker)
 
     def _check_pair(self, partition: TopicPartition, source: SourcePartition) -> None:
         group = self._query.settings.group_id

@@ -7,8 +7,14 @@ from dataclasses import replace
 from spark_eos._batch.plan import BatchPlan, Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver import offset_renewal, preflight
-from spark_eos._driver.changed_delivery import check_marker, check_offsets
-from spark_eos._driver.checkpoint_marker import Marker
+from spark_eos._driver.changed_delivery import (
+    changed_delivery,
+    check_marker,
+    check_offsets,
+    delivery_of,
+    may_become_direct,
+)
+from spark_eos._driver.checkpoint_marker import STAGED, Marker
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.replication import warn_of_replication
 from spark_eos._kafka.offset_metadata import SuspectRange
@@ -17,6 +23,7 @@ from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress import checks
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.strategy import Batch, Members, Query, Strategy, Work
+from spark_eos.errors import CheckpointError, ConfigurationError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +42,7 @@ class Progress:
         prepared_ms: int | None,
         *,
         asynchronous: bool,
+        why: str,
     ) -> None:
         self._query = query
         self._offsets = query.offsets
@@ -42,6 +50,7 @@ class Progress:
         self._membership = membership
         self._prepared_ms = prepared_ms
         self._asynchronous = asynchronous
+        self._why = why
         self._started = False
         self._group_id = query.settings.group_id
         self.delivery = strategy.delivery
@@ -59,8 +68,8 @@ class Progress:
                 work = self._start(batch)
         self._membership.check()
         self._offsets.keep_up(work.held.ends)
-        # While this run was cut off, another may have begun with another delivery.
-        self._check_delivery()
+        # While this run was cut off, another may have begun, and left other offsets.
+        self._check_group(batch)
         marker = batch.checkpoint.marker()
         if work.held.ends.keys() - self._offsets.state.committed.keys():
             self._initialize(work, marker, begun_now=True)
@@ -72,23 +81,31 @@ class Progress:
         # 1. Check that the cluster supports what is needed, and allows the settings.
         query, offsets, strategy = self._query, self._offsets, self._strategy
         marker = batch.checkpoint.marker()
-        check_marker(marker, self.delivery)
+        was_staged = may_become_direct(marker, self._group_id, self.delivery, batch.id)
+        if not was_staged:
+            check_marker(marker, self.delivery, self._why)
         partitions = strategy.first(batch)
         topics = offsets.topics(partitions, marker.topic_ids)
         start, deadline = query.start, query.deadline()
         self.version = preflight.check_cluster(start, query.settings, topics, deadline)
         warn_of_replication(start.clusters.target, query.settings.target_topics, deadline)
         preflight.warn_of_unknown_limits(start, query.settings, deadline)
+        # A group that is used by mistake may be that of a running query, which is to go on.
+        offsets.look()
+        self._check_group(batch)
         # 2. Fence all older runs, end what they left open, and read the offsets.
         offsets.join(topics, partitions, by_name=self.version < BY_ID)
         # 3. Learn what they mean, and refuse what is suspect or was lost.
-        self._check_delivery()
+        self._check_group(batch)
+        if was_staged:
+            marker = self._without_staged()
         strategy.learn(batch, marker)
         work = strategy.work(batch)
         offsets.narrow(work.held.ends)
         offsets.refuse_suspects()
         begun_now = self._prepared_ms is not None and batch.began_ms >= self._prepared_ms
-        # 4. From here on no partition is without an offset.
+        # 4. From here on no partition is without an offset, and all are this query's.
+        offsets.claim(query.owner(batch))
         self._initialize(work, marker, begun_now=begun_now)
         self._started = True
         logger.info(
@@ -99,12 +116,26 @@ class Progress:
         )
         return work
 
+    def _without_staged(self) -> Marker:
+        """The marker of a query that was staged and has not written, which is none."""
+        if not self._offsets.nothing_staged(self._strategy.progress_topic):
+            raise changed_delivery(STAGED, self.delivery)
+        logger.info(
+            "group %s: delivery=%s from now on; it was %s, and no batch has been staged yet",
+            self._group_id,
+            self.delivery,
+            STAGED,
+        )
+        return Marker()
+
     def _initialize(self, work: Work, marker: Marker, *, begun_now: bool) -> None:
         state, ids = self._offsets.state, self._membership.topic_ids
         evidence = Evidence(self._group_id, state.known, ids, marker, begun_now, state.pairs)
         initial = work.initial(evidence)
         for partition in initial.keys() & work.held.starts.keys() if work.batch.id else ():
-            logger.warning(
+            warn(
+                logger,
+                "EOS51",
                 "group %s: the offset of %s was lost (expired or deleted) and is restored from "
                 "the checkpoint: %d. If the query may be stopped for this long, raise the "
                 "brokers' offsets.retention.minutes",
@@ -114,9 +145,18 @@ class Progress:
             )
         self._offsets.initialize(initial)
 
-    def _check_delivery(self) -> None:
+    def _check_group(self, batch: Batch) -> None:
         known = self._offsets.state.known
-        check_offsets(known, self.delivery, self._strategy.progress_topic)
+        try:
+            check_offsets(known, self.delivery, self._strategy.progress_topic, self._why)
+            self._strategy.check_owner(batch)
+        except (CheckpointError, ConfigurationError):
+            # The checkpoint begins at the group's offsets by now, unless these are of staged files.
+            # With the marker it is refused with another group, and once they are deleted.
+            noted, marker = delivery_of(known), batch.checkpoint.marker()
+            if noted != STAGED and batch.id == 0 and marker.group_id is None:
+                batch.checkpoint.set_marker(Marker(self._group_id, {}, noted))
+            raise
 
     def _log_lags(self, work: Work) -> bool:
         committed = self._offsets.state.committed

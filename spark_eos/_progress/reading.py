@@ -99,10 +99,13 @@ class OffsetReader:
             wait=wait,
         )
 
+    def all(self) -> Committed:
+        """All offsets of the group."""
+        return all_group_offsets(self._connections, self._settings.group_id, self._deadline())
+
     def known(self) -> KnownPartitions:
         """What the metadata of all offsets of the group tells."""
-        found = all_group_offsets(self._connections, self._settings.group_id, self._deadline())
-        return KnownPartitions.of(found)
+        return KnownPartitions.of(self.all())
 
     def _deadline(self) -> Deadline:
         return group_deadline(self._timeout_ms)

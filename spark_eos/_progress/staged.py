@@ -24,7 +24,7 @@ from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.staged_checks import StagedChecks
 from spark_eos._progress.staged_sources import StagedSources
 from spark_eos._progress.strategy import Batch, Query, StagedFiles, Work
-from spark_eos.errors import OffsetsLostError
+from spark_eos.errors import OffsetsLostError, warn
 from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,12 @@ class StagedOffsets:
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
+    def check_owner(self, batch: Batch) -> None:
+        """Refuses the staged commit of another query, which may be running."""
+        last = self._offsets.state.known.staged.get(self._commit_partition)
+        if last is not None and last.query != batch.checkpoint.query_id():
+            self._check_belongs(last, batch.id, batch.checkpoint)
+
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is.
 
@@ -65,7 +71,9 @@ class StagedOffsets:
         held, state = self._held(batch).ends.keys(), self._offsets.state
         if state.by_hand >= held and not any(state.committed[p] for p in held):
             self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
-            logger.warning(
+            warn(
+                logger,
+                "EOS63",
                 "group %s: the offsets of %s were set by hand, so batch %d is written as it comes",
                 self._query.settings.group_id,
                 self._topic.name,
@@ -126,9 +134,13 @@ class StagedOffsets:
             raise checks.foreign(held.batch_id)
         last = state.known.staged.get(self._commit_partition)
         if last is not None:
-            checks.check_belongs(last, held.batch_id, checkpoint)
+            self._check_belongs(last, held.batch_id, checkpoint)
         checks.check_positions(last, held, state.committed)
         return last if last is not None and last.batch == held.batch_id else None
+
+    def _check_belongs(self, last: StagedBatch, batch_id: int, checkpoint: OffsetLog) -> None:
+        owners = self._offsets.state.known.owners.get(self._topic.name, ())
+        self._checks.check_belongs(last, batch_id, checkpoint, owners)
 
     def _open(self, found: StagedBatch, files: StagedFiles) -> None:
         logger.info(
@@ -187,7 +199,9 @@ class StagedOffsets:
         return lost
 
     def _warn_of_other_rows(self, staged: StagedBatch, rows: int) -> None:
-        logger.warning(
+        warn(
+            logger,
+            "EOS61",
             "group %s: batch %d was computed again for the query's state and had %d rows, but "
             "its copy, which is what is written, has %d: the query is not deterministic, or "
             "its source has other records now (a compacted topic?). So state and output may "

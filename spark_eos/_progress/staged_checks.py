@@ -1,9 +1,12 @@
 """Whether a checkpoint and a group's staged commit belong together, and the errors."""
 
+from collections.abc import Collection
+
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.progress import COMMIT_PARTITION, first_position
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError
 
@@ -37,17 +40,21 @@ class StagedChecks:
             f"{self._write_anew(staged.batch)}"
         )
 
-    def check_belongs(self, last: StagedBatch, batch_id: int, log: OffsetLog) -> None:
+    def check_belongs(
+        self, last: StagedBatch, batch_id: int, log: OffsetLog, owners: Collection[Owner]
+    ) -> None:
         """Refuses a batch that does not follow the one staged last."""
         query = log.query_id()
         if last.query != query:
+            targets = {o.written_to for o in owners if last.query.startswith(o.query)}
+            wrote = f", which writes to {min(targets)}" if targets else ""
             raise CheckpointError(
-                f"group {self._group_id!r} has staged batch {last.batch} of query {last.query}, "
-                f"but checkpoint_location {log.location!r} belongs to query {query}. "
+                f"group {self._group_id!r} has staged batch {last.batch} of query {last.query}"
+                f"{wrote}, but checkpoint_location {log.location!r} belongs to query {query}. "
                 "A query that stages its batches can't be continued without its own checkpoint, "
                 "which holds its state. Put that checkpoint back, or start over with another "
-                "group_id. To use this group with this checkpoint knowingly, "
-                f"{self._write_anew(batch_id)}"
+                "group_id and another checkpoint_location. To use this group with this checkpoint "
+                f"knowingly, {self._write_anew(batch_id)}"
             )
         if batch_id == last.batch and log.fingerprint(batch_id) != last.fingerprint:
             raise CheckpointError(

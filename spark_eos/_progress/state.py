@@ -74,7 +74,7 @@ class State:
     def knowing(self, read: KnownPartitions) -> "State":
         """The state after all metadata was read; pairs that no offset tells of yet stay known."""
         sources = {**self.known.sources, **read.sources}
-        return self.with_known(replace(read, sources=sources))
+        return self.with_known(replace(read, sources=sources, owner=self.known.owner))
 
     def suspecting(self, suspects: Mapping[TopicPartition, SuspectRange]) -> "State":
         """The state with further ranges that may not be written."""

@@ -19,6 +19,7 @@ from spark_eos._driver.step_clock import StepClock
 from spark_eos._kafka.clusters import Clusters
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._progress.missing import Evidence
@@ -125,6 +126,10 @@ class Query:
         """The clusters, each with one set of connections."""
         return self.start.clusters
 
+    def owner(self, batch: Batch) -> Owner:
+        """Whose the offsets are that a batch commits."""
+        return Owner.of(batch.checkpoint.query_id(), self.settings.topic)
+
     def deadline(self) -> Deadline:
         """The time limit of a call to the group, from now on."""
         return group_deadline(self.group_timeout_ms)
@@ -135,7 +140,7 @@ class Strategy(Protocol):
 
     Attributes:
         delivery: Its name, for checkpoint markers and reports.
-        progress_topic: The topic whose offsets are staged, if any.
+        progress_topic: The topic whose offsets are staged, or may have been; None if there is none.
     """
 
     delivery: str
@@ -143,6 +148,9 @@ class Strategy(Protocol):
 
     def first(self, batch: Batch) -> Partitions:
         """The group's partitions to fence and read before anything is known."""
+
+    def check_owner(self, batch: Batch) -> None:
+        """Refuses offsets of another query, unless this one may continue from them."""
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns what the offsets mean; all older runs are fenced, and all offsets read."""

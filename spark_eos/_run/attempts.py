@@ -10,7 +10,7 @@ from spark_eos._driver.dead_letter_limit import DeadLetterLimit
 from spark_eos._kafka.offset_metadata import SuspectRange
 from spark_eos._progress.progress import Progress
 from spark_eos._progress.strategy import Members, Work
-from spark_eos.errors import SparkEosError, WriteError
+from spark_eos.errors import SparkEosError, WriteError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,9 @@ class TransactionSize:
     def shrink(self) -> None:
         """Makes transactions smaller."""
         self.settings = self.settings.with_smaller_transactions()
-        logger.warning(
+        warn(
+            logger,
+            "EOS54",
             "group %s: transactions took longer than transactions.timeout_ms=%d and are smaller "
             "from now on: at most %d records, %d bytes, %d ms. They grow again with each batch "
             "that finishes in time. If this happens often, raise transactions.timeout_ms",

@@ -28,6 +28,7 @@ class Run:
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
         asynchronous: bool = False,
+        why: str = "",
     ) -> None:
         self.run_id = run_id
         self.leaving = False
@@ -58,6 +59,7 @@ class Run:
             self._membership,
             prepared_ms,
             asynchronous=asynchronous,
+            why=why,
         )
         self._size = TransactionSize(settings)
         self._ending = threading.Lock()

@@ -7,11 +7,14 @@ from typing import Final, Protocol
 
 from pyspark.sql import DataFrame
 
+from spark_eos._batch.plan import Positions
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._driver.start import Start
 from spark_eos._kafka.addresses import leads_here
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, is_position
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.own import Direct
 from spark_eos._progress.paired import Mirrored
 from spark_eos._progress.staged import Staged
@@ -35,6 +38,8 @@ from spark_eos._spark.stream_sources import (
 from spark_eos.acls import read_topic
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.options import ProgressTopic
+
+Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
 class Batches(Protocol):
@@ -91,8 +96,11 @@ class SinkQuery:
         progress_topic: The progress topic, for deliveries that need one.
         selections: What ``sink.read`` has read.
         sources: The stream's sources.
+        starting_offsets: Where ``sink.read`` begins for a new group.
         delivery: How its rows get to Kafka.
         fallback: How else, if the first batch or the checkpoint shows that they can't.
+        why: Why it is this delivery.
+        forced: Whether that is because the stream can't be written by one that costs less.
     """
 
     settings: WriterSettings
@@ -100,8 +108,11 @@ class SinkQuery:
     progress_topic: ProgressTopic
     selections: tuple[Mapping[str, str], ...]
     sources: tuple[StreamSource, ...]
+    starting_offsets: frozenset[str]
     delivery: "SinkDelivery"
     fallback: "SinkDelivery | None"
+    why: str
+    forced: bool
 
     def jobs(self, runtime: QueryRuntime) -> BatchJobs:
         """What runs the Spark jobs of a run."""
@@ -114,9 +125,13 @@ class SinkDelivery(Protocol):
 
     Attributes:
         name: As in ``delivery``.
+        why: Why a query is written so, if nothing else is wanted.
+        progress: What tells where it continues.
     """
 
     name: str
+    why: str
+    progress: str
 
     def unsuited(self, *, other_cluster: bool) -> str | None:
         """Why the source may not be in another cluster, or in the target's; None if it may."""
@@ -142,6 +157,9 @@ class SinkDelivery(Protocol):
     def progress_topics(self, start: Start, topic: ProgressTopic) -> set[str]:
         """The topics beside the sources' whose offsets are committed; they exist then."""
 
+    def reached(self, offsets: Offsets) -> Positions:
+        """How far the query has come in its sources, by the group's offsets."""
+
     def quick(self, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
         """The same rows in columns that suit the sink, if there are any."""
 
@@ -151,6 +169,9 @@ class SinkDelivery(Protocol):
 
 class _Narrow:
     """Rows stay in their source partitions, and are written as they come."""
+
+    why = "its rows stay in their source partitions"
+    progress = "the group's offsets"
 
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
         check_sources(sources)
@@ -209,14 +230,22 @@ class DirectDelivery(_Narrow):
         del start, topic
         return set()
 
+    def reached(self, offsets: Offsets) -> Positions:
+        return {partition: found.offset for partition, found in offsets.items()}
+
     def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
-        return Direct(), FrameBatches(runtime, query.jobs(runtime))
+        return Direct(query.progress_topic.name), FrameBatches(runtime, query.jobs(runtime))
 
 
 class MirroredDelivery(_InProgressTopic, _Narrow):
     """Progress partitions stand for source partitions in another cluster."""
 
     name = MIRRORED
+    why = f"{_Narrow.why}, in another cluster"
+
+    def reached(self, offsets: Offsets) -> Positions:
+        pairs = KnownPartitions.of(offsets).sources.items()
+        return {source.topic_partition: offsets[p].offset for p, source in pairs}
 
     def unsuited(self, *, other_cluster: bool) -> str | None:
         if other_cluster:
@@ -234,6 +263,11 @@ class StagedDelivery(_InProgressTopic):
     """Batches are staged in files first; the progress topic says which files, and how far."""
 
     name = STAGED
+    why = "it suits any query"
+    progress = "its checkpoint"
+
+    def reached(self, offsets: Offsets) -> Positions:
+        return {p: found.offset for p, found in offsets.items() if is_position(found.metadata)}
 
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
         check_staged_sources(sources)

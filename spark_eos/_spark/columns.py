@@ -49,7 +49,8 @@ def check_columns(schema: T.StructType, default_topic: str | None) -> None:
     _check_names(schema, written(schema))
     types = {field.name: field.dataType for field in schema}
     _check_value(types)
-    _check_source(types.get(SOURCE))
+    if (fault := source_fault(schema)) is not None:
+        raise UnsupportedPipelineError(fault)
     _check_others(types, default_topic)
     check_target(schema)
 
@@ -108,22 +109,25 @@ def _check_others(types: Mapping[str, T.DataType], default_topic: str | None) ->
         )
 
 
-def _check_source(data_type: T.DataType | None) -> None:
-    if data_type is None:
-        raise UnsupportedPipelineError(
+def source_fault(schema: T.StructType) -> str | None:
+    """What is wrong with the column ``source``; None if nothing is."""
+    if SOURCE not in schema.names:
+        return (
             "there is no `source` column, which holds each row's source offset: read with "
             "sink.read and keep the column in every select"
         )
+    data_type = schema[SOURCE].dataType
     fields = data_type.fields if isinstance(data_type, T.StructType) else []
     # With a dead-letter topic, sink.read adds the record itself.
     place = [f for f in fields if f.name not in RECORD_FIELDS]
     if sorted(f.name for f in place) != sorted(_SOURCE_FIELDS) or not all(
         isinstance(f.dataType, _SOURCE_FIELDS[f.name]) for f in place
     ):
-        raise UnsupportedPipelineError(
+        return (
             f"`source` is {data_type.simpleString()}, not the struct<topic:string,partition:int,"
             "offset:bigint> of sink.read; keep that column as it is"
         )
+    return None
 
 
 def written(schema: T.StructType) -> list[str]:

@@ -2,18 +2,32 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._spark.batches import DELIVERIES, SinkDelivery
-from spark_eos._spark.runtime import QueryRuntime
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos._driver.changed_delivery import may_become_direct, nothing_staged
+from spark_eos._driver.checkpoint_marker import Marker
+from spark_eos._driver.start import Start
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._spark.batches import DELIVERIES, SinkDelivery, SinkQuery
+from spark_eos._spark.columns import source_fault
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn, without_address
+from spark_eos.observability.speaking import say
 
 logger = logging.getLogger(__name__)
 
 AUTO: Final = "auto"
+
+
+class Choice(NamedTuple):
+    """The delivery of a stream, what to fall back to, and why; see `SinkQuery`."""
+
+    delivery: SinkDelivery
+    fallback: SinkDelivery | None
+    why: str
+    forced: bool
 
 
 def check_delivery(wanted: str, *, other_cluster: bool) -> None:
@@ -28,16 +42,14 @@ def check_delivery(wanted: str, *, other_cluster: bool) -> None:
         raise ConfigurationError(reason)
 
 
-def delivery_of_stream(
-    frame: DataFrame, wanted: str, settings: WriterSettings
-) -> tuple[SinkDelivery, SinkDelivery | None]:
-    """Checks a streaming DataFrame; returns its delivery, and the one to fall back to, if any."""
+def delivery_of_stream(frame: DataFrame, wanted: str, settings: WriterSettings) -> Choice:
+    """Checks a streaming DataFrame, and chooses how its rows get to Kafka."""
     other_cluster = settings.source_client is not None
     suited = [
         each for each in DELIVERIES.values() if each.unsuited(other_cluster=other_cluster) is None
     ]
     wished = suited if wanted == AUTO else [DELIVERIES[wanted]]
-    reason = f"delivery={wanted!r}"
+    reason = wished[0].why if wanted == AUTO else f"delivery={wanted!r} is set"
     for found, fallback in zip(wished, [*wished[1:], None], strict=True):
         try:
             found.check_stream(frame, settings.topic)
@@ -45,29 +57,60 @@ def delivery_of_stream(
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:
                 raise
-            reason = str(error)
-    if found is not suited[0]:
-        logger.info("group %s: delivery=%s, since %s", settings.group_id, found.name, reason)
-    return found, fallback
+            reason = without_address(str(error))
+    if reason == source_fault(frame.schema):
+        warn(
+            logger,
+            "EOS65",
+            "group %s: delivery=%s, and with the column `source` it would be %s: %s. Decide before "
+            "the first batch, since a query keeps the delivery it has begun with: keep the column, "
+            "or, if files are what you want, set delivery=%r",
+            settings.group_id,
+            found.name,
+            suited[0].name,
+            reason,
+            found.name,
+        )
+    return Choice(found, fallback, _without_advice(reason), found is not wished[0])
+
+
+def _without_advice(reason: str) -> str:
+    return reason.partition(". ")[0]
 
 
 def delivery_of_run(
-    delivery: SinkDelivery,
-    fallback: SinkDelivery | None,
-    runtime: QueryRuntime,
+    query: SinkQuery,
+    marker: Marker,
     check_first: Callable[[], None],
-) -> SinkDelivery:
-    """The delivery of a run: a query keeps the one with which its checkpoint was begun."""
+    may_change: Callable[[], bool] = lambda: False,
+) -> tuple[SinkDelivery, str]:
+    """The delivery of a run, and what of the query is why it can't be one that costs less, if any.
+
+    A query keeps the delivery with which its checkpoint was begun.
+
+    ``may_change``: whether one that was begun as the fallback has written nothing.
+    """
+    delivery, fallback = query.delivery, query.fallback
+    why = query.why if query.forced else ""
     if fallback is None:
-        return delivery
-    marker = runtime.offset_log.marker()
-    if marker.group_id is not None:
+        return delivery, why
+    if marker.group_id is not None and (marker.delivery != fallback.name or not may_change()):
         # Among the others source_kafka decides, and nothing else: the run refuses a checkpoint of
         # another one.
-        return fallback if marker.delivery == fallback.name else delivery
+        return (fallback if marker.delivery == fallback.name else delivery), why
     try:
         check_first()
     except UnsupportedPipelineError as error:
-        logger.info("delivery=%s, since %s", fallback.name, error)
-        return fallback
-    return delivery
+        reason = without_address(str(error))
+        say(f"group {query.settings.group_id}: delivery={fallback.name}, since {reason}")
+        return fallback, _without_advice(reason)
+    return delivery, why
+
+
+def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) -> bool:
+    """Whether a query that was begun staged may be written directly: its run checks it again."""
+    group_id, topic = query.settings.group_id, query.progress_topic.name
+    if not may_become_direct(marker, group_id, query.delivery.name, batch_id):
+        return False
+    offsets = all_group_offsets(start.clusters.target, group_id, start.deadline())
+    return nothing_staged(offsets, topic)

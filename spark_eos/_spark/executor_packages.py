@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 
 from spark_eos._pyspark_internals import executor_count
 from spark_eos._spark.failed_job import as_configuration_error, missing_module
-from spark_eos.errors import DeadlineExceededError
+from spark_eos.errors import DeadlineExceededError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,9 @@ def _bounded(context: Any) -> Iterator[None]:
                 given_up.set()
                 context.cancelJobsWithTag(tag)
                 return
-            logger.warning(
+            warn(
+                logger,
+                "EOS60",
                 "waiting for an executor to run a task, for %g s so far; Spark has %d executors: "
                 "%s, or wait, up to %g s",
                 *(waited, executor_count(context), _ASK, _LIMIT_SECONDS),

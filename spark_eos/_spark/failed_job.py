@@ -15,6 +15,7 @@ _MISSING: Final = re.compile(
     rf"(?:No module named '?(?P<module>(?:{_OURS})\b)"
     r"|\[PACKAGE_NOT_INSTALLED\] (?P<package>\w+))"
 )
+_NO_PROGRAM: Final = re.compile(r'IOException: Cannot run program "(?P<path>[^"\n]+)": error=2\b')
 _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?\.)(?:\s|$)")
 
 
@@ -40,6 +41,12 @@ def as_configuration_error(error: Exception) -> ConfigurationError | None:
         return ConfigurationError(
             f"Spark's executors run another Python: {found['what']} Set PYSPARK_PYTHON, or "
             "spark.pyspark.python, to one of this version that has spark-eos"
+        )
+    if found := _NO_PROGRAM.search(str(error)):
+        return ConfigurationError(
+            f"there is no program {found['path']!r} on a host of Spark's executors: set "
+            "PYSPARK_PYTHON, or spark.pyspark.python, to a Python that each of these hosts has; "
+            "the driver may have another one (PYSPARK_DRIVER_PYTHON)"
         )
     if found := _MISSING.search(str(error)):
         return missing_module(found["module"] or found["package"])

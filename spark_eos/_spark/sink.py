@@ -14,14 +14,15 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.html_tables import html_table
 from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
-from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.asynchronous import check_classic
 from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_stream
 from spark_eos._spark.sink_run import SinkRun, begin_run
 from spark_eos._spark.source import read_from_offsets, source_settings
+from spark_eos._spark.start_line import say_start
 from spark_eos._spark.starting import Starting, checked_by_cluster
 from spark_eos._spark.stream_sources import sources_of
 from spark_eos._spark.target_column import with_own_topic_marked
@@ -76,6 +77,9 @@ class ExactlyOnceSink:
         progress_topic: Name of the topic of a mirrored or staged query's progress, or a
             `ProgressTopic`, which also says how to create it if it is missing.
         limits: Members, attempts and waiting times.
+        moved_from: Id of the query whose group this was, to continue from its offsets without its
+            checkpoint, although ``topic`` or all sources are others. The error that refuses this
+            names the id. Has no effect once the query has begun.
         fail_on_data_loss: Whether the query fails when source records were deleted before they
             were read, for example by retention. If False, each such gap is logged and reported
             (`BatchReport.lost`).
@@ -105,6 +109,7 @@ class ExactlyOnceSink:
         dead_letters: DeadLetters | None = None,
         progress_topic: str | ProgressTopic = "spark-eos-progress",
         limits: Limits = Limits(),
+        moved_from: str | None = None,
         fail_on_data_loss: bool = True,
         asynchronous_progress: bool = False,
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
@@ -120,6 +125,7 @@ class ExactlyOnceSink:
             topic=topic,
             transactions=transactions,
             limits=limits,
+            moved_from=moved_from,
             fail_on_data_loss=fail_on_data_loss,
             dead_letters=DeadLetterSettings.of(dead_letters),
         )
@@ -134,6 +140,7 @@ class ExactlyOnceSink:
         self._observers = as_observers(on_batch)
         self._starting = Starting(self._settings)
         self._selections: list[dict[str, str]] = []
+        self._starting_offsets: set[str] = set()
         self._spark: SparkSession | None = None
         # What `write` has checked.
         self._query: SinkQuery | None = None
@@ -253,6 +260,7 @@ class ExactlyOnceSink:
                 options=options,
             )
         self._selections.append(selection)
+        self._starting_offsets.add(starting_offsets)
         self._spark = spark
         return frame
 
@@ -286,9 +294,6 @@ class ExactlyOnceSink:
         """
         with self._starting.step() as start:
             self._query = query = checked_by_cluster(self._checked(frame), start)
-        if is_connect(frame):
-            # The run is in another process.
-            self._starting.close()
         self._spark = frame.sparkSession
         self._prepared_ms = time.time_ns() // 1_000_000
         frame = with_own_topic_marked(frame)
@@ -300,6 +305,7 @@ class ExactlyOnceSink:
                 location=self._checkpoint_location,
                 asynchronous=self._asynchronous_progress,
                 active=self._active,
+                say_start=functools.partial(self._say_start, query),
                 announce=functools.partial(
                     announce_query, group_id=query.settings.group_id, observers=self._observers
                 ),
@@ -311,21 +317,29 @@ class ExactlyOnceSink:
         settings = self._settings
         if settings.dead_letters is not None:
             check_error_column(frame.schema)
-        delivery, fallback = delivery_of_stream(frame, self._wanted_delivery, settings)
+        choice = delivery_of_stream(frame, self._wanted_delivery, settings)
         if self._asynchronous_progress:
             check_classic(frame)
-            delivery.check_logged()
+            choice.delivery.check_logged()
         query = SinkQuery(
             settings,
             self._checkpoint_location,
             self._progress_topic,
             tuple(self._selections),
             tuple(sources_of(frame)),
-            delivery,
-            fallback,
+            frozenset(self._starting_offsets),
+            *choice,
         )
-        delivery.check_losses_seen(query)
+        choice.delivery.check_losses_seen(query)
         return query
+
+    def _say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
+        """Says what a query is about to do; ``log``: its checkpoint, None on Spark Connect."""
+        with self._starting.step() as start:
+            say_start(query, start, log)
+        if log is None:
+            # The run is in another process.
+            self._starting.close()
 
     def note_relation(self, relation: str) -> None:
         """On Spark Connect, called before each batch with the server's id of it."""
@@ -361,9 +375,9 @@ class ExactlyOnceSink:
                 "start the query from sink.write(...), which checks its plan; set a function of "
                 "your own with sink.write(...).foreachBatch(function)"
             )
-        with self._starting.step():
-            delivery, runtime = begin_run(
-                self._query, frame, batch_id, self._spark, self._batch_relation
+        with self._starting.step() as start:
+            delivery, why, runtime = begin_run(
+                self._query, frame, batch_id, self._spark, self._batch_relation, start
             )
         if self._run is not None:
             self._run.abandon()
@@ -371,7 +385,7 @@ class ExactlyOnceSink:
         with contextlib.ExitStack() as if_it_fails:
             start = self._starting.take()
             if_it_fails.callback(start.close)
-            self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms)
+            self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms, why)
             if_it_fails.pop_all()
         return self._run
 

@@ -1,5 +1,6 @@
 """One run of a sink's query: which batches belong to it, and how it ends."""
 
+import functools
 import logging
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +13,7 @@ from spark_eos._spark.batches import SinkDelivery, SinkQuery
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.connect import ConnectRuntime
-from spark_eos._spark.delivery import delivery_of_run
+from spark_eos._spark.delivery import delivery_of_run, may_change
 from spark_eos._spark.flat_source import with_struct
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos.errors import UnsupportedPipelineError
@@ -30,6 +31,7 @@ class SinkRun:
         runtime: QueryRuntime,
         start: Start,
         prepared_ms: int,
+        why: str,
     ) -> None:
         self._runtime = runtime
         chosen, self._batches = delivery.of_run(query, runtime)
@@ -41,6 +43,7 @@ class SinkRun:
             watch=runtime.active,
             prepared_ms=prepared_ms,
             asynchronous=runtime.asynchronous,
+            why=why,
         )
         runtime.end_with(self._run)
         self._last_batch = -1
@@ -103,8 +106,9 @@ def begin_run(
     batch_id: int,
     spark: SparkSession | None,
     relation: str | None,
-) -> tuple[SinkDelivery, QueryRuntime]:
-    """The delivery and the runtime of the run that a batch begins; refuses what it can't write."""
+    start: Start,
+) -> tuple[SinkDelivery, str, QueryRuntime]:
+    """The delivery, why not another, and the runtime of the run that a batch begins."""
     runtime = _runtime_of(query, frame, spark)
     if isinstance(runtime, ConnectRuntime):
         runtime.batch_relation = relation
@@ -113,13 +117,15 @@ def begin_run(
         check_columns(with_struct(frame.schema), query.settings.topic)
         runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
-    delivery = delivery_of_run(query.delivery, query.fallback, runtime, check_first)
+    marker = runtime.offset_log.marker()
+    changes = functools.partial(may_change, query, marker, batch_id, start)
+    delivery, why = delivery_of_run(query, marker, check_first, changes)
     if runtime.asynchronous:
         delivery.check_logged()
     # A function of the user's own may have changed either since `write`.
     delivery.check_batch(frame, query.settings.topic)
     delivery.check_losses_seen(query)
-    return delivery, runtime
+    return delivery, why, runtime
 
 
 def _runtime_of(query: SinkQuery, frame: DataFrame, spark: SparkSession | None) -> QueryRuntime:

@@ -1,5 +1,6 @@
 """Reads Spark's Kafka source from a group's committed offsets on."""
 
+import difflib
 import json
 import logging
 import re
@@ -25,20 +26,37 @@ from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
 from spark_eos._spark.unlogged import unlogged
 from spark_eos.acls import Operation
-from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError
+from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError, warn
 
 _REFUSED: Final = {
     "minpartitions": "it splits source partitions over tasks",
     "maxrecordsperpartition": "it splits source partitions over tasks",
     "startingoffsets": "use starting_offsets; committed offsets of the group come first",
     "startingoffsetsbytimestamp": "committed offsets of the group come first",
+    "startingoffsetsbytimestampstrategy": "committed offsets of the group come first",
     "startingtimestamp": "committed offsets of the group come first",
     "endingoffsets": "a streaming query has no end",
+    "endingoffsetsbytimestamp": "a streaming query has no end",
+    "endingtimestamp": "a streaming query has no end",
     "subscribe": "use the argument of that name",
     "subscribepattern": "use the argument of that name",
     "assign": "use the argument of that name",
     "includeheaders": "use include_headers",
     "failondataloss": "use fail_on_data_loss",
+}
+# Spark takes options that it doesn't know, and ignores them.
+_KNOWN: Final = {
+    name.lower(): name
+    for name in (
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "groupIdPrefix",
+        "kafkaConsumer.pollTimeoutMs",
+        *QUICK_SOURCE,
+    )
 }
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
@@ -80,10 +98,17 @@ def check_source_options(
             raise UnsupportedPipelineError(f"source option {name!r} can't be used: {reason}")
         if own_login and name.lower().startswith("kafka.sasl."):
             continue
-        if name.lower().startswith("kafka.") and name.lower() not in QUICK_SOURCE:
+        if name.lower() in _KNOWN:
+            continue
+        if name.lower().startswith("kafka."):
             raise ConfigurationError(
                 f"source option {name!r} is a client setting: set it once, in kafka= of the sink"
             )
+        found = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
+        names = [_KNOWN[one] for one in found] or [*_KNOWN.values()]
+        raise ConfigurationError(
+            f"Spark's Kafka source has no option {name!r}: do you mean {' or '.join(names)}?"
+        )
 
 
 def source_partitions(
@@ -222,7 +247,9 @@ def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
         return
     names = [str(partition) for partition in sorted(partitions)]
     shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-    logger.warning(
+    warn(
+        logger,
+        "EOS63",
         "group %s: all its offsets were set by other clients, so it counts as new, and without a "
         "checkpoint %s begin at their ends, since starting_offsets is 'latest': what they hold is "
         "not read. If a query of the group has run before, stop this one, and set their offsets, "

@@ -26,7 +26,7 @@ from spark_eos._spark.dead_letter_columns import check_error_column, staged_colu
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
 from spark_eos._worker.task import Arrange
-from spark_eos.errors import CheckpointError
+from spark_eos.errors import CheckpointError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -237,7 +237,9 @@ class StagedCopies:
                     files.delete(f"{_DIRECTORY}/{name}")
                     self._left.remove(name)
         except Exception as error:  # noqa: BLE001 - the next batch sweeps again
-            logger.warning(
+            warn(
+                logger,
+                "EOS64",
                 "staged copies of earlier batches stay in %s/%s: %s",
                 self._location,
                 _DIRECTORY,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.asynchronous import tracking_options
 from spark_eos._spark.classic import HadoopFiles
@@ -38,6 +39,7 @@ class Stream:
         location: The checkpoint's location, as given to Spark.
         asynchronous: Whether the query's progress is to be tracked asynchronously.
         active: The sink's active query.
+        say_start: Called before it starts, with its checkpoint unless on Spark Connect.
         announce: Called with the query once it has started.
     """
 
@@ -47,6 +49,7 @@ class Stream:
     location: str
     asynchronous: bool
     active: "ActiveQuery"
+    say_start: Callable[[OffsetLog | None], None]
     announce: Callable[[StreamingQuery], None]
 
 
@@ -207,10 +210,12 @@ class ExactlyOnceWriter:
         rows = stream.frame if own is not None or stream.quick is None else stream.quick
         function: BatchFunction = own or stream.sink
         options = dict(self._options)
+        log = None
         if is_connect(rows):
             function = RemoteBatches(stream.sink, function)
         else:
             files = HadoopFiles(rows.sparkSession, stream.location)
+            log = OffsetLog(files)
             options |= tracking_options(files, self._trigger, wanted=stream.asynchronous)
         writer = rows.writeStream.foreachBatch(function)
         if self._output_mode is not None:
@@ -221,6 +226,7 @@ class ExactlyOnceWriter:
             writer = writer.trigger(**self._trigger)
         for name, value in {**options, _LOCATION: stream.location}.items():
             writer = writer.option(name, value)
+        stream.say_start(log)
         query = writer.start()
         stream.announce(query)
         return query

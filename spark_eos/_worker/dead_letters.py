@@ -13,7 +13,7 @@ from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.letter_headers import Header, write_letter_headers
 from spark_eos._client.message_headers import UNREADABLE
-from spark_eos._client.timestamps import producer_timestamp
+from spark_eos._client.timestamps import NOW
 from spark_eos._worker.records import SourceRows
 
 ERROR: Final = "error"
@@ -195,7 +195,6 @@ def letter_headers(
         "reason": fault.reason,
         "exception": fault.exception,
         "stacktrace": fault.stacktrace if settings.stacktrace else None,
-        # Of a topic with LogAppendTime the record itself has another one.
         "timestamp": None if record.timestamp is None else str(record.timestamp),
         "omitted": "; ".join(left_out) or None,
     }
@@ -225,6 +224,7 @@ def letter_arguments(
         found.source.partition % partitions if settings.positions else -1,
         on_delivery,
         on_delivery,
-        producer_timestamp(record.timestamp),
+        # Retention counts from then; a header has the record's own.
+        NOW,
         list(headers),
     )

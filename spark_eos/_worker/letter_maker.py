@@ -1,13 +1,12 @@
 """Makes dead letters of the rows of one task that can't be written as they are."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.timestamps import producer_timestamp
+from spark_eos._client.timestamps import NOW
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import (
     Fault,
@@ -59,12 +58,10 @@ class LetterMaker:
         self._partitions: int | None = None
         self.tally = DeadLetterTally()
         self.by_partition: dict[TopicPartition, int] = {}
-        self.timestamps_moved = 0
 
     def begin(self) -> None:
         """Forgets the dead letters of the last transaction."""
         self.tally, self.by_partition = DeadLetterTally(), {}
-        self.timestamps_moved = 0
         self._partitions = None
 
     def ready(self, found: SourceRows, topics: list[str | None]) -> bool:
@@ -110,17 +107,12 @@ class LetterMaker:
         if self._partitions is None:
             self._partitions = self._targets.letter_partitions(letters.topic)
         record = self._record(found, row)
-        sent = record
-        if self._rules.is_out_of_bounds(letters.topic, producer_timestamp(record.timestamp)):
-            # The time of writing, which the topic takes; a header has the record's own.
-            sent = replace(record, timestamp=None)
         for omitted in (False, True):
             headers = letter_headers(
                 letters, self._settings.group_id, found, row, fault, record, omitted=omitted
             )
             value = None if omitted else record.value
-            timestamp = producer_timestamp(sent.timestamp)
-            refused = self._rules.fault(letters.topic, record.key, value, headers, timestamp)
+            refused = self._rules.fault(letters.topic, record.key, value, headers, NOW)
             if refused is None or refused.reason != reasons.TOO_LARGE:
                 break
         if refused is not None:
@@ -129,9 +121,8 @@ class LetterMaker:
         first = fault.reason not in self.tally.first
         self.tally.add(fault.reason, found.position(row) if first else "", fault.message)
         self.by_partition[found.source] = self.by_partition.get(found.source, 0) + 1
-        self.timestamps_moved += sent.timestamp == 0
         return letter_arguments(
-            letters, self._partitions, found, sent, headers, on_delivery, omitted=omitted
+            letters, self._partitions, found, record, headers, on_delivery, omitted=omitted
         )
 
     def _record(self, found: SourceRows, row: int) -> RawRecord:

@@ -231,10 +231,6 @@ class TopicRules:
                 return Fault(reasons.TOO_LARGE, text)
         return None
 
-    def is_out_of_bounds(self, topic: str, timestamp: int) -> bool:
-        """Whether a topic refuses a timestamp; `NOW` stands for the time of writing."""
-        return self._checked(topic, lambda: self._is_out_of_bounds(self._config(topic), timestamp))
-
     def _checked(self, topic: str, judge: Callable[[], _Judgement]) -> _Judgement:
         """A judgement; what is refused by an old config is judged by the topic's present one."""
         judgement = judge()

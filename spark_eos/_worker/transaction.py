@@ -257,8 +257,6 @@ class Transactions:
         self._become(State.NONE)
         counters.transactions += 1
         counters.timestamps_moved += self._timestamps_moved
-        if self.letters is not None:
-            counters.timestamps_moved += self.letters.timestamps_moved
         if not self._producer.clean():
             self._producer.drop()
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 _OPEN_FILES: Final = Path("/proc/self/fd")
+# Linux alone has it; elsewhere nothing is to be done.
+_AT_ONCE: Final = getattr(socket, "TCP_QUICKACK", None)
 
 
 def reduce_task_overhead() -> None:
@@ -29,9 +31,9 @@ def reduce_task_overhead() -> None:
     """
     sockets = _at_first_task()
     # With a default timeout, the socket object below would make Spark's own socket non-blocking.
-    if socket.getdefaulttimeout() is None:
+    if _AT_ONCE is not None and socket.getdefaulttimeout() is None:
         for descriptor, inode in sockets:
-            _acknowledge(descriptor, inode)
+            _acknowledge(descriptor, inode, _AT_ONCE)
 
 
 @functools.cache
@@ -56,10 +58,10 @@ def _open_sockets() -> Iterator[tuple[int, int]]:
                     yield int(file.name), status.st_ino
 
 
-def _acknowledge(descriptor: int, inode: int) -> None:
+def _acknowledge(descriptor: int, inode: int, at_once: int) -> None:
     with contextlib.suppress(OSError):
         if os.fstat(descriptor).st_ino != inode:
             return
         with socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, at_once, 1)

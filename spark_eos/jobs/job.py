@@ -6,41 +6,23 @@ with a function from DataFrame to DataFrame; ``jobs/relay.py`` is the shortest o
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable
-from typing import Final
 
 import click
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._pyspark_internals import started_by_submit
 from spark_eos._spark.sink import ExactlyOnceSink
-from spark_eos.errors import ConfigurationError, SparkEosError
+from spark_eos.errors import ConfigurationError, QueryFailedError, SparkEosError
 from spark_eos.jobs.job_metrics import JobMetrics
 from spark_eos.jobs.options import JobOptions
-from spark_eos.jobs.running import StopSignals, wait
+from spark_eos.jobs.running import StopSignals, cause_alone, wait
 from spark_eos.observability.json_logs import JsonFormatter
 
 logger = logging.getLogger(__name__)
-
-_USERS_ERROR: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE", re.DOTALL)
-
-
-class _JobSink(ExactlyOnceSink):
-    """A sink that keeps the exception of a failed batch; Spark keeps only its text."""
-
-    error: Exception | None = None
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        try:
-            super().__call__(frame, batch_id)
-        except Exception as error:
-            self.error = error
-            raise
 
 
 def start_session() -> SparkSession:
@@ -107,7 +89,7 @@ def _run(
     include_headers: bool,
 ) -> None:
     try:
-        sink = _JobSink(
+        sink = ExactlyOnceSink(
             kafka=options.kafka,
             source_kafka=options.source_kafka,
             group_id=options.group_id,
@@ -137,11 +119,12 @@ def _run(
     _wait(query, sink, signals)
 
 
-def _wait(query: StreamingQuery, sink: _JobSink, signals: StopSignals) -> None:
+def _wait(query: StreamingQuery, sink: ExactlyOnceSink, signals: StopSignals) -> None:
     try:
-        wait(query, signals)
-    except PySparkException as error:
-        raise _explained(sink.error or error) from error
+        with cause_alone():
+            wait(query, signals)
+    except QueryFailedError as error:
+        raise click.ClickException(str(error)) from error
     except (Py4JError, ConnectionError) as error:
         raise click.ClickException("Spark's JVM has ended.") from error
     finally:
@@ -149,14 +132,6 @@ def _wait(query: StreamingQuery, sink: _JobSink, signals: StopSignals) -> None:
     if signals.status is not None:
         logger.warning("stopped by a signal")
         raise SystemExit(signals.status)
-
-
-def _explained(error: Exception) -> Exception:
-    """Turns an error whose message explains it into one that is shown without a traceback."""
-    if isinstance(error, SparkEosError):
-        return click.ClickException(str(error))
-    raised = _USERS_ERROR.search(str(error))
-    return click.ClickException(raised[1]) if raised else error
 
 
 def _log_to_stderr(log_format: str) -> None:

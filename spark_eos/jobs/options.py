@@ -34,8 +34,8 @@ class JobOptions:
         metrics_address: Interface to serve the metrics on.
         source_kafka: Client settings of the cluster that has the source topics; None if it is the
             target's.
-        sink: The sink's arguments that are value objects: ``transactions``, ``dead_letters`` and
-            so on, as far as they were given.
+        sink: The sink's further arguments, as far as they were given: ``transactions``,
+            ``dead_letters`` and so on.
 
     Example:
         >>> JobOptions(
@@ -118,6 +118,12 @@ _OPTIONS: Final = (
         help="Where Spark keeps the query's checkpoint, on any file system Spark can use.",
     ),
     click.option(
+        "--moved-from",
+        metavar="QUERY",
+        help="Query whose group this was, to continue from its offsets without its checkpoint, "
+        "although the target or all sources are others; the error that refuses this names it.",
+    ),
+    click.option(
         "--available-now",
         is_flag=True,
         help="Process everything available now, in as many batches as needed, then exit.",
@@ -187,6 +193,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         source: str,
         target: str,
         checkpoint_location: str,
+        moved_from: str | None,
         available_now: bool,
         trigger: str | None,
         starting_offsets: str,
@@ -222,7 +229,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             metrics_port=metrics_port,
             metrics_address=metrics_address,
             source_kafka=source_kafka,
-            sink=sink,
+            sink=sink if moved_from is None else {**sink, "moved_from": moved_from},
         )
         command(options=options, **rest)
 

@@ -4,7 +4,9 @@ Only here, where the caller has handed the process over, are signal handlers and
 Spark and py4j changed; all are put back at the end.
 """
 
+import atexit
 import contextlib
+import functools
 import logging
 import signal
 import sys
@@ -15,10 +17,12 @@ from types import FrameType
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._pyspark_internals import set_spark_log_level
+from spark_eos._spark.failed_query import cause_of
+from spark_eos.errors import QueryFailedError
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +32,7 @@ _POLL_SECONDS: Final = 1
 # How long a batch may take to end by itself.
 _BATCH_SECONDS: Final = 5
 _PAUSE_SECONDS: Final = 0.02
-_SAID: Final = "Interrupted: the query has stopped, and its next start goes on from there."
+_SAID: Final = "Interrupted: the query has stopped; its next start continues from there."
 
 
 def run(query: StreamingQuery) -> None:
@@ -37,13 +41,14 @@ def run(query: StreamingQuery) -> None:
     The query stops after the current batch, or in the middle of it if that takes longer than 5 s.
     A second signal ends the script at once. Handlers of the script's own stay; at a prompt, in a
     notebook and outside of the main thread, it is ``query.awaitTermination()``. When it returns or
-    raises, signal handlers and log levels are what they were.
+    raises, signal handlers and log levels are what they were; only once Python exits, Spark logs no
+    more than errors, so that the end of the output says why.
 
     Args:
         query: A query that has started.
 
     Raises:
-        pyspark.errors.StreamingQueryException: The query has failed.
+        QueryFailedError: The query has failed; its text is the cause, without Spark's plan.
         SystemExit: A signal has stopped the query; the status is 128 + the signal's number. One
             line on stderr says so.
 
@@ -54,14 +59,32 @@ def run(query: StreamingQuery) -> None:
             spark_eos.run(query)
     """
     if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
-        query.awaitTermination()
+        with cause_alone():
+            query.awaitTermination()
         return
     with StopSignals() as signals:
         signals.waiting = True
-        wait(query, signals)
+        _quiet_exit()
+        with cause_alone():
+            wait(query, signals)
     if signals.status is not None:
         sys.stderr.write(f"{_SAID}\n")
         raise SystemExit(signals.status)
+
+
+@contextlib.contextmanager
+def cause_alone() -> Iterator[None]:
+    """Raises the failure of a query as `QueryFailedError`."""
+    try:
+        yield
+    except StreamingQueryException as error:
+        raise QueryFailedError(cause_of(str(error))) from None
+
+
+@functools.cache
+def _quiet_exit() -> None:
+    """Once Python exits, has Spark log no more than errors: spark-submit's JVM outlives it."""
+    atexit.register(_set_level_of_spark, "ERROR")
 
 
 class StopSignals:

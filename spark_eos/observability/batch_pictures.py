@@ -10,7 +10,7 @@ try:
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 except ImportError as error:
     raise ImportError(
-        "spark_eos.observability.live_plot needs matplotlib: pip install 'spark-eos[notebook]'"
+        "spark_eos.observability.live_plot needs matplotlib: pip install matplotlib"
     ) from error
 
 _WIDTH: Final = 8.0

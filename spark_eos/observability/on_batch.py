@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch.batch_report import BatchReport
-from spark_eos.errors import ConfigurationError
+from spark_eos.errors import ConfigurationError, warn
 
 logger = logging.getLogger("spark_eos")
 
@@ -59,12 +59,14 @@ def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnB
         if callable(on_query):
             try:
                 on_query(query, group_id)
-            except Exception:
-                logger.warning(
+            except Exception:  # noqa: BLE001 - it is logged
+                warn(
+                    logger,
+                    "EOS62",
                     "on_batch: %s failed at the start of the query of group %s, which continues",
                     _name(observer),
                     group_id,
-                    exc_info=True,
+                    trace=True,
                 )
 
 
@@ -87,14 +89,16 @@ def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
 def _notify(observer: OnBatch, report: BatchReport) -> None:
     try:
         observer(report)
-    except Exception:
-        logger.warning(
+    except Exception:  # noqa: BLE001 - it is logged
+        warn(
+            logger,
+            "EOS62",
             "on_batch: %s failed after batch %d of group %s; the batch is committed, and the "
             "query continues",
             _name(observer),
             report.batch_id,
             report.group_id,
-            exc_info=True,
+            trace=True,
         )
 
 

@@ -20,8 +20,7 @@ try:
     from prometheus_client import start_http_server as serve
 except ImportError as error:
     raise ImportError(
-        "spark_eos.observability.prometheus needs prometheus-client: "
-        "pip install 'spark-eos[metrics]'"
+        "spark_eos.observability.prometheus needs prometheus-client: pip install prometheus-client"
     ) from error
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -35,6 +35,8 @@ class BrokerStartError(PrintableError, RuntimeError):
                 print(error)
     """
 
+    entry = "EOS25"
+
 
 @dataclass(frozen=True)
 class BrokerImage:

@@ -18,6 +18,8 @@ _TRAINING = "spark_training.py"
 class ClassArchiveError(PrintableError, RuntimeError):
     """There is no archive that a driver may use."""
 
+    entry = "EOS26"
+
 
 def quick_start_options() -> list[str]:
     """Return JVM options for the quickest start of Spark; the first call may take half a minute.

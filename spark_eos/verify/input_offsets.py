@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kafka import TopicPartition
 
@@ -34,6 +34,26 @@ class InputOffsets:
 
     committed: Mapping[TopicPartition, int]
     unstable: tuple[str, ...] = ()
+
+
+def check_not_staged(group: GroupOffsets) -> None:
+    """Raises VerificationError for a staged query's group, which has no offsets of its inputs.
+
+    What it publishes for monitoring is no progress. The text of one of its offsets names the batch
+    that was staged last: ``{"spark-eos": 2, ..., "staged": {...}}``.
+    """
+    found, _ = group.read(stable=False)
+    if any(text.startswith(_PUBLISHED) or _is_staged(text) for _, text in found.values()):
+        raise VerificationError(
+            f"group {group.group_id!r} is that of a staged query: its offsets do not tell how far "
+            "it has come in its inputs. Compare its output with what it should be (--expect). Only "
+            "if each input has its own output, leave --group-id out: all input then counts as "
+            "processed"
+        )
+
+
+def _is_staged(text: str) -> bool:
+    return isinstance(_fields(text).get("staged"), dict)
 
 
 class DirectProgress:
@@ -170,11 +190,8 @@ topic_id=UUID('00000000-0000-0000-0000-000000000007'), partition=3)
         >>> source_of("an operator's")
         >>> source_of("[" * 4_000)
     """
-    if len(text) > _MOST_CHARS:
-        return None
+    fields = _fields(text)
     try:
-        # An offset that is set with confluent-kafka has a text that ends with a NUL.
-        fields = json.loads(text.rstrip("\0"))
         version, (cluster, topic, topic_id, partition) = fields[_FORMAT], fields["source"]
         if not (_UUID.fullmatch(topic_id) and isinstance(cluster, str) and isinstance(topic, str)):
             return None
@@ -183,8 +200,20 @@ topic_id=UUID('00000000-0000-0000-0000-000000000007'), partition=3)
         if not 0 <= partition < _MOST_PARTITIONS:
             return None
         return Source(cluster, topic, uuid.UUID(topic_id), partition)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """What a text holds; nothing if it is not ours."""
+    if len(text) > _MOST_CHARS:
+        return {}
+    try:
+        # An offset that is set with confluent-kafka has a text that ends with a NUL.
+        fields = json.loads(text.rstrip("\0"))
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) and _FORMAT in fields else {}
 
 
 def _sources(stored: Offsets) -> dict[TopicPartition, Source | None]:

@@ -38,7 +38,8 @@ class Matching:
     def __post_init__(self) -> None:
         if (self.position_header is not None) + (self.header is not None) + self.key != 1:
             raise ConfigurationError(
-                "give exactly one of --position-header, --header and --key to match records by"
+                "give exactly one of --position-header, --header and --key to match records by, or "
+                "--expect"
             )
         if "" in (self.position_header, self.header, self.expect_header):
             raise ConfigurationError("the name of a header must not be empty")
@@ -47,6 +48,28 @@ class Matching:
     def by_position(self) -> bool:
         """Whether a record's id is its position."""
         return self.position_header is not None
+
+    def missing(self, records: int, topics: Collection[str]) -> VerificationError:
+        """The error for outputs of which none has what they are to be matched by."""
+        if self.by_position:
+            what = f"a header {self.position_header!r} (--position-header)"
+            remedy = (
+                "Let the query write it (the page Verifying shows how), or match by --key, or by "
+                "a --header that the query passes on"
+            )
+        elif self.key:
+            what = "a key"
+            remedy = "Let the query pass it on, or match by --position-header or --header"
+        else:
+            what = f"a header {self.header!r}"
+            remedy = (
+                "Let the query pass it on (sink.read with include_headers=True, and the column "
+                "headers in each select), or match by --position-header or --key"
+            )
+        return VerificationError(
+            f"none of the {records:,} records of {', '.join(topics)} has {what} to match it by. "
+            f"{remedy}. Output that no single input makes is compared with your own (--expect)"
+        )
 
     def name(self) -> Callable[[Message], Id | None]:
         """The function that extracts a record's header or key."""
@@ -142,6 +165,10 @@ class Outputs:
             if partition.topic in matching.dead_letter_topics
         }
         self._bases = {name_of(one).encode(): base for one, base in inputs.bases.items()}
+        self._matching = matching
+        # Outputs that are no dead letters, and whether one has what it is to be matched by.
+        self._plain = 0
+        self._named = False
         # By number of the output partition and of the input partition.
         self._first: list[dict[int, int]] = [{} for _ in outputs]
         self._highest: list[dict[int, int]] = [{} for _ in outputs]
@@ -149,7 +176,26 @@ class Outputs:
     def rows(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
         """The rows of records that refer to an input, and of those that don't."""
         if self._header is not None:
-            return self._by_position(batch, self._header)
+            rows, without = self._by_position(batch, self._header)
+        else:
+            rows, without = self._by_name(batch)
+        if not self._named:
+            self._plain += sum(at >> SHIFT not in self._letters for at, _ in batch)
+            named = [
+                *(at for _, at, _ in rows),
+                *(at for at, value in without if value is not None),
+            ]
+            self._named = any(at >> SHIFT not in self._letters for at in named)
+        return rows, without
+
+    def check_named(self) -> None:
+        """Raises VerificationError if no record has what it is to be matched by."""
+        if self._plain and not self._named:
+            letters = self._matching.dead_letter_topics
+            topics = {one.topic for one in self._outputs} - {*letters}
+            raise self._matching.missing(self._plain, sorted(topics))
+
+    def _by_name(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
         rows: list[OutputRow] = []
         without: list[NoSourceRow] = []
         for at, message in batch:

@@ -19,6 +19,7 @@ from spark_eos.verify.input_offsets import (
     DirectProgress,
     InputOffsets,
     MirroredProgress,
+    check_not_staged,
 )
 from spark_eos.verify.judgement import Evidence, judge
 from spark_eos.verify.matching import Inputs, Matching, Outputs
@@ -207,6 +208,7 @@ class _Verification:
         spans = {one: (output_lows[one], end) for one, end in settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             records.add_outputs(*rows.rows(batch))
+        rows.check_named()
         # 4. The offsets again: visible output of input at or above them lacks its offset.
         after = None if progress is None else progress.read(stable=True)
         if progress is not None and after is not None and not after.committed:
@@ -247,6 +249,7 @@ class _Verification:
 
     def _progress(self, group_id: str) -> DirectProgress | MirroredProgress:
         group = GroupOffsets(self.brokers, group_id, self.timeout)
+        check_not_staged(group)
         if self.source is self.target:
             return DirectProgress(group, self.inputs)
         return MirroredProgress(group, self.inputs, self.target, self.source)

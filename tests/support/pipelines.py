@@ -64,6 +64,12 @@ def failing(frame: DataFrame, tripped: str, go: str | None = None) -> DataFrame:
     return _at_row(frame.select("source", "key", "value"), b"fail", fail)
 
 
+def forgotten(frame: DataFrame, *, fails: bool = False) -> DataFrame:
+    """Without the source column; fails in each attempt, if it is to."""
+    value = F.raise_error(F.lit("the user's own error")).cast("string") if fails else F.col("value")
+    return frame.select("key", value.alias("value"))
+
+
 def waiting(frame: DataFrame, go: str, value: str, *, once: bool = False) -> DataFrame:
     """Lets the task that reaches a value wait until a file appears.
 
@@ -92,5 +98,5 @@ def _at_row(frame: DataFrame, value: bytes, act: Callable[[], None]) -> DataFram
 
 PIPELINES: dict[str, Callable[..., Any]] = {
     pipeline.__name__: pipeline
-    for pipeline in (relay, positioned, long_words, letters, united, held, failing)
+    for pipeline in (relay, positioned, long_words, letters, united, held, failing, forgotten)
 }

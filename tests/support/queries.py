@@ -1,5 +1,7 @@
 """Queries for tests: in this process's session, or in a process of their own that may be killed."""
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -7,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,20 @@ def run_available(
     finally:
         sink.close()
     return reports
+
+
+def spoken(
+    session: SparkSession, settings: dict[str, Any], source: str, transform: Transform, **read: Any
+) -> list[str]:
+    """What one start of a query says on stderr, in the process that starts it."""
+    text = io.StringIO()
+    with (
+        closing(ExactlyOnceSink(**arguments(**settings))) as sink,
+        contextlib.redirect_stderr(text),
+    ):
+        frame = sink.read(session, **{"subscribe": source, **read})
+        process_available(sink.write(transform(frame)), timeout=240)
+    return [line for line in text.getvalue().splitlines() if line.startswith("spark-eos: ")]
 
 
 class QueryProcess:

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
+from spark_eos.errors import without_address
 
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 
@@ -104,7 +105,7 @@ def test_broker_says_that_its_port_is_taken() -> None:
         result = run("broker", "--port", port)
         process.send_signal(signal.SIGINT)
     assert result.returncode == 1
-    assert result.stderr == (
+    assert without_address(result.stderr) == (
         f"Error: Port {port} of 127.0.0.1 is in use: choose another one, or none for a free one\n"
     )
 

@@ -95,13 +95,40 @@ def test_list_count_and_show(flow: Flow) -> None:
     assert "\x1b[1m" not in listed
     assert run(flow, "list", "--group-id", "g", "--limit", "2").stdout.count(flow.source) == 2
     counted = run(flow, "count").stdout
-    assert "4 dead letters." in counted
+    assert "4 dead letters. 4 left to replay. No replay is known of 2 partitions" in counted
     assert "1 dead letter." not in run(flow, "count", "--reason", "too_large").stdout
     shown = run(flow, "show", "--partition", "1", "--offset", "0")
     assert "value: value 1" in shown.stdout
     assert "__dlq.errors.message: no order" in shown.stdout
     missing = run(flow, "show", "--partition", "1", "--offset", "99")
     assert (missing.exit_code, "no committed record at 1:99" in missing.output) == (1, True)
+
+
+def test_count_says_how_many_are_left_to_replay(flow: Flow) -> None:
+    payments = f"payments-{flow.name}"
+    flow.broker.create_topic(payments, 2)
+    write_letters(flow, range(4))
+    write_letters(flow, [4, 6, 8], topic=payments, reason="too_large")
+    run(flow, "replay", "--source", flow.source, "--from-beginning")
+    assert "7 dead letters. 3 left to replay.\n" in run(flow, "count").stdout
+    # They were left for a later replay, which has come to one of them.
+    run(flow, "replay", "--source", payments, "--limit", "1")
+    write_letters(flow, [5])
+    lines = [line.split() for line in run(flow, "count").stdout.splitlines()]
+    assert ["3", "2", "-", "too_large", "-"] in lines
+    assert ["5", "1", "-", "error", "-"] in lines
+    told = run(flow, "count", "--reason", "too_large").stdout
+    assert "3 dead letters. 2 left to replay.\n" in told
+
+
+def test_list_says_when_a_letter_was_written(flow: Flow) -> None:
+    # As an earlier version has written it: with its record's timestamp, which its header tells.
+    write_letters(flow, [0], timestamp="1000")
+    write_letters(flow, [2], timestamp="86400000")
+    listed = run(flow, "list").stdout
+    (earlier, later) = (line.split() for line in listed.splitlines() if flow.source in line)
+    assert earlier[1] == "-"
+    assert later[1:3] == ["1970-01-01", "00:00:01"]
 
 
 def test_what_letters_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:

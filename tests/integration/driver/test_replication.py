@@ -1,5 +1,6 @@
 """Topics whose acknowledged records may be lost are warned of: by replicas and configs."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -31,16 +32,62 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.name == "spark_eos._driver.replication"]
 
 
+def _elsewhere(_request: Any, answer: Any) -> None:
+    """The test's broker advertises 127.0.0.1."""
+    for broker in answer.brokers:
+        broker.host = "kafka-1.example"
+
+
+def _change_answers(proxy: KafkaProxy, change: Callable[[Any, Any], None]) -> None:
+    """Changes what the broker answers to the question of `warn_of_replication`, and to no other."""
+    proxy.on(
+        MetadataRequest,
+        Rewrite(change),
+        times=None,
+        where=lambda m: _INTERNAL[0] in {topic.name for topic in m.topics or ()},
+    )
+
+
 def test_each_run_warns_once_and_names_the_topics(
-    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    spark_eos_session: SparkSession,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    flow = proxied_flow
+    _change_answers(proxy, _elsewhere)
     flow.produce(range(6))
     reports = run_available(spark_eos_session, flow, read={"options": {"maxOffsetsPerTrigger": 2}})
     assert len(reports) > 1
     (warning,) = _warnings(caplog)
-    assert f"a single replica in topics: {', '.join(_INTERNAL)}, {flow.target}. If" in warning
+    assert warning.startswith(f"only one replica of {', '.join(_INTERNAL)}, {flow.target}: ")
     assert "kafka-reassign-partitions.sh" in warning
     assert flow.source not in warning
+    assert len(warning) < 240
+
+
+def test_a_lone_broker_on_this_machine_is_not_warned_of(
+    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow.produce(range(2))
+    assert run_available(spark_eos_session, flow)
+    assert _warnings(caplog) == []
+
+
+def _two_here(_request: Any, answer: Any) -> None:
+    other = copy.copy(answer.brokers[0])
+    other.node_id += 1
+    answer.brokers.append(other)
+
+
+def test_two_brokers_on_this_machine_are(
+    proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They could have two replicas. The tests' clusters have one broker."""
+    _change_answers(proxy, _two_here)
+    with proxied_flow.connections() as connections:
+        warn_of_replication(connections, [proxied_flow.target], deadline())
+    assert [w for w in _warnings(caplog) if proxied_flow.target in w]
 
 
 def _replicated(_request: Any, answer: Any) -> None:
@@ -50,13 +97,15 @@ def _replicated(_request: Any, answer: Any) -> None:
 
 
 def _one_partition_is_not(request: Any, answer: Any) -> None:
+    _elsewhere(request, answer)
     _replicated(request, answer)
     for topic in answer.topics:
         if topic.name not in _INTERNAL:
             topic.partitions[-1].replica_nodes = [1]
 
 
-def _internal_ones_are_hidden(_request: Any, answer: Any) -> None:
+def _internal_ones_are_hidden(request: Any, answer: Any) -> None:
+    _elsewhere(request, answer)
     codes = {
         _INTERNAL[0]: Code.TOPIC_AUTHORIZATION_FAILED,
         _INTERNAL[1]: Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -78,27 +127,25 @@ def test_only_what_the_brokers_tell_is_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Brokers with three replicas, or an ACL on internal topics, can't be had here."""
-    proxy.on(
-        MetadataRequest,
-        Rewrite(change),
-        where=lambda m: _INTERNAL[0] in {topic.name for topic in m.topics or ()},
-    )
+    _change_answers(proxy, change)
     with proxied_flow.connections() as connections:
         warn_of_replication(connections, [proxied_flow.target], deadline())
-    told = [w.partition(". ")[0] for w in _warnings(caplog) if "a single replica" in w]
-    assert told == [f"a single replica in topics: {proxied_flow.target}"] * named
+    told = [w.partition(": ")[0] for w in _warnings(caplog) if "one replica" in w]
+    assert told == [f"only one replica of {proxied_flow.target}"] * named
 
 
 def test_where_rows_name_their_topics_the_internal_ones_are_looked_at(
-    flow: Flow, caplog: pytest.LogCaptureFixture
+    proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
+    flow = proxied_flow
+    _change_answers(proxy, _elsewhere)
     with started(flow) as membership, transactions(flow, membership) as writing:
         # Both are made by whoever needs them first.
         writing.add(rows(flow, 0, 0))
         writing.commit()
         warn_of_replication(writing._producer.connections, [], deadline())
-    told = [w.partition(". ")[0] for w in _warnings(caplog)]
-    assert told == [f"a single replica in topics: {', '.join(_INTERNAL)}"]
+    told = [w.partition(": ")[0] for w in _warnings(caplog)]
+    assert told == [f"only one replica of {', '.join(_INTERNAL)}"]
 
 
 _SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
@@ -146,13 +193,15 @@ def test_configs_that_may_lose_records_are_warned_of_once(
 
 
 def test_a_single_replica_needs_no_such_configs(
-    flow: Flow, caplog: pytest.LogCaptureFixture
+    proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
+    flow = proxied_flow
+    _change_answers(proxy, _elsewhere)
     _configure(flow, flow.target, {"unclean.leader.election.enable": "true"})
     with flow.connections() as connections:
         warn_of_replication(connections, [flow.target], deadline())
     (warning,) = _warnings(caplog)
-    assert "a single replica" in warning
+    assert "one replica" in warning
 
 
 def test_configs_that_are_hidden_are_not_warned_of(

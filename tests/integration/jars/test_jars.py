@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from spark_eos._jars import cache, jar_sets
 from spark_eos._jars.ivy import DownloadError
 from spark_eos._jars.java import JavaError
 from spark_eos._jars.lockfile import lock_names, read_lock
+from spark_eos._spark import source
 from support.intruding import NOBODY, needs_root
 from support.jobs import ROOT
 
@@ -247,3 +249,13 @@ def test_an_error_of_a_command_moves_no_cursor(
     result = CliRunner().invoke(main, ["jars"])
     assert result.stderr.startswith(f"Error: {tmp_path}/cache\\x1b[2J\\x9b has mode 0777")
     assert result.stderr.removesuffix("\n").isprintable()
+
+
+def test_options_that_sink_read_takes_are_those_of_sparks_kafka_source(
+    genuine: list[Path],
+) -> None:
+    (jar,) = [jar for jar in genuine if jar.name.startswith("spark-sql-kafka-0-10_")]
+    with zipfile.ZipFile(jar) as classes:
+        provider = classes.read("org/apache/spark/sql/kafka010/KafkaSourceProvider$.class")
+    names = [name for name in source._KNOWN if not name.startswith("kafka.")]
+    assert [name for name in names if name.encode() not in provider] == []

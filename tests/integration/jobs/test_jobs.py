@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from spark_eos._demo.orders import make_orders
 from spark_eos._jars.jar_sets import spark_kafka_jars
+from spark_eos.errors import without_address
 from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions
 from spark_eos.testing.broker_properties import free_ports
@@ -174,7 +175,7 @@ def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:
     with submit("relay", *arguments(flow), "--kafka", "no.such.setting=1") as process:
         out, _ = process.communicate(timeout=240)
     assert process.returncode == 2
-    assert out.endswith(
+    assert without_address(out).endswith(
         "Error: kafka['no.such.setting']: No such configuration property: \"no.such.setting\"\n"
     )
 

@@ -39,9 +39,7 @@ def test_each_batch_is_one_line_and_its_fields(
         records[1].getMessage(),
     )
     # Nobody has anything to do about a batch that went well.
-    warned = [r for r in caplog.records if r.levelno > logging.INFO]
-    # But for the test's broker, which is alone.
-    assert {r.name for r in warned} <= {"spark_eos._driver.replication"}
+    assert [r for r in caplog.records if r.levelno > logging.INFO] == []
 
 
 # on_batch -----------------------------------------------------------------------------------------
@@ -65,10 +63,9 @@ def test_a_failing_on_batch_stops_neither_the_query_nor_the_others(
     assert [r.batch_id for r in seen] == [0, 1]
     assert sorted(map(int, flow.values())) == list(range(20))
     assert flow.committed() == {0: 10, 1: 10}
+    # A busy machine's brokers may be waited for, too.
     warnings = [
-        r
-        for r in caplog.records
-        if r.levelno >= logging.WARNING and r.name != "spark_eos._driver.replication"
+        r for r in caplog.records if "EOS60" not in r.getMessage() and r.levelno >= logging.WARNING
     ]
     assert len(warnings) == 2
     for number, warning in enumerate(warnings):

@@ -92,7 +92,10 @@ def test_replay_needs_what_is_printed_for_it(
         flow.revoke(line)
     read, *others = flow.commands("--for", "replay", "--dead-letter-topic", letters)
     flow.grant(read)
-    assert _ask("count", flow, letters).exit_code == 0
+    counted = _ask("count", flow, letters)
+    assert counted.exit_code == 0
+    assert "1 dead letter. How many are left to replay is not known: " in counted.stdout
+    assert "Describe on group 'spark-eos-replay-" in " ".join(counted.stdout.split())
     flow.grant(*others)
     for line in (read, *others):
         with flow.without(line):
@@ -100,6 +103,7 @@ def test_replay_needs_what_is_printed_for_it(
         assert result.exit_code != 0, line
         assert re.search("(?i)authorization.failed", result.stderr), result.stderr
         assert len(flow.written(flow.source)) == 3
+    assert "No replay is known" in _ask("count", flow, letters).stdout
     result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
     assert result.exit_code == 0, result.stderr
     assert flow.values(flow.source) == ["a", "large", "b", "large"]

@@ -17,6 +17,7 @@ from spark_eos import ExactlyOnceSink
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.connect_files import SparkFiles, own_checkpoint
+from spark_eos._spark.failed_query import cause_of
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 from support import groups
 from support.apis import Api, Queries, RunningQuery, started
@@ -34,6 +35,12 @@ from support.writers import Writer
 @pytest.fixture
 def api(connect_service: ConnectService) -> Api:
     return Api(connect_service.queries)
+
+
+def _is_cause_alone(cause: str, begin: str) -> None:
+    assert cause.startswith(begin)
+    for spark in ("SQLSTATE", "Logical Plan", "Traceback", "  File ", "Streaming Query", "\n\tat"):
+        assert spark not in cause
 
 
 def _held(api: Api, flow: Flow, go: Path, **options: Any) -> RunningQuery:
@@ -148,8 +155,8 @@ def test_an_error_reaches_the_client_with_its_words(api: Api, flow: Flow) -> Non
     flow.produce(["new"])
     error = api.start(flow).error()
     assert error is not None
-    assert "OffsetGapError" in error
     assert f"{flow.source}-0" in error
+    _is_cause_alone(cause_of(error), "OffsetGapError: ")
     until(lambda: flow.members() == [], lambda: "the members to leave")
 
 
@@ -159,6 +166,7 @@ def test_a_row_that_can_not_be_written_is_named_to_the_client(api: Api, flow: Fl
     error = api.start(flow, kafka={**flow.kafka, "message.max.bytes": 2_000}).error()
     assert error is not None
     assert f"source {flow.source}-1 offset 0" in error
+    _is_cause_alone(cause_of(error), f"WriteError: batch 0 of group {flow.group_id!r}: ")
     assert flow.values() == []
 
 

@@ -239,15 +239,33 @@ def test_a_road_is_not_changed_under_a_checkpoint(
 
 @pytest.mark.proves("staged-checkpoint-deleted")
 @pytest.mark.parametrize(
-    ("before", "columns", "then"),
+    ("before", "columns", "then", "advice"),
     [
         # A column that was forgotten is there, or one is forgotten now.
-        ("staged", ["key", "value"], ["source", "key", "value"]),
-        ("direct", ["source", "key", "value"], ["key", "value"]),
+        (
+            "staged",
+            ["key", "value"],
+            ["source", "key", "value"],
+            (
+                "with delivery='direct'. Their offsets mean different things: set "
+                "delivery='staged', with the checkpoint it had;"
+            ),
+        ),
+        (
+            "direct",
+            ["source", "key", "value"],
+            ["key", "value"],
+            (
+                "with delivery='staged', since there is no `source` column, which holds each "
+                "row's source offset: read with sink.read and keep the column in every select. "
+                "Their offsets mean different things: change the query back, so that its delivery "
+                "can be 'direct';"
+            ),
+        ),
     ],
 )
 def test_a_query_does_not_begin_anew_on_another_road(
-    flow: Flow, spark: SparkSession, before: str, columns: list[str], then: list[str]
+    flow: Flow, spark: SparkSession, before: str, columns: list[str], then: list[str], advice: str
 ) -> None:
     _produced(flow)
     run_staged(spark, flow, lambda frame: frame.select(columns))
@@ -255,6 +273,7 @@ def test_a_query_does_not_begin_anew_on_another_road(
     with pytest.raises(Exception, match=f"written with delivery='{before}'") as failure:
         run_staged(spark, flow, lambda frame: frame.select(then))
     assert "CheckpointError" in str(failure.value)
+    assert advice in str(failure.value)
     assert len(flow.values()) == _RECORDS
 
 

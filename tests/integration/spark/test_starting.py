@@ -124,6 +124,15 @@ def test_executors_without_the_package(flow: Flow, tmp_path: Path, other_python:
     assert flow.values() == []
 
 
+@pytest.mark.slow
+def test_executors_without_the_program(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "bin" / "python")
+    code = _SINK.format(builder=_OURS, master="local-cluster[1,1,1024]")
+    ended = _run(tmp_path, code, PYSPARK_PYTHON=nowhere)
+    assert ended.returncode == 1
+    assert f"ConfigurationError: there is no program {nowhere!r} on a host of" in ended.stderr
+
+
 _QUERY = """
 rows = sink.read(spark, subscribe="{source}").select("source", "value")
 sink.write(rows).trigger(availableNow=True).start().awaitTermination()

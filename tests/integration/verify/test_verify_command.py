@@ -13,15 +13,20 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from spark_eos._cli import main
 from spark_eos.errors import ConfigurationError, SparkEosError
 from spark_eos.verify import Kind
 from spark_eos.verify.partitions import Partitions
 from spark_eos.verify.questions import DUE, Records
+from support import staging
+from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.operating import check_interrupted
-from support.planting import Writer, fill, look, sources
+from support.planting import Writer, fill, look, name_of, set_offsets, sources
+from support.queries import run_available
 
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 ALL = sources(range(5), range(5))
@@ -31,7 +36,11 @@ WIDTH = 100
 
 def arguments(flow: Flow, *more: str) -> list[str]:
     topics = ["--input", flow.source, "--output", flow.target, "--group-id", flow.group_id]
-    match = [] if {"--key", "--header"} & set(more) else ["--position-header", "src"]
+    match = (
+        []
+        if {"--key", "--header", "--position-header"} & set(more)
+        else ["--position-header", "src"]
+    )
     where = ["--bootstrap-servers", flow.bootstrap_servers]
     return ["verify", *where, *topics, *match, "--timeout", "5", *more]
 
@@ -139,7 +148,7 @@ def test_isolation_level_and_complete(flow: Flow) -> None:
         (["--group-id", "nobody"], "group 'nobody' has no committed offset in any input topic"),
         (["--key", "--header", "id"], "give exactly one of --position-header, --header and --key"),
         (["--position-header", ""], "the name of a header must not be empty"),
-        (["--header", "nope"], "has no header 'nope' to match it by"),
+        (["--header", "nope"], "has a header 'nope' to match it by"),
         (["--expect-header", "id"], "header 'id' is not a number of outputs: b'0-0'"),
         (["--kafka", "security.protocol=TLS"], "must be one of PLAINTEXT"),
         (["--kafka", "fetch.min.bytes=x"], "Invalid value"),
@@ -157,6 +166,57 @@ def test_what_can_not_be_judged_has_exit_status_2(
     assert message in result.stderr
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_an_input_without_the_header_has_exit_status_2(flow: Flow) -> None:
+    fill(flow, 1)
+    Writer(flow).write([(0, 0), (1, 0)], {0: 1, 1: 1}, only="output")
+    result = run(flow, "--header", "only")
+    assert result.exit_code == 2
+    assert f"input {flow.source}:0:0 has no header 'only' to match it by" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("matching", "what", "remedy"),
+    [
+        (["--position-header", "source"], "a header 'source'", "Let the query write it"),
+        (["--header", "trace"], "a header 'trace'", "include_headers=True"),
+        (["--key"], "a key", "--position-header or --header"),
+    ],
+)
+def test_outputs_with_nothing_to_match_them_by_have_exit_status_2(
+    flow: Flow, matching: list[str], what: str, remedy: str
+) -> None:
+    """As those of a sound query that keeps its values alone; its dead letters have headers."""
+    fill(flow, 10)
+    letters = letter_topic(flow)
+    producer = Producer(flow.kafka)
+    for number in range(20):
+        producer.produce(flow.target, b"v", partition=number % 2)
+    producer.produce(letters, b"v", b"k", 0, headers={"source": b"x:0:0", "trace": b"t"})
+    assert producer.flush(60) == 0
+    set_offsets(flow, {0: 10, 1: 10})
+    result = run(flow, *matching, "--dead-letter-topic", letters)
+    assert result.exit_code == 2
+    assert f"none of the 20 records of {flow.target} has {what}" in result.stderr
+    assert remedy in result.stderr
+    # One that has it, and the rest is judged.
+    headers: Any = {"source": f"{flow.source}:0:0".encode(), "trace": b"t"}
+    producer.produce(flow.target, b"v", name_of((0, 0)), 0, headers=headers)
+    assert producer.flush(60) == 0
+    if matching != ["--header", "trace"]:
+        assert run(flow, *matching).exit_code == 1
+
+
+def test_the_group_of_a_staged_query_has_exit_status_2_and_names_expect(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(map(staging.record, range(10)))
+    run_available(spark_eos_session, flow, staging.repartitioned)
+    result = run(flow)
+    assert result.exit_code == 2
+    assert f"group '{flow.group_id}' is that of a staged query" in result.stderr
+    assert "--expect" in result.stderr
 
 
 @pytest.mark.parametrize(

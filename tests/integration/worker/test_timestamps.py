@@ -48,7 +48,8 @@ def test_the_first_millisecond_of_1970_is_written_as_the_second_and_counted(flow
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
-def test_a_dead_letter_keeps_its_records_timestamp_and_tells_it(flow: Flow, style: str) -> None:
+def test_a_dead_letter_tells_its_records_timestamp(flow: Flow, style: str) -> None:
+    before = int(time.time() * 1000)
     letters = letter_topic(flow)
     records = [0, -5, 1_000]
     # confluent-kafka can't write a timestamp of 0 either.
@@ -63,9 +64,8 @@ def test_a_dead_letter_keeps_its_records_timestamp_and_tells_it(flow: Flow, styl
     ):
         writing.add(_rows(flow, [0, 0, 0], ["bad"] * 3))
         writing.commit()
-        # The rows' own timestamps are not written.
-        assert writing.counters.timestamps_moved == 1
+        assert writing.counters.timestamps_moved == 0
         writing.close()
-    assert _written(flow, letters) == [1, -5, 1_000]
+    assert min(_written(flow, letters)) >= before
     told = [headers_of(m)[f"__{style}.errors.timestamp"] for m in flow.written(letters)]
     assert told == ["0", "-5", "1000"]

@@ -17,6 +17,7 @@ from spark_eos._kafka.offset_metadata import (
     SuspectRange,
     is_position,
 )
+from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
 
 _KEPT: dict[str, Any] = json.loads(Path(__file__).with_name("format-2.json").read_text())
@@ -33,6 +34,14 @@ def test_offsets_of_a_direct_query() -> None:
     assert known.partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
     assert known.suspects == {TopicPartition("orders", 1): SuspectRange(3, 9)}
     assert known.topics == ("00000007",)
+    # The field came later, under the same number.
+    assert known.owners == {}
+
+
+def test_offsets_that_tell_whose_they_are() -> None:
+    text = '{"spark-eos":2,"partitions":"0","topics":"","owner":["5f1c0a7e","copy"]}'
+    found = {TopicPartition("orders", 0): CommittedOffset(9, text)}
+    assert KnownPartitions.of(found).owners == {"orders": frozenset([Owner("5f1c0a7e", "copy")])}
 
 
 def test_offsets_of_a_mirrored_query() -> None:

@@ -19,6 +19,7 @@ from spark_eos._kafka.offset_metadata import (
     StagedBatch,
     SuspectRange,
 )
+from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import FormatVersionError
 
@@ -78,11 +79,29 @@ def _with(
     partition = TopicPartition(topic, 0)
     full = replace(
         known or KnownPartitions(),
+        owner=_LONGEST_OWNER if known else None,
         suspects={partition: suspect},
         staged={} if staged is None else {partition: staged},
         sources={} if source is None else {partition: source},
     )
     return full.texts([partition])[partition]
+
+
+@pytest.mark.parametrize("topic", ["out", None, "t" * 249])
+def test_all_offsets_of_a_topic_tell_whose_they_are(topic: str | None) -> None:
+    owner = Owner.of(str(uuid.UUID(int=5 << 96)), topic)
+    known = KnownPartitions(owner=owner).including([_A0, _A1], {})
+    texts = known.texts([_A0, _A1])
+    found = KnownPartitions.of({p: CommittedOffset(1, text) for p, text in texts.items()})
+    assert found.owners == {"a": frozenset([owner])}
+    # Those that are committed next are not theirs because they were read.
+    assert found.owner is None
+    assert len(texts[_A0]) < 150
+
+
+def test_long_names_of_topics_are_told_apart_by_their_ends() -> None:
+    one, other = (Owner.of("q", "t" * 240 + end) for end in "ab")
+    assert one != other
 
 
 def test_a_staged_batch_is_written_by_its_fields_names() -> None:
@@ -156,6 +175,13 @@ _FORGED: list[dict[str, Any]] = [
     {"source": ["\x1b[1m", *_SOURCE[1:]]},
     {"source": [*_SOURCE[:2], "7", 3]},
     {"source": {"a": 1, "b": 2, "c": 3, "d": 4}},
+    {"owner": "5f1c"},
+    {"owner": ["5f1c"]},
+    {"owner": ["\x1b[1m", "out"]},
+    {"owner": ["5f1c0a7e-31c2", "out"]},
+    {"owner": ["5f1c", "../out"]},
+    {"owner": ["5f1c", "t" * 100]},
+    {"owner": [None, "out"]},
 ]
 
 
@@ -177,6 +203,7 @@ _LARGEST = _STAGED._replace(
     batch=2**31 - 1, directory=f"{2**31 - 1}-ab12cd34", rows=2**62, files=2**31 - 1
 )
 # Names of topics have at most 249 characters, ids of clusters 22.
+_LONGEST_OWNER = Owner.of(str(uuid.uuid4()), "t" * 249)
 _LONGEST = SourcePartition("c" * 22, "t" * 249, uuid.uuid4(), 2**31 - 1)
 
 

@@ -13,14 +13,17 @@ from spark_eos.errors import UnsupportedPipelineError
 
 def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "") -> str:
     marker = Marker() if noted is None else Marker("group", delivery=noted)
-    runtime: Any = SimpleNamespace(offset_log=SimpleNamespace(marker=lambda: marker))
 
     def check_first() -> None:
         if refusal:
             raise UnsupportedPipelineError(refusal)
 
     fallback = DELIVERIES[STAGED] if wanted == AUTO else None
-    return delivery_of_run(DELIVERIES[stream], fallback, runtime, check_first).name
+    settings = SimpleNamespace(group_id="group")
+    query: Any = SimpleNamespace(
+        delivery=DELIVERIES[stream], fallback=fallback, settings=settings, why="", forced=False
+    )
+    return delivery_of_run(query, marker, check_first)[0].name
 
 
 @pytest.mark.parametrize("delivery", [DIRECT, MIRRORED])

@@ -1,0 +1,46 @@
+"""What a query has failed with, without the plan and the stack traces that Spark adds; pure."""
+
+import re
+from typing import Final
+
+_ENDED: Final = "terminated with exception: "
+_QUERY: Final = "\n=== Streaming Query ==="
+_JAVAS_FRAME: Final = re.compile(r"\n[ \t]*at [\w.$/]+\(")
+_STATE: Final = re.compile(r"SQLSTATE: \w+\Z")
+# Of `raise_error` in a query.
+_RAISED: Final = "[USER_RAISED_EXCEPTION] "
+_TRACEBACK: Final = "Traceback (most recent call last):\n"
+# A frame's line of code, and the marks below it.
+_CODE: Final = re.compile(r"\A(?:[ ^~]{4}.*\n|[ ^~]*\^[ ^~]*\n)*")
+_FRAME: Final = re.compile(r'^  File ".*", line \d+, in .*\n', re.MULTILINE)
+_OURS: Final = "spark_eos.errors."
+
+
+def cause_of(text: str) -> str:
+    r"""The error that has ended a query, from the text of Spark's StreamingQueryException.
+
+    Spark keeps only the text of an exception in a batch: on Spark Connect that is all a client
+    gets, and the query's process is another one.
+
+    Example:
+        >>> cause_of("[STREAM_FAILED] Query [id = 7] terminated with exception: no disk SQLSTATE: "
+        ...          "XXKST\n=== Streaming Query ===\nIdentifier: ...")
+        'no disk'
+    """
+    cause = text.partition(_QUERY)[0]
+    cause = (cause.partition(_ENDED)[2] or cause).removeprefix(_RAISED)
+    cause = _JAVAS_FRAME.split(cause, 1)[0]
+    if _TRACEBACK in cause:
+        after = [*_FRAME.split(cause)][-1]
+        cause = after[_CODE.match(after).end() :]  # type: ignore[union-attr]
+        # Where the exception was raised in another process, Spark's own follows.
+        cause = cause.partition("\n\nThe above exception")[0]
+    return _without_states(cause).strip().removeprefix(_OURS)
+
+
+def _without_states(text: str) -> str:
+    """The text without the SQL states at its end."""
+    text = text.rstrip()
+    while (shorter := _STATE.sub("", text).rstrip()) != text:
+        text = shorter
+    return text

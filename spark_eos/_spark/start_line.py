@@ -1,0 +1,123 @@
+"""The line that a query says when it starts: its delivery, where it begins, what waits for it."""
+
+import functools
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_eos._batch.plan import Positions
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._driver.start import Start
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.list_offsets import end_offsets, start_offsets
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._spark.batches import SinkDelivery, SinkQuery
+from spark_eos._spark.delivery import delivery_of_run, may_change
+from spark_eos._spark.source import source_partitions
+from spark_eos.observability.speaking import say
+
+logger = logging.getLogger(__name__)
+
+# A line is not worth a longer wait.
+_SECONDS: Final = 5.0
+
+
+def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
+    """Says the line; what can't be found out is left out of it.
+
+    ``log``: the query's checkpoint; None on Spark Connect, whose client can't read it.
+    """
+    delivery, why = query.delivery, query.why
+    where: list[str] = []
+    try:
+        if log is None and query.fallback is not None:
+            why += f", unless its checkpoint was begun with {query.fallback.name}"
+        elif log is not None:
+            delivery = _chosen(query, start, log)
+            if delivery is not query.delivery:
+                why = "its checkpoint was begun with it"
+        where = _Beginning(query, delivery, start, begun=log is not None and log.begun).words()
+    except Exception as error:
+        logger.debug("the line at the start is incomplete", exc_info=error)
+    group = query.settings.group_id
+    text = "; ".join([f"group {group}: delivery={delivery.name}, since {why}", *where])
+    say(text, event="start", group_id=group, delivery=delivery.name)
+
+
+def _chosen(query: SinkQuery, start: Start, log: OffsetLog) -> SinkDelivery:
+    """The delivery of the run to come, as far as the first batch doesn't change it."""
+    marker = log.marker()
+    changes = functools.partial(may_change, query, marker, log.next_batch(), start)
+    return delivery_of_run(query, marker, lambda: None, changes)[0]
+
+
+@dataclass
+class _Beginning:
+    """Where a query begins.
+
+    Attributes:
+        query: What the sink writes.
+        delivery: The run's delivery.
+        start: The start.
+        begun: Whether the checkpoint is known to have a batch.
+        deadline: When to give up.
+    """
+
+    query: SinkQuery
+    delivery: SinkDelivery
+    start: Start
+    begun: bool
+    deadline: Deadline = field(default_factory=lambda: Deadline(_SECONDS, "connect_timeout_ms"))
+
+    def words(self) -> list[str]:
+        """By whose word it begins where, and how many records wait, if that is known."""
+        group_id, clusters = self.query.settings.group_id, self.start.clusters
+        offsets = all_group_offsets(clusters.target, group_id, self.deadline, positions=True)
+        known = KnownPartitions.of(offsets)
+        reached = self.delivery.reached(offsets)
+        read = self._read()
+        if read:
+            reached = {p: offset for p, offset in reached.items() if p in read}
+        continues = bool(reached or known.staged or self.begun)
+        waiting = None
+        if read and (reached or not continues):
+            waiting = self._waiting(read, reached)
+        if waiting is None:
+            return [self._begins(reached, continues=continues)]
+        records = f"up to {waiting:,} records wait" if waiting else "no records wait"
+        return [self._begins(reached, continues=continues), records]
+
+    def _begins(self, reached: Positions, *, continues: bool) -> str:
+        if continues:
+            word = self.delivery.progress if reached else "its checkpoint"
+            return f"continues from {word}"
+        given = " and ".join(sorted(self.query.starting_offsets))
+        return f"begins at {given} (starting_offsets)" if given else "begins where its source does"
+
+    def _read(self) -> set[TopicPartition]:
+        """What ``sink.read`` reads."""
+        found: set[TopicPartition] = set()
+        for selection in self.query.selections:
+            found |= source_partitions(self.start.clusters.source, selection, self.deadline)[1]
+        return found
+
+    def _waiting(self, read: Collection[TopicPartition], reached: Positions) -> int | None:
+        source, topics = self.start.clusters.source, {topic for topic, _ in read}
+        ends = end_offsets(source, topics, self.deadline)
+        new = {p for p in read if p not in reached}
+        latest = not reached and self.query.starting_offsets == {"latest"}
+        if new and not latest:
+            first = start_offsets(source, {topic for topic, _ in new}, self.deadline)
+            reached = {**{p: first[p] for p in new if p in first}, **reached}
+        total = 0
+        for partition in read:
+            if partition in new and latest:
+                continue
+            end = ends.get(partition)
+            if end is None or partition not in reached:
+                return None
+            total += max(0, end.last_stable - reached[partition])
+        return total

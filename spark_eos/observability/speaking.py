@@ -1,0 +1,93 @@
+"""What a running query says by itself: a line when it starts, and one for each batch if asked.
+
+Python hides INFO unless logging is configured, so the line goes to stderr then.
+"""
+
+import contextlib
+import logging
+import sys
+
+from spark_eos._batch.batch_report import BatchReport
+
+logger = logging.getLogger("spark_eos")
+
+
+def say(text: str, **fields: object) -> None:
+    """Says one line: in the log if that takes INFO, else on stderr.
+
+    The level of the logger ``spark_eos`` decides if it has one: WARNING silences it.
+    """
+    if logger.isEnabledFor(logging.INFO):
+        if logger.hasHandlers():
+            logger.info("%s", text, extra=fields)
+            return
+    elif logger.level != logging.NOTSET or logger.disabled or _disabled():
+        return
+    if sys.stderr is not None:
+        # It may be closed, or a pipe that nobody reads: no reason to end a query.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"spark-eos: {text}\n")
+            sys.stderr.flush()
+
+
+def _disabled() -> bool:
+    """Whether `logging.disable` is in force for INFO."""
+    return logging.root.manager.disable >= logging.INFO
+
+
+def print_batch(report: BatchReport) -> None:
+    """Says one line for each batch; to be given as ``on_batch``.
+
+    Where the log takes INFO, each batch is there already, and nothing more is said. The level of
+    the logger ``spark_eos`` silences it as it silences the line at the start. On Spark Connect the
+    lines are in the server's output, where batches run.
+
+    Args:
+        report: The batch's report.
+
+    Example:
+        ::
+
+            sink = ExactlyOnceSink(..., on_batch=print_batch)
+            # spark-eos: group orders, batch 7: 10,000 rows in 0.31 s
+    """
+    if not (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
+        say(batch_line(report))
+
+
+def batch_line(report: BatchReport) -> str:
+    """A batch in a few words.
+
+    Example:
+        >>> batch_line(
+        ...     BatchReport(
+        ...         group_id="orders",
+        ...         query_id="5d2f",
+        ...         query_run="91ab",
+        ...         batch_id=7,
+        ...         rows_written=10_000,
+        ...         rows_skipped=0,
+        ...         bytes_written=2_048,
+        ...         transactions=1,
+        ...         attempts=2,
+        ...         offset_commit_version=6,
+        ...         partitions=(),
+        ...         milliseconds={"total": 312.4},
+        ...         dead_letters={"error": 2},
+        ...     )
+        ... )
+        'group orders, batch 7: 10,000 rows in 0.31 s, 2 dead letters, 2 attempts'
+    """
+    lost = sum(one.after - one.first for one in report.lost)
+    counts = {
+        "rows skipped": report.rows_skipped,
+        "dead letters": sum(report.dead_letters.values()),
+        "source records lost": lost,
+        "attempts": report.attempts if report.attempts > 1 else 0,
+    }
+    seconds = report.milliseconds.get("total", 0.0) / 1000
+    parts = [
+        f"{report.rows_written:,} rows in {seconds:.2f} s",
+        *(f"{count:,} {what}" for what, count in counts.items() if count),
+    ]
+    return f"group {report.group_id}, batch {report.batch_id}: {', '.join(parts)}"

@@ -1,0 +1,173 @@
+"""What a running query says by itself, on stderr or in the log, never on both."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_eos import ExactlyOnceSink, print_batch
+from support.apis import Queries
+from support.connect_server import ConnectService
+from support.flow import Flow
+from support.pipelines import forgotten
+from support.queries import Transform, relay, spoken
+from support.staging import record, repartitioned
+
+_NARROW = "its rows stay in their source partitions"
+
+
+@pytest.fixture
+def said(flow: Flow, spark_eos_session: SparkSession) -> Callable[..., list[str]]:
+    """Runs the flow's query once; what it says."""
+
+    def run(transform: Transform = relay, **more: Any) -> list[str]:
+        settings = {**flow.options(), **more.pop("sink", {})}
+        return spoken(spark_eos_session, settings, flow.source, transform, **more)
+
+    return run
+
+
+def test_a_direct_query(flow: Flow, said: Callable[..., list[str]]) -> None:
+    begins = f"spark-eos: group {flow.group_id}: delivery=direct, since {_NARROW}; "
+    flow.produce(range(1_200))
+    assert said() == [f"{begins}begins at earliest (starting_offsets); up to 1,200 records wait"]
+    flow.produce(range(7))
+    assert said() == [f"{begins}continues from the group's offsets; up to 7 records wait"]
+    assert said() == [f"{begins}continues from the group's offsets; no records wait"]
+
+
+def test_a_new_group_that_begins_at_the_end(flow: Flow, said: Callable[..., list[str]]) -> None:
+    flow.produce(range(5))
+    (line,) = said(starting_offsets="latest")
+    assert line.endswith("; begins at latest (starting_offsets); no records wait")
+
+
+def test_a_staged_query(flow: Flow, said: Callable[..., list[str]]) -> None:
+    flow.produce(map(record, range(10)))
+    (line,) = said(repartitioned)
+    begins = f"spark-eos: group {flow.group_id}: delivery=staged, since the query holds a shuffle"
+    assert line.startswith(begins)
+    assert line.endswith(
+        "in its plan); begins at earliest (starting_offsets); up to 10 records wait"
+    )
+    flow.produce(map(record, range(3)))
+    (line,) = said(repartitioned)
+    assert line.endswith("; continues from its checkpoint; up to 3 records wait")
+
+
+def test_a_query_stays_staged_and_says_why(flow: Flow, said: Callable[..., list[str]]) -> None:
+    flow.produce(["a"])
+    said(forgotten)
+    (line,) = said(relay)
+    assert "delivery=staged, since its checkpoint was begun with it; " in line
+    assert line.endswith("; continues from its checkpoint; no records wait")
+
+
+def test_a_mirrored_query(mirrored_flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow = mirrored_flow
+    why = f"delivery=mirrored, since {_NARROW}, in another cluster"
+    for count, where in (
+        (4, "begins at earliest (starting_offsets)"),
+        (2, "continues from the group's offsets"),
+    ):
+        flow.produce(range(count))
+        said = spoken(spark_eos_session, flow.options(), flow.source, relay)
+        waiting = f"up to {count} records wait"
+        assert said == [f"spark-eos: group {flow.group_id}: {why}; {where}; {waiting}"]
+
+
+def test_a_source_that_the_sink_does_not_read(
+    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is known of what waits."""
+    caplog.set_level(logging.INFO, "spark_eos")
+    rows = spark_eos_session.readStream.format("rate").load().selectExpr("string(value) AS value")
+    with closing(ExactlyOnceSink(**flow.options())) as sink:
+        query = sink.write(rows).trigger(availableNow=True).start()
+        query.awaitTermination()
+    (line,) = [r.getMessage() for r in caplog.records if getattr(r, "event", "") == "start"]
+    assert "delivery=staged, since the query reads from 'rate'" in line
+    assert line.endswith("; begins where its source does")
+
+
+@pytest.mark.slow
+def test_on_spark_connect_the_client_says_it(flow: Flow, connect_service: ConnectService) -> None:
+    queries: Queries = connect_service.queries
+    flow.produce(range(6))
+    order = (flow.options(), flow.source, relay)
+    (line,) = queries.ask(spoken, *order)
+    assert line == (
+        f"spark-eos: group {flow.group_id}: delivery=direct, since {_NARROW}, unless its "
+        "checkpoint was begun with staged; begins at earliest (starting_offsets); up to 6 records "
+        "wait"
+    )
+    (line,) = queries.ask(spoken, *order)
+    assert line.endswith("; continues from the group's offsets; no records wait")
+
+
+# Batches, and where it is said -------------------------------------------------------------------
+
+
+@pytest.fixture
+def level() -> Iterator[Callable[[int], None]]:
+    """Sets the level of our logger, as the program around the query does."""
+    logger = logging.getLogger("spark_eos")
+    before = logger.level
+    yield logger.setLevel
+    logger.setLevel(before)
+
+
+def _batches(found: list[str]) -> list[str]:
+    return [re.sub(r"[\d.]+ s\b", "N s", line) for line in found if ", batch " in line]
+
+
+def test_a_line_for_each_batch_if_asked(flow: Flow, said: Callable[..., list[str]]) -> None:
+    flow.produce(range(20))
+    options = {"options": {"maxOffsetsPerTrigger": "10"}, "sink": {"on_batch": print_batch}}
+    found = said(**options)
+    assert _batches(found) == [
+        f"spark-eos: group {flow.group_id}, batch {number}: 10 rows in N s" for number in (0, 1)
+    ]
+    assert len(found) == 3
+
+
+def test_where_the_log_takes_info_it_is_said_there_alone(
+    flow: Flow,
+    said: Callable[..., list[str]],
+    level: Callable[[int], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    level(logging.INFO)
+    flow.produce(range(2))
+    assert said(sink={"on_batch": print_batch}) == []
+    events = [getattr(r, "event", "") for r in caplog.records if r.name == "spark_eos"]
+    assert events == ["start", "batch"]
+
+
+def test_the_level_of_the_logger_silences_it(
+    flow: Flow,
+    said: Callable[..., list[str]],
+    level: Callable[[int], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    level(logging.WARNING)
+    flow.produce(range(2))
+    assert said(sink={"on_batch": print_batch}) == []
+    assert [r for r in caplog.records if r.name == "spark_eos"] == []
+    assert sorted(flow.values()) == ["0", "1"]
+
+
+def test_a_query_starts_where_nothing_can_be_found_out(
+    flow: Flow, said: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("nobody answers")
+
+    monkeypatch.setattr("spark_eos._spark.start_line.end_offsets", fails)
+    flow.produce(range(2))
+    assert said() == [f"spark-eos: group {flow.group_id}: delivery=direct, since {_NARROW}"]
+    assert sorted(flow.values()) == ["0", "1"]

@@ -1,0 +1,118 @@
+"""The last lines of a script whose query fails are its cause, however the script was started."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import ExactlyOnceSink, QueryFailedError, run
+from spark_eos._jars.jar_sets import spark_kafka_jars
+from spark_eos.errors import without_address
+from support.connect_server import ConnectService
+from support.flow import Flow
+from support.sinks import arguments
+
+_SCRIPT = """
+from pyspark.sql import functions as F
+from spark_eos import ExactlyOnceSink, run, session_builder
+
+spark = session_builder().getOrCreate()
+sink = ExactlyOnceSink(
+    kafka={{"bootstrap.servers": {servers!r}}},
+    group_id={group!r},
+    topic={target!r},
+    checkpoint_location={checkpoint!r},
+)
+rows = sink.read(spark, subscribe={source!r}).select("source", "key", "value")
+query = sink.write(rows.withColumn("partition", F.lit(99))).start()
+run(query)
+"""
+
+
+def _script(flow: Flow, directory: Path) -> str:
+    script = directory / "my_query.py"
+    script.write_text(
+        _SCRIPT.format(
+            servers=flow.bootstrap_servers,
+            group=flow.group_id,
+            target=flow.target,
+            checkpoint=flow.checkpoint,
+            source=flow.source,
+        ),
+        encoding="utf-8",
+    )
+    return str(script)
+
+
+# Each starts a Spark of its own.
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["python", "spark-submit", "connect"])
+def test_a_script_ends_in_the_cause(
+    flow: Flow, tmp_path: Path, how: str, request: pytest.FixtureRequest
+) -> None:
+    flow.produce(range(4))
+    command = [sys.executable]
+    environment: dict[str, str] = {}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "PYTHONPATH"))}
+    if how == "spark-submit":
+        command = [str(Path(sys.executable).with_name("spark-submit"))]
+        command += ["--master", "local[2]", "--jars", ",".join(map(str, spark_kafka_jars()))]
+        environment["PYSPARK_PYTHON"] = sys.executable
+    elif how == "connect":
+        service: ConnectService = request.getfixturevalue("connect_service")
+        environment["SPARK_REMOTE"] = service.server.url
+    ended = subprocess.run(
+        [*command, _script(flow, tmp_path)],
+        stdout=subprocess.PIPE,
+        # As in a terminal; spark-submit has Python's stderr in its stdout.
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=380,
+        check=False,
+        env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+        stdin=subprocess.DEVNULL,
+    )
+    assert ended.returncode == 1
+    # spark-submit logs at INFO: threads of the query that are just ending may do so, too.
+    lines = ended.stdout.strip().splitlines()
+    last = [line for line in lines if " INFO " not in line][-1]
+    assert "SparkContext: Successfully stopped" not in ended.stdout
+    assert "ShutdownHookManager: " not in ended.stdout
+    assert last.startswith(
+        f"spark_eos.errors.QueryFailedError: WriteError: batch 0 of group {flow.group_id!r}: "
+        f"source {flow.source}-"
+    )
+    assert "Logical Plan" not in ended.stdout[ended.stdout.index("Traceback (most") :]
+    assert flow.values() == []
+
+
+def test_under_pytest_it_is_raised(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    sink = ExactlyOnceSink(**arguments(**flow.options()))
+    rows = sink.read(spark_eos_session, subscribe=flow.source).select("source", "key", "value")
+    query = sink.write(rows.withColumn("partition", F.lit(99))).start()
+    with pytest.raises(QueryFailedError, match=r"^WriteError: batch 0 .*Unknown partition") as why:
+        run(query)
+    assert "Logical Plan" not in str(why.value)
+    assert "Logical Plan" in str(why.value.__context__)
+    sink.close()
+
+
+def test_a_function_that_raises_is_the_cause(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    sink = ExactlyOnceSink(**arguments(**flow.options()))
+    rows = sink.read(spark_eos_session, subscribe=flow.source).select("source", "key", "value")
+
+    def own(_rows: object, _batch_id: int) -> None:
+        raise ValueError("the archive is full\n    and so is its copy")
+
+    query = sink.write(rows).foreachBatch(own).start()
+    with pytest.raises(QueryFailedError) as why:
+        run(query)
+    text = without_address(str(why.value))
+    assert text == "ValueError: the archive is full\n    and so is its copy"
+    sink.close()

@@ -1,0 +1,176 @@
+"""A query whose pipeline forgets the column `source`: it is told, and may remember in time."""
+
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import ExactlyOnceSink
+from spark_eos._client.persisted import FORMAT
+from spark_eos._driver.checkpoint_files import ArrowFiles
+from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._spark import sink_run
+from support import groups
+from support.apis import Api, Queries
+from support.flow import Flow
+from support.staging import repartitioned
+
+
+@pytest.fixture
+def api(queries: Queries) -> Api:
+    """Each API in turn."""
+    return Api(queries)
+
+
+def _marker(flow: Flow) -> Marker:
+    return OffsetLog(ArrowFiles(flow.checkpoint)).marker()
+
+
+def _fail_while_staging(api: Api, flow: Flow) -> None:
+    """Begins a staged query, whose first batch fails before it has been staged."""
+    flow.produce(["a", "b", "c", "d"])
+    error = api.start(flow, "forgotten", arguments={"fails": True}).error()
+    assert error is not None
+    assert "the user's own error" in error
+    assert _marker(flow).delivery == STAGED
+    assert flow.values() == []
+
+
+# Told --------------------------------------------------------------------------------------------
+
+
+def _no_source(frame: DataFrame) -> DataFrame:
+    return frame.select("key", "value")
+
+
+def _other_source(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("key", "value", "source.topic AS source")
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "delivery", "warned"),
+    [
+        (_no_source, "auto", True),
+        (_other_source, "auto", True),
+        # It is wanted, or the column would not help.
+        (_no_source, "staged", False),
+        (repartitioned, "auto", False),
+    ],
+)
+def test_a_query_that_only_lacks_the_column_is_told(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    pipeline: Callable[[DataFrame], DataFrame],
+    delivery: str,
+    warned: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    with closing(ExactlyOnceSink(**flow.options(), delivery=delivery)) as sink:
+        sink.write(pipeline(sink.read(spark_eos_session, subscribe=flow.source)))
+    warnings = [r.getMessage() for r in caplog.records if r.name == "spark_eos._spark.delivery"]
+    assert len(warnings) == warned
+    for warning in warnings:
+        assert "with the column `source` it would be direct" in warning
+        assert "Decide before the first batch" in warning
+        assert "set delivery='staged'" in warning
+
+
+# Remembered in time ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delivery", ["auto", "direct"])
+def test_while_nothing_is_staged_the_query_may_become_direct(
+    api: Api, flow: Flow, delivery: str
+) -> None:
+    _fail_while_staging(api, flow)
+    query = api.start(flow, delivery=delivery)
+    query.replay()
+    assert [report["delivery"] for report in query.reports()] == ["direct"]
+    assert sorted(flow.values()) == ["a", "b", "c", "d"]
+    assert flow.committed() == {0: 2, 1: 2}
+    assert _marker(flow).delivery == DIRECT
+    # And for good: the column is forgotten once more.
+    flow.produce(["e"])
+    error = api.start(flow, "forgotten").error()
+    assert error is not None
+    assert "has written with delivery='direct'" in error
+    api.start(flow).replay()
+    assert sorted(flow.values()) == ["a", "b", "c", "d", "e"]
+
+
+def test_once_something_is_staged_the_query_stays_staged(api: Api, flow: Flow) -> None:
+    flow.produce(["a", "b"])
+    api.start(flow, "forgotten").replay()
+    flow.produce(["c"])
+    query = api.start(flow)
+    query.replay()
+    assert {report["delivery"] for report in query.reports()} == {"staged"}
+    flow.produce(["d"])
+    error = api.start(flow, delivery="direct").error()
+    assert error is not None
+    assert "has written with delivery='staged'" in error
+    assert sorted(flow.values()) == ["a", "b", "c"]
+
+
+def test_a_batch_that_was_staged_and_not_written_is_none_of_direct(
+    flow: Flow,
+    spark_eos_session: SparkSession,  # noqa: ARG001 - started
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first batch's files count, but Spark has not finished it."""
+    api = Api(Queries())
+    flow.produce(["a", "b"])
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_eos._run.run.Attempts.run", _fail)
+        error = api.start(flow, "forgotten").error()
+    assert error is not None
+    assert "before the first row" in error
+    # What was looked at before all others were fenced counts for nothing.
+    with monkeypatch.context() as patch:
+        patch.setattr(sink_run, "may_change", lambda *_: True)
+        error = api.start(flow).error()
+        assert error is not None
+        assert "has written with delivery='staged'" in error
+    assert flow.values() == []
+    query = api.start(flow)
+    query.replay()
+    assert {report["delivery"] for report in query.reports()} == {"staged"}
+    assert sorted(flow.values()) == ["a", "b"]
+
+
+def _fail(*_: object) -> None:
+    raise RuntimeError("before the first row")
+
+
+_OURS = f'{{"spark-eos":{FORMAT},"partitions":"0-32","topics":""}}'
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(None, id="deleted"),
+        pytest.param((0, ""), id="set by an operator"),
+        pytest.param((0, "mine"), id="another client's"),
+        pytest.param((1 << 32, _OURS), id="of a later batch"),
+    ],
+)
+def test_offsets_that_prove_nothing_keep_the_query_staged(
+    flow: Flow,
+    spark_eos_session: SparkSession,  # noqa: ARG001 - started
+    found: tuple[int, str] | None,
+) -> None:
+    api = Api(Queries())
+    _fail_while_staging(api, flow)
+    commit = TopicPartition("spark-eos-progress", 0)
+    if found is None:
+        groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [commit])
+    else:
+        offset, text = found
+        groups.set_offsets(flow.bootstrap_servers, flow.group_id, {commit: offset}, {commit: text})
+    error = api.start(flow, delivery="direct").error()
+    assert error is not None
+    assert "has written with delivery='staged'" in error
+    assert flow.values() == []

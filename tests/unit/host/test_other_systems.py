@@ -1,0 +1,131 @@
+"""What needs Linux has its other way, for macOS; forced here, since no test runs there."""
+
+import errno
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import spark_eos
+from spark_eos._client.kafka_python import closed_by_peer
+from spark_eos._demo import process
+from spark_eos._host.private_paths import private_directory
+from spark_eos._jars.java import JavaError, find_java
+from spark_eos._worker import worker_tuning
+from support.jobs import ROOT
+
+# What Linux alone has, and Python's names of it.
+_LINUX = re.compile(
+    r"/proc\b|/sys/|/dev/shm|TCP_QUICKACK|SO_PEERCRED|prctl|sched_getaffinity|pidfd|memfd|epoll|"
+    r"inotify|O_TMPFILE|O_PATH|sendfile|splice|SOCK_CLOEXEC|abstract socket|sys\.platform"
+)
+_PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_what_needs_linux_is_what_the_page_lists() -> None:
+    package = Path(spark_eos.__file__).parent
+    found = {
+        str(path.relative_to(ROOT))
+        for path in package.rglob("*.py")
+        if _LINUX.search(path.read_text(encoding="utf-8"))
+    }
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8").split("\n## macOS\n")[1]
+    assert found <= {*re.findall(r"`(spark_eos/[\w/]+\.py)`", page)}
+
+
+def test_a_session_is_found_and_killed_by_ps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_PROCESSES", tmp_path / "proc")
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", _PARENT]
+    with process.KillableProcess(command, log=log, directory=tmp_path, environment={}) as parent:
+        while not log.read_text().endswith("\n"):
+            assert parent.exit_status() is None
+            time.sleep(0.01)
+        child = int(log.read_text())
+        assert child in {*process.session_members(os.getsid(child))}
+    # Of an adopted child the end can't be waited for.
+    while not _ended(child):
+        time.sleep(0.01)
+
+
+def _ended(pid: int) -> bool:
+    found = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip()[:1] in {"", "Z"}
+
+
+def test_both_ways_to_find_a_session_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as one:
+        session = os.getsid(one.pid)
+        assert one.pid in {*process.session_members(session)}
+        monkeypatch.setattr(process, "_PROCESSES", tmp_path / "proc")
+        assert one.pid in {*process.session_members(session)}
+        one.send_signal(signal.SIGKILL)
+
+
+def test_a_worker_without_linux_options_leaves_sockets_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_tuning, "_OPEN_FILES", tmp_path / "proc")
+    monkeypatch.setattr(worker_tuning, "_AT_ONCE", None)
+    worker_tuning._at_first_task.cache_clear()
+    try:
+        with socket.socket() as connection:
+            worker_tuning.reduce_task_overhead()
+            assert connection.getblocking()
+        assert worker_tuning._at_first_task() == []
+    finally:
+        worker_tuning._at_first_task.cache_clear()
+
+
+def test_a_link_is_refused_in_the_same_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").symlink_to(tmp_path)
+
+    def as_on_macos(*_: object, **__: object) -> int:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+    monkeypatch.setattr(os, "open", as_on_macos)
+    with (
+        pytest.raises(OSError, match="must be a directory, not a link or a file"),
+        private_directory(tmp_path / "made"),
+    ):
+        pass
+
+
+def test_a_connection_that_is_being_closed_is_the_listeners_doing() -> None:
+    assert closed_by_peer(OSError(errno.EPROTOTYPE, "Protocol wrong type for socket"))
+    assert not closed_by_peer(OSError(errno.ENETUNREACH, "Network is unreachable"))
+
+
+def test_the_java_that_macos_has_without_a_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "java"
+    java.write_text(
+        "#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n",
+        encoding="utf-8",
+    )
+    java.chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(JavaError, match="Unable to locate a Java Runtime"):
+        find_java()

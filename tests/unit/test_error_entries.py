@@ -1,0 +1,99 @@
+"""docs/errors.md has an entry for each public error and each warning, and for nothing else."""
+
+import logging
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import spark_eos
+from spark_eos import errors
+from spark_eos.errors import (
+    CheckpointError,
+    ConfigurationError,
+    PrintableError,
+    QueryFailedError,
+    SparkEosError,
+    WriteError,
+    warn,
+    with_address,
+)
+from support.error_classes import own_errors
+from support.jobs import ROOT
+
+_PACKAGE = Path(spark_eos.__file__).parent
+_PARTS = ("- **Cause**: ", "- **Check**: ", "- **Cure**: ")
+
+
+def _entries() -> dict[str, str]:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    _, *pairs = re.split(r"^## (EOS\d\d)$", text, flags=re.MULTILINE)
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _errors() -> dict[str, type[PrintableError]]:
+    having = [
+        found
+        for found in own_errors()
+        if issubclass(found, PrintableError) and "entry" in vars(found) and found.entry
+    ]
+    assert {entry: n for entry, n in Counter(each.entry for each in having).items() if n > 1} == {}
+    return {each.entry: each for each in having}
+
+
+def _warnings() -> set[str]:
+    sources = [path.read_text(encoding="utf-8") for path in _PACKAGE.rglob("*.py")]
+    return {code for text in sources for code in re.findall(r'\bwarn\(\s*logger,\s*"(\w+)"', text)}
+
+
+def test_each_error_and_each_warning_has_its_entry_and_each_entry_one() -> None:
+    assert _errors().keys().isdisjoint(_warnings())
+    assert {*_errors(), *_warnings()} == _entries().keys()
+    for code, error in _errors().items():
+        assert _entries()[code].startswith(f"\n\n`{error.__name__}`\n")
+
+
+def test_no_public_error_is_without() -> None:
+    public = [getattr(spark_eos, name) for name in spark_eos.__all__]
+    public += [getattr(errors, name) for name in dir(errors)]
+    own = {c for c in public if isinstance(c, type) and issubclass(c, errors.SparkEosError)}
+    assert own <= {*_errors().values()}
+
+
+@pytest.mark.parametrize("code", _entries())
+def test_an_entry_says_cause_check_and_cure(code: str) -> None:
+    lines = _entries()[code].strip().splitlines()[2:5]
+    assert all(line.startswith(part) for line, part in zip(lines, _PARTS, strict=True))
+    assert all(len(line) > len(part) for line, part in zip(lines, _PARTS, strict=True))
+
+
+def test_the_index_names_all() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[(EOS\d\d)\]\(#eos\d\d\)", text, re.MULTILINE) == [*_entries()]
+
+
+def test_a_text_has_one_address_its_causes() -> None:
+    row = WriteError("no such partition")
+    assert str(row) == "no such partition [EOS17, see docs/errors.md#eos17]"
+    assert str(WriteError(str(row))) == str(row)
+    failed = QueryFailedError(f"WriteError: {row}")
+    assert str(failed) == f"WriteError: {row}"
+    # The cause is of no kind in particular.
+    assert str(WriteError(f"row 1: {SparkEosError('closed')}")).startswith("row 1: closed [EOS17,")
+    # One in the middle is not the cause's.
+    begun = str(CheckpointError(f"direct, since {ConfigurationError('a is 1')}. Change it back"))
+    assert begun == "direct, since a is 1. Change it back [EOS12, see docs/errors.md#eos12]"
+
+
+def test_a_warning_ends_with_its_address(caplog: pytest.LogCaptureFixture) -> None:
+    warn(logging.getLogger("spark_eos.example"), "EOS54", "%d%% smaller", 7)
+    (record,) = caplog.records
+    assert record.getMessage() == "7% smaller [EOS54, see docs/errors.md#eos54]"
+    # As if the caller had logged it.
+    assert (record.name, record.filename) == ("spark_eos.example", Path(__file__).name)
+
+
+def test_the_page_is_where_the_address_leads() -> None:
+    (page,) = re.findall(r"see (\S+)#", with_address("", "EOS02"))
+    assert (ROOT / page).is_file()
