@@ -91,7 +91,7 @@ def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:
         # What the user asked for with basicConfig(level=INFO).
         if not line.startswith("INFO:")
     ]
-    assert lines == ["Interrupted: the query has stopped, and its next start goes on from there."]
+    assert lines == ["Interrupted: the query has stopped; its next start continues from there."]
     assert "Traceback" not in told
     # Nor has kafka-python said a word.
     assert "kafka.net" not in told
