@@ -74,7 +74,8 @@ def warn(
     Example:
         >>> warn(logging.getLogger("spark_eos.example"), "EOS54", "smaller: %d", 7)
     """
-    logger.warning(with_address(text, entry), *arguments, exc_info=trace, stacklevel=2)
+    bare = (without_address(str(a)) if isinstance(a, PrintableError) else a for a in arguments)
+    logger.warning(with_address(text, entry), *bare, exc_info=trace, stacklevel=2)
 
 
 class PrintableError(Exception):

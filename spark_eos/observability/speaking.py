@@ -56,28 +56,7 @@ def print_batch(report: BatchReport) -> None:
 
 
 def batch_line(report: BatchReport) -> str:
-    """A batch in a few words.
-
-    Example:
-        >>> batch_line(
-        ...     BatchReport(
-        ...         group_id="orders",
-        ...         query_id="5d2f",
-        ...         query_run="91ab",
-        ...         batch_id=7,
-        ...         rows_written=10_000,
-        ...         rows_skipped=0,
-        ...         bytes_written=2_048,
-        ...         transactions=1,
-        ...         attempts=2,
-        ...         offset_commit_version=6,
-        ...         partitions=(),
-        ...         milliseconds={"total": 312.4},
-        ...         dead_letters={"error": 2},
-        ...     )
-        ... )
-        'group orders, batch 7: 10,000 rows in 0.31 s, 2 dead letters, 2 attempts'
-    """
+    """A batch in a few words: ``group orders, batch 7: 10,000 rows in 0.31 s, 2 attempts``."""
     lost = sum(one.after - one.first for one in report.lost)
     counts = {
         "rows skipped": report.rows_skipped,

@@ -97,3 +97,9 @@ def test_a_warning_ends_with_its_address(caplog: pytest.LogCaptureFixture) -> No
 def test_the_page_is_where_the_address_leads() -> None:
     (page,) = re.findall(r"see (\S+)#", with_address("", "EOS02"))
     assert (ROOT / page).is_file()
+
+
+def test_a_warning_of_an_error_has_one_address(caplog: pytest.LogCaptureFixture) -> None:
+    warn(logging.getLogger("spark_eos.example"), "EOS58", "%s: later", WriteError("closed"))
+    (record,) = caplog.records
+    assert record.getMessage() == "closed: later [EOS58, see docs/errors.md#eos58]"

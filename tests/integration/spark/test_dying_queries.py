@@ -14,38 +14,10 @@ from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.errors import without_address
 from support.connect_server import ConnectService
 from support.flow import Flow
+from support.scripts import write_script
 from support.sinks import arguments
 
-_SCRIPT = """
-from pyspark.sql import functions as F
-from spark_eos import ExactlyOnceSink, run, session_builder
-
-spark = session_builder().getOrCreate()
-sink = ExactlyOnceSink(
-    kafka={{"bootstrap.servers": {servers!r}}},
-    group_id={group!r},
-    topic={target!r},
-    checkpoint_location={checkpoint!r},
-)
-rows = sink.read(spark, subscribe={source!r}).select("source", "key", "value")
-query = sink.write(rows.withColumn("partition", F.lit(99))).start()
-run(query)
-"""
-
-
-def _script(flow: Flow, directory: Path) -> str:
-    script = directory / "my_query.py"
-    script.write_text(
-        _SCRIPT.format(
-            servers=flow.bootstrap_servers,
-            group=flow.group_id,
-            target=flow.target,
-            checkpoint=flow.checkpoint,
-            source=flow.source,
-        ),
-        encoding="utf-8",
-    )
-    return str(script)
+_BAD = 'rows.withColumn("partition", F.lit(99))'
 
 
 # Each starts a Spark of its own.
@@ -66,7 +38,7 @@ def test_a_script_ends_in_the_cause(
         service: ConnectService = request.getfixturevalue("connect_service")
         environment["SPARK_REMOTE"] = service.server.url
     ended = subprocess.run(
-        [*command, _script(flow, tmp_path)],
+        [*command, str(write_script(flow, tmp_path, rows=_BAD))],
         stdout=subprocess.PIPE,
         # As in a terminal; spark-submit has Python's stderr in its stdout.
         stderr=subprocess.STDOUT,

@@ -10,15 +10,14 @@ import pytest
 
 from support.flow import Flow
 from support.queries import until
+from support.scripts import write_script
 
 # Each starts a Spark of its own.
 pytestmark = pytest.mark.slow
 
-_SCRIPT = """
-import logging, sys
+_SESSION = """
+import logging
 logging.basicConfig(level=logging.{level})
-from spark_eos import ExactlyOnceSink, run, session_builder
-
 # Spark would draw its progress in between.
 spark = (
     session_builder()
@@ -27,34 +26,14 @@ spark = (
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("ERROR")
-sink = ExactlyOnceSink(
-    kafka={{"bootstrap.servers": {servers!r}}},
-    group_id={group!r},
-    topic={target!r},
-    checkpoint_location={checkpoint!r},
-)
-rows = sink.read(spark, subscribe={source!r}).select("source", "key", "value")
-query = sink.write(rows).start()
-{wait}
 """
 
 
 def _started(
     flow: Flow, directory: Path, wait: str, level: str = "WARNING"
 ) -> tuple["subprocess.Popen[str]", Path]:
-    script, log = directory / "my_query.py", directory / "log.txt"
-    script.write_text(
-        _SCRIPT.format(
-            level=level,
-            servers=flow.bootstrap_servers,
-            group=flow.group_id,
-            target=flow.target,
-            checkpoint=flow.checkpoint,
-            source=flow.source,
-            wait=wait,
-        ),
-        encoding="utf-8",
-    )
+    script = write_script(flow, directory, session=_SESSION.format(level=level), wait=wait)
+    log = directory / "log.txt"
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, str(script)],

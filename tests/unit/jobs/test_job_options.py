@@ -1,8 +1,12 @@
 """Arguments of the jobs for spark-submit."""
 
+from typing import Any
+
+import click
 import pytest
 from click.testing import CliRunner
 
+from spark_eos.jobs.options import JobOptions, job_options
 from support.jobs import GIVEN, job
 
 
@@ -35,3 +39,14 @@ def test_required_arguments_and_help(name: str) -> None:
     for parameter in command.params:
         assert parameter.opts[0] in text
         assert parameter.help
+
+
+@pytest.mark.parametrize("more", [[], ["--moved-from", "5f1c0a7e"]])
+def test_a_moved_group_is_the_sinks_option(more: list[str]) -> None:
+    @click.command()
+    @job_options
+    def show(*, options: JobOptions, **_: Any) -> None:
+        click.echo(str(options.sink.get("moved_from")))
+
+    result = CliRunner().invoke(show, [*GIVEN, *more])
+    assert result.stdout.strip() == (more[1] if more else "None"), result.output
