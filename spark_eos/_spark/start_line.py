@@ -81,21 +81,22 @@ class _Beginning:
         read = self._read()
         if read:
             reached = {p: offset for p, offset in reached.items() if p in read}
-        continues = bool(reached or known.staged or self.begun)
-        waiting = None
-        if read and (reached or not continues):
+        if reached or known.staged or self.begun:
+            where = f"continues from {self.delivery.progress if reached else 'its checkpoint'}"
+            waiting = self._waiting(read, reached) if reached and read else None
+        elif not read:
+            return ["begins where its source does"]
+        elif known.partitions:
+            # As `starting_positions`: what such a group has no offset of was added to it.
+            where = "begins at earliest, since the group has offsets of other topics"
             waiting = self._waiting(read, reached)
+        else:
+            given = self.query.starting_offsets
+            where = f"begins at {' and '.join(sorted(given))} (starting_offsets)"
+            waiting = self._waiting(read, reached, latest=given == {"latest"})
         if waiting is None:
-            return [self._begins(reached, continues=continues)]
-        records = f"up to {waiting:,} records wait" if waiting else "no records wait"
-        return [self._begins(reached, continues=continues), records]
-
-    def _begins(self, reached: Positions, *, continues: bool) -> str:
-        if continues:
-            word = self.delivery.progress if reached else "its checkpoint"
-            return f"continues from {word}"
-        given = " and ".join(sorted(self.query.starting_offsets))
-        return f"begins at {given} (starting_offsets)" if given else "begins where its source does"
+            return [where]
+        return [where, f"up to {waiting:,} records wait" if waiting else "no records wait"]
 
     def _read(self) -> set[TopicPartition]:
         """What ``sink.read`` reads."""
@@ -104,11 +105,12 @@ class _Beginning:
             found |= source_partitions(self.start.clusters.source, selection, self.deadline)[1]
         return found
 
-    def _waiting(self, read: Collection[TopicPartition], reached: Positions) -> int | None:
+    def _waiting(
+        self, read: Collection[TopicPartition], reached: Positions, *, latest: bool = False
+    ) -> int | None:
         source, topics = self.start.clusters.source, {topic for topic, _ in read}
         ends = end_offsets(source, topics, self.deadline)
         new = {p for p in read if p not in reached}
-        latest = not reached and self.query.starting_offsets == {"latest"}
         if new and not latest:
             first = start_offsets(source, {topic for topic, _ in new}, self.deadline)
             reached = {**{p: first[p] for p in new if p in first}, **reached}

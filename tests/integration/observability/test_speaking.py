@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_eos import ExactlyOnceSink, print_batch
+from spark_eos import BatchReport, ExactlyOnceSink, print_batch
 from support.apis import Queries
 from support.connect_server import ConnectService
 from support.flow import Flow
@@ -44,6 +44,23 @@ def test_a_new_group_that_begins_at_the_end(flow: Flow, said: Callable[..., list
     flow.produce(range(5))
     (line,) = said(starting_offsets="latest")
     assert line.endswith("; begins at latest (starting_offsets); no records wait")
+
+
+def test_a_group_that_has_offsets_of_other_topics(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow, other = new_flow(), new_flow()
+    flow.produce(range(2))
+    other.produce(range(5))
+    seen: list[BatchReport] = []
+    spoken(spark_eos_session, {**flow.options(), "on_batch": seen.append}, flow.source, relay)
+    flow.checkpoint += "-moved"
+    moved = {**flow.options(), "moved_from": seen[0].query_id}
+    (line,) = spoken(spark_eos_session, moved, other.source, relay, starting_offsets="latest")
+    assert line.endswith(
+        "; begins at earliest, since the group has offsets of other topics; up to 5 records wait"
+    )
+    assert len(flow.values()) == 7
 
 
 def test_a_staged_query(flow: Flow, said: Callable[..., list[str]]) -> None:
