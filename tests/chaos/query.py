@@ -47,6 +47,7 @@ def _session(settings: dict[str, Any]) -> SparkSession:
     if settings["front"] != "connect":
         return spark_session(master=settings["master"], config=settings["config"], quick_start=True)
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
+    from pyspark.sql.connect.client.retries import DefaultPolicy
 
     # Another driver has a server of its own, and pyspark takes the default port for both.
     port = free_ports().client
@@ -61,8 +62,10 @@ def _session(settings: dict[str, Any]) -> SparkSession:
         "spark.connect.grpc.binding.port": str(port),
         **settings["config"],
     }
-    remote = builder.remote(settings["master"]).config(map=config)
-    return remote.getOrCreate()  # type: ignore[no-any-return]
+    session = builder.remote(settings["master"]).config(map=config).getOrCreate()
+    # By default a client waits ten minutes for a server whose JVM was killed.
+    session.client.set_retry_policies([DefaultPolicy(max_retries=6)])
+    return session  # type: ignore[no-any-return]
 
 
 def _sink_writer(spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]) -> Writer:
