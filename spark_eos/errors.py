@@ -111,7 +111,7 @@ class SparkEosError(PrintableError):
 class ConfigurationError(SparkEosError, ValueError):
     """An option or client setting can't be used as given.
 
-    Example:
+    Examples:
         >>> from spark_eos._client.settings import ClientSettings
         >>> ClientSettings({})
         Traceback (most recent call last):
@@ -334,7 +334,7 @@ class KafkaResponseError(SparkEosError):
     Attributes:
         code: Kafka's error code.
 
-    Example:
+    Examples:
         >>> KafkaResponseError("offsets of group 'orders': 24 INVALID_GROUP_ID", 24).code
         24
     """
@@ -356,7 +356,7 @@ class AuthorizationError(KafkaResponseError):
     Attributes:
         missing: The missing ACLs, as far as they are known.
 
-    Example:
+    Examples:
         >>> from spark_eos.acls import read_group
         >>> error = AuthorizationError("refused", 30, [read_group("orders")])
         >>> print(*error.missing)

@@ -66,7 +66,7 @@ def guarded(
         ConfigurationError: ``kind`` is none of the three.
         UnsupportedPipelineError: ``schema`` has a column ``source`` or ``error``.
 
-    Example:
+    Examples:
         Rows that are not JSON become dead letters::
 
             def parse(row):

@@ -15,7 +15,7 @@ class JsonFormatter(logging.Formatter):
     ``message``, everything the record was given as ``extra`` (for a batch: the fields of its
     report), and ``exception`` with the traceback if there is one.
 
-    Example:
+    Examples:
         >>> record = logging.LogRecord("shop", logging.INFO, "shop.py", 1, "%d sold", (3,), None)
         >>> record.created, record.sku = 0, "s-1"
         >>> print(JsonFormatter().format(record))  # doctest: +NORMALIZE_WHITESPACE

@@ -194,7 +194,7 @@ class PrometheusMetrics:
     Raises:
         ConfigurationError: ``port`` is not between 0 and 65535.
 
-    Example:
+    Examples:
         >>> metrics = PrometheusMetrics(port=0)
         >>> print(metrics.port)  # none before the first batch
         None
