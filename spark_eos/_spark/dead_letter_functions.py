@@ -67,7 +67,7 @@ def guarded(
         UnsupportedPipelineError: ``schema`` has a column ``source`` or ``error``.
 
     Examples:
-        Rows that are not JSON become dead letters::
+        Rows that are not JSON become dead letters:
 
             def parse(row):
                 order = json.loads(row["value"])

@@ -45,7 +45,7 @@ class ExactlyOnceSink:
     (``source_kafka``), *mirrored*; any other one is *staged* in files first.
 
     Examples:
-        A query from topic to topic::
+        A query from topic to topic:
 
             sink = ExactlyOnceSink(
                 kafka={"bootstrap.servers": "localhost:9092"},

@@ -22,7 +22,7 @@ class JsonFormatter(logging.Formatter):
         {"timestamp": "1970-01-01T00:00:00.000+00:00", "level": "INFO", "logger": "shop",
          "message": "3 sold", "sku": "s-1"}
 
-        To use it for all logs of a driver::
+        To use it for all logs of a driver:
 
             handler = logging.StreamHandler()
             handler.setFormatter(JsonFormatter())

@@ -41,14 +41,14 @@ class LivePlot:
         query: A query that has started. None if the sink is to name it, as ``on_batch``.
 
     Examples:
-        In one cell, and ``plot`` in any other::
+        In one cell, and ``plot`` in any other:
 
             plot = LivePlot()
             sink = ExactlyOnceSink(..., on_batch=plot)
             query = sink.write(orders).start()
             plot
 
-        Of a query that runs::
+        Of a query that runs:
 
             LivePlot(query)
     """

@@ -199,7 +199,7 @@ class PrometheusMetrics:
         >>> print(metrics.port)  # none before the first batch
         None
 
-        Serve the metrics of a query, with the lag that Spark reports::
+        Serve the metrics of a query, with the lag that Spark reports:
 
             metrics = PrometheusMetrics(port=9108)
             listener = BatchListener(metrics.on_progress, metrics.on_idle)

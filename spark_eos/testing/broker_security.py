@@ -90,7 +90,7 @@ class BrokerSecurity:
         >>> security.properties()["super.users"]
         'User:ANONYMOUS;User:admin'
 
-        Start a broker with it::
+        Start a broker with it:
 
             with EmbeddedKafka(security=security) as kafka:
                 print(kafka.servers_of("SASL"))

@@ -31,4 +31,4 @@ def test_examples(name: str) -> None:
 def test_the_api_page_shows_examples_as_code(module: ModuleType) -> None:
     # Which it does below "Examples:", of Google's two titles.
     for name in module.__all__:
-        assert "\nExample:" not in inspect.cleandoc(getattr(module, name).__doc__ or ""), name
+        assert "\nExample:\n" not in inspect.cleandoc(getattr(module, name).__doc__ or ""), name
