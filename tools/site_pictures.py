@@ -41,7 +41,7 @@ def _problems(page: Page, pictures: Path, suffix: str) -> Iterator[str]:
 
 def main(pictures: Path) -> int:
     """Prints what is wrong, and returns the exit status."""
-    found = []
+    found: list[str] = []
     with sync_playwright() as playwright:
         path = shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=path)
