@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib
 
@@ -15,11 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 from results import PICTURES, Measured
 
-_COLUMNS: Final = 2
-# Inches.
-_WIDTH: Final = 7.5
+# Text stays text, and a picture that is drawn again is the same.
+matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "spark-eos"}
+
+# Inches; narrow enough to be read on a telephone.
+_WIDTH: Final = 5.0
 _BAR: Final = 0.42
-_FRAME: Final = 1.1
+_FRAME: Final = 1.25
 # Halves and doubles are as far from 1.0 as they look.
 _TICKS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _UNITS: Final = {"rows/s": "throughput", "ms per trigger": "triggers", "ms, p50": "latency"}
@@ -35,24 +37,21 @@ def plot(directory: Path, measured: Sequence[Measured]) -> None:
     for name in PICTURES:
         shown = [one for one in measured if one.bases and _UNITS.get(one.unit) == name]
         if shown:
-            _picture(directory / f"{name}.png", shown)
+            _picture(directory / f"{name}.svg", shown)
 
 
 def _picture(file: Path, shown: Sequence[Measured]) -> None:
-    columns = min(_COLUMNS, len(shown))
-    rows = [shown[start : start + columns] for start in range(0, len(shown), columns)]
-    heights = [max(_FRAME + _BAR * (len(one.figures) - 1) for one in row) for row in rows]
-    # A last panel alone has the whole width: none stays empty.
-    mosaic: list[Any] = [[row[column % len(row)].name for column in range(columns)] for row in rows]
-    figure, panels = plt.subplot_mosaic(
-        mosaic,
-        figsize=(_WIDTH * columns, sum(heights)),
+    heights = [_FRAME + _BAR * (len(one.figures) - 1) for one in shown]
+    figure, panels = plt.subplots(
+        len(shown),
+        figsize=(_WIDTH, sum(heights)),
         height_ratios=heights,
         layout="constrained",
+        squeeze=False,
     )
-    for one in shown:
-        _draw(panels[one.name], one)
-    figure.savefig(file, dpi=110)
+    for one, panel in zip(shown, panels[:, 0], strict=True):
+        _draw(panel, one)
+    figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
 
 
@@ -88,4 +87,4 @@ def _draw(panel: Axes, one: Measured) -> None:
     better = "more is better" if one.unit == "rows/s" else "less is better"
     panel.set_title(one.name, fontsize=10, loc="left")
     of_base = f"{statistics.median(one.figures[base]):,.0f} {one.unit}"
-    panel.set_xlabel(f"times {base} ({of_base}); {better}", fontsize=8)
+    panel.set_xlabel(f"times {base}\n({of_base}); {better}", fontsize=8)

@@ -98,7 +98,7 @@ def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
         "",
         how,
         "",
-        *(line for name, words in PICTURES.items() for line in (f"![{words}]({name}.png)", "")),
+        *(line for name, words in PICTURES.items() for line in (f"![{words}]({name}.svg)", "")),
     ]
     return "\n".join([*head, *map(markdown, measured)])
 

@@ -97,7 +97,7 @@ class PrintableError(Exception):
 class SparkEosError(PrintableError):
     """Base class of all errors that spark-eos raises on purpose.
 
-    Example::
+    For example:
 
         try:
             query = sink.write(rows).start()
@@ -111,7 +111,7 @@ class SparkEosError(PrintableError):
 class ConfigurationError(SparkEosError, ValueError):
     """An option or client setting can't be used as given.
 
-    Example:
+    Examples:
         >>> from spark_eos._client.settings import ClientSettings
         >>> ClientSettings({})
         Traceback (most recent call last):
@@ -129,7 +129,7 @@ class AuthenticationError(SparkEosError):
     The cause is a certificate, password, token or protocol; the text names the listener and the
     setting to change.
 
-    Example::
+    For example:
 
         ExactlyOnceSink(kafka={..., "sasl.password": "wrong"}, ...).write(rows)
         # AuthenticationError: host:9093 (SASL_SSL PLAIN as alice): the broker refuses the
@@ -142,7 +142,7 @@ class AuthenticationError(SparkEosError):
 class FormatVersionError(SparkEosError):
     """Offsets, or a checkpoint, were written by a version of spark-eos that has another format.
 
-    Example::
+    For example:
 
         sink.write(rows).start()
         # FormatVersionError: names what was found, its format, and how to continue
@@ -154,7 +154,7 @@ class FormatVersionError(SparkEosError):
 class UnsupportedPipelineError(SparkEosError, ValueError):
     """The query's columns or plan can't be written exactly once.
 
-    Example::
+    For example:
 
         sink.write(orders.groupBy("key").count())
         # UnsupportedPipelineError: names the operator, here an aggregation
@@ -166,7 +166,7 @@ class UnsupportedPipelineError(SparkEosError, ValueError):
 class UnsupportedBrokerError(SparkEosError):
     """The cluster lacks a protocol version or feature that exactly-once needs.
 
-    Example::
+    For example:
 
         sink.write(rows)  # on brokers before Kafka 4.0, or with transaction.version below 2
         # UnsupportedBrokerError: the text has the command that upgrades the feature
@@ -180,7 +180,7 @@ class TopicNotFoundError(SparkEosError):
 
     spark-eos never creates them.
 
-    Example::
+    For example:
 
         ExactlyOnceSink(..., topic="no-such-topic").write(rows)
         # TopicNotFoundError: after waiting max_block_ms
@@ -192,7 +192,7 @@ class TopicNotFoundError(SparkEosError):
 class ForeignMemberError(SparkEosError):
     """Another consumer is a live member of the group, or was one while the query ran.
 
-    Example::
+    For example:
 
         Consumer({..., "group.id": "order-processors"}).subscribe(["orders"])  # anywhere
         ExactlyOnceSink(..., group_id="order-processors").write(rows).start()
@@ -205,7 +205,7 @@ class ForeignMemberError(SparkEosError):
 class FencedByNewerRunError(SparkEosError):
     """Another run of the same group has taken over its members.
 
-    Example::
+    For example:
 
         query = sink.write(rows).start()  # then the same query starts on another host
         query.awaitTermination()
@@ -218,7 +218,7 @@ class FencedByNewerRunError(SparkEosError):
 class OffsetGapError(SparkEosError):
     """The group's committed offset is before what Spark has already read.
 
-    Example::
+    For example:
 
         # kafka-consumer-groups.sh --reset-offsets --to-earliest ..., with the old checkpoint
         query = sink.write(rows).start()
@@ -234,7 +234,7 @@ class OffsetsLostError(SparkEosError):
     They were deleted, have expired, were set by another client, or belong to a topic that was
     deleted and recreated.
 
-    Example::
+    For example:
 
         # kafka-consumer-groups.sh --delete-offsets ..., with an empty checkpoint
         query = sink.write(rows).start()
@@ -247,7 +247,7 @@ class OffsetsLostError(SparkEosError):
 class RecordsLostError(SparkEosError):
     """Source records were deleted before they were read, by retention or by an administrator.
 
-    Example::
+    For example:
 
         ExactlyOnceSink(..., fail_on_data_loss=False)  # reports the gap and goes on instead
     """
@@ -258,7 +258,7 @@ class RecordsLostError(SparkEosError):
 class CheckpointError(SparkEosError):
     """Spark's checkpoint can't be read, or belongs to another query.
 
-    Example::
+    For example:
 
         ExactlyOnceSink(..., group_id="b", checkpoint_location="/checkpoints/of-group-a")
         # CheckpointError at the start: use one checkpoint for one query
@@ -270,7 +270,7 @@ class CheckpointError(SparkEosError):
 class QueryStoppedError(SparkEosError):
     """The query was stopped while a batch was being written.
 
-    Example::
+    For example:
 
         query.stop()  # what was not committed is written at the next start
     """
@@ -284,7 +284,7 @@ class QueryFailedError(SparkEosError):
     Its text is the cause: the class and the text of the error that has ended the query. Spark's
     ``StreamingQueryException``, with stack traces and plan, is its ``__context__``.
 
-    Example::
+    For example:
 
         spark_eos.run(query)
         # QueryFailedError: WriteError: batch 3 of group 'orders': ...
@@ -296,7 +296,7 @@ class QueryFailedError(SparkEosError):
 class WriteError(SparkEosError):
     """A row, or the transaction that holds it, can't be written.
 
-    Example::
+    For example:
 
         sink.write(rows.withColumn("partition", F.lit(99)))  # the topic has fewer partitions
         # WriteError: names the row's source topic, partition and offset
@@ -308,7 +308,7 @@ class WriteError(SparkEosError):
 class VerificationError(SparkEosError):
     """Input and output can't be verified, because they can't be read or matched.
 
-    Example::
+    For example:
 
         # spark-eos verify exits with status 2; the text names the record or the topic
     """
@@ -319,7 +319,7 @@ class VerificationError(SparkEosError):
 class DeadlineExceededError(SparkEosError, TimeoutError):
     """The cluster gave no final answer in the time allowed.
 
-    Example::
+    For example:
 
         ExactlyOnceSink(kafka={"bootstrap.servers": "unreachable:9092"}, ...).write(rows)
         # DeadlineExceededError: names the setting that limits the wait, and the last failure
@@ -334,7 +334,7 @@ class KafkaResponseError(SparkEosError):
     Attributes:
         code: Kafka's error code.
 
-    Example:
+    Examples:
         >>> KafkaResponseError("offsets of group 'orders': 24 INVALID_GROUP_ID", 24).code
         24
     """
@@ -356,7 +356,7 @@ class AuthorizationError(KafkaResponseError):
     Attributes:
         missing: The missing ACLs, as far as they are known.
 
-    Example:
+    Examples:
         >>> from spark_eos.acls import read_group
         >>> error = AuthorizationError("refused", 30, [read_group("orders")])
         >>> print(*error.missing)

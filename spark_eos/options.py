@@ -73,7 +73,7 @@ class Transactions(_Options):
     Raises:
         ConfigurationError: A value can't be used.
 
-    Example:
+    Examples:
         >>> Transactions(max_records=500_000, max_ms=30_000).timeout_ms
         60000
     """
@@ -158,7 +158,7 @@ class DeadLetters(_Options):
     Raises:
         ConfigurationError: A value can't be used.
 
-    Example:
+    Examples:
         >>> DeadLetters("orders-dlq", limit=500).headers
         'dlq'
     """
@@ -234,7 +234,7 @@ class ProgressTopic(_Options):
     Raises:
         ConfigurationError: A value can't be used.
 
-    Example:
+    Examples:
         >>> ProgressTopic().partitions
         33
         >>> ProgressTopic(partitions=1)
@@ -286,7 +286,7 @@ class Limits(_Options):
     Raises:
         ConfigurationError: A value can't be used.
 
-    Example:
+    Examples:
         >>> Limits(max_block_ms=300_000).max_attempts
         4
     """

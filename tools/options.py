@@ -66,7 +66,7 @@ def _arguments(function: Callable[..., Any], doc: str) -> str:
         rows.append(
             (
                 f"`{name}`",
-                f"`{_type(parameter.annotation)}`",
+                _one_of(_type(parameter.annotation)),
                 "" if required else _code(parameter.default),
                 meanings[name].replace("``", "`"),
             )
@@ -79,7 +79,7 @@ def _fields(kind: Any) -> str:
     for one in dataclasses.fields(kind):
         default = "" if one.default is dataclasses.MISSING else _code(one.default)
         meaning = one.metadata["help"].replace("``", "`")
-        rows.append((f"`{one.name}`", f"`{_type(one.type)}`", default, meaning))
+        rows.append((f"`{one.name}`", _one_of(_type(one.type)), default, meaning))
     return _table(("field", "type", "default", "meaning"), rows)
 
 
@@ -88,6 +88,12 @@ def _type(annotation: Any) -> str:
     plain = isinstance(annotation, type) and not get_args(annotation)
     text = annotation.__name__ if plain else str(annotation)
     return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
+
+
+def _one_of(text: str) -> str:
+    """The parts of ``a | b | c`` in words: a bar would end the table's cell, even in code."""
+    parts = [f"`{part.strip()}`" for part in re.split(r"\|(?![^\[]*\])", text)]
+    return " or ".join(", ".join(some) for some in (parts[:-1], parts[-1:]) if some)
 
 
 def _code(value: Any) -> str:
@@ -99,9 +105,9 @@ def _code(value: Any) -> str:
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [heads, ("---",) * len(heads), *rows]
-    # Unescaped, a bar would end the cell, even in code.
-    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+    if bars := [cell for line in lines for cell in line if "|" in cell]:
+        raise ValueError(f"a bar would end these cells: {bars}")
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _commands() -> Iterator[str]:
@@ -131,7 +137,8 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
         if record is None or "--help" in parameter.opts:
             continue
         option, meaning = record
-        rows.append((f"`{option}`", re.sub(r" +", " ", meaning)))
+        choices = re.sub(r" \[([^]]+\|[^]]+)\]", r" \1", option)
+        rows.append((_one_of(choices), re.sub(r" +", " ", meaning)))
     if rows:
         yield _table(("option", "meaning"), rows)
 

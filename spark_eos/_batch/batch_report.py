@@ -48,7 +48,7 @@ class PartitionReport:
             assigned any more.
         dead_letters: Rows committed as dead letters; they are not among ``rows_written``.
 
-    Example:
+    Examples:
         >>> part = PartitionReport("orders", 0, 120, 150, 30, 0, member_epoch=4)
         >>> part.end - part.start
         30
@@ -96,7 +96,7 @@ class BatchReport:
         timestamps_moved: Number of records that were written with a
             timestamp of 1970-01-01T00:00:00.001Z in place of 1970-01-01T00:00:00Z.
 
-    Example:
+    Examples:
         >>> report = BatchReport(
         ...     group_id="order-processors",
         ...     query_id="5d2f",

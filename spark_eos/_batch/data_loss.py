@@ -22,7 +22,7 @@ class LostRecords:
             deleted while it was read, and some of them may be written; or before a staged batch was
             repeated, which is written from its copy: then they are missing from the query's state.
 
-    Example:
+    Examples:
         >>> str(LostRecords("orders", 0, 5, 7))
         'orders-0 offsets 5 to 6'
     """

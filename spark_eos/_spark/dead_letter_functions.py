@@ -66,8 +66,8 @@ def guarded(
         ConfigurationError: ``kind`` is none of the three.
         UnsupportedPipelineError: ``schema`` has a column ``source`` or ``error``.
 
-    Example:
-        Rows that are not JSON become dead letters::
+    Examples:
+        Rows that are not JSON become dead letters:
 
             def parse(row):
                 order = json.loads(row["value"])

@@ -50,7 +50,7 @@ def session_builder(
     something else has started Spark or will, ``spark-submit`` or Spark Connect (``SPARK_REMOTE``),
     it sets nothing.
 
-    Example:
+    Examples:
         ::
 
             spark = session_builder().appName("orders").master("local[2]").getOrCreate()

@@ -44,8 +44,8 @@ class ExactlyOnceSink:
     There are three deliveries. A narrow pipeline is written *direct*, or, from another cluster
     (``source_kafka``), *mirrored*; any other one is *staged* in files first.
 
-    Example:
-        A query from topic to topic::
+    Examples:
+        A query from topic to topic:
 
             sink = ExactlyOnceSink(
                 kafka={"bootstrap.servers": "localhost:9092"},
@@ -191,7 +191,7 @@ class ExactlyOnceSink:
             AuthorizationError: An ACL is missing; see ``spark-eos acls --for status``.
             KafkaResponseError: A broker refuses a request for another reason.
 
-        Example:
+        Examples:
             ::
 
                 print(sink.status().lag)  # records from the committed offsets to the topics' ends

@@ -59,7 +59,7 @@ class ExactlyOnceWriter:
     It has the methods of Spark's ``DataStreamWriter`` that fit the sink, and makes that writer
     once, in `start`. Each method but `start` returns the writer itself.
 
-    Example:
+    Examples:
         ::
 
             writer = sink.write(orders.select("source", "key", "value"))
@@ -161,7 +161,7 @@ class ExactlyOnceWriter:
         Returns:
             This writer.
 
-        Example:
+        Examples:
             ::
 
                 def both(batch: DataFrame, batch_id: int) -> None:

@@ -61,7 +61,7 @@ def run_job(
         click.ClickException: The query failed for a reason that its message explains.
         SystemExit: After a signal, with status 128 + the signal's number.
 
-    Example:
+    Examples:
         ::
 
             @click.command()

@@ -37,7 +37,7 @@ class JobOptions:
         sink: The sink's further arguments, as far as they were given: ``transactions``,
             ``dead_letters`` and so on.
 
-    Example:
+    Examples:
         >>> JobOptions(
         ...     kafka={"bootstrap.servers": "localhost:9092"},
         ...     group_id="relay",
@@ -173,7 +173,7 @@ _OPTIONS: Final = (
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds a job's options to a click command, which receives them as a `JobOptions`.
 
-    Example:
+    Examples:
         >>> @click.command()
         ... @job_options
         ... def main(options):

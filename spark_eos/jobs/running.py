@@ -52,7 +52,7 @@ def run(query: StreamingQuery) -> None:
         SystemExit: A signal has stopped the query; the status is 128 + the signal's number. One
             line on stderr says so.
 
-    Example:
+    Examples:
         ::
 
             query = sink.write(orders.select("source", "key", "value")).start()

@@ -15,14 +15,14 @@ class JsonFormatter(logging.Formatter):
     ``message``, everything the record was given as ``extra`` (for a batch: the fields of its
     report), and ``exception`` with the traceback if there is one.
 
-    Example:
+    Examples:
         >>> record = logging.LogRecord("shop", logging.INFO, "shop.py", 1, "%d sold", (3,), None)
         >>> record.created, record.sku = 0, "s-1"
         >>> print(JsonFormatter().format(record))  # doctest: +NORMALIZE_WHITESPACE
         {"timestamp": "1970-01-01T00:00:00.000+00:00", "level": "INFO", "logger": "shop",
          "message": "3 sold", "sku": "s-1"}
 
-        To use it for all logs of a driver::
+        To use it for all logs of a driver:
 
             handler = logging.StreamHandler()
             handler.setFormatter(JsonFormatter())

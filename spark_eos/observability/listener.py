@@ -37,7 +37,7 @@ def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
         Number of offsets available and not read, by (topic, partition). Transaction markers
         count, as in Kafka's own lag.
 
-    Example:
+    Examples:
         >>> class Progress:
         ...     json = '''{"sources": [{"endOffset": {"orders": {"0": 90, "1": 70}},
         ...                             "latestOffset": {"orders": {"0": 100, "1": 70}}}]}'''
@@ -69,7 +69,7 @@ class BatchProgress:
         report: The sink's report.
         progress: Spark's progress.
 
-    Example:
+    Examples:
         A function for `BatchListener`::
 
             def on_progress(batch: BatchProgress) -> None:
@@ -100,7 +100,7 @@ class BatchListener(StreamingQueryListener):
             nothing to read: about every ten seconds
             (``spark.sql.streaming.noDataProgressEventInterval``).
 
-    Example:
+    Examples:
         ::
 
             listener = BatchListener(lambda batch: print(batch.report, batch.lag))

@@ -40,15 +40,15 @@ class LivePlot:
     Args:
         query: A query that has started. None if the sink is to name it, as ``on_batch``.
 
-    Example:
-        In one cell, and ``plot`` in any other::
+    Examples:
+        In one cell, and ``plot`` in any other:
 
             plot = LivePlot()
             sink = ExactlyOnceSink(..., on_batch=plot)
             query = sink.write(orders).start()
             plot
 
-        Of a query that runs::
+        Of a query that runs:
 
             LivePlot(query)
     """
@@ -91,7 +91,7 @@ class LivePlot:
         Returns:
             A PNG of 8 by 2 inches for each panel at 100 dots per inch; None without any batch.
 
-        Example:
+        Examples:
             ::
 
                 Path("batches.png").write_bytes(plot.png() or b"")

@@ -194,12 +194,12 @@ class PrometheusMetrics:
     Raises:
         ConfigurationError: ``port`` is not between 0 and 65535.
 
-    Example:
+    Examples:
         >>> metrics = PrometheusMetrics(port=0)
         >>> print(metrics.port)  # none before the first batch
         None
 
-        Serve the metrics of a query, with the lag that Spark reports::
+        Serve the metrics of a query, with the lag that Spark reports:
 
             metrics = PrometheusMetrics(port=9108)
             listener = BatchListener(metrics.on_progress, metrics.on_idle)

@@ -45,7 +45,7 @@ def print_batch(report: BatchReport) -> None:
     Args:
         report: The batch's report.
 
-    Example:
+    Examples:
         ::
 
             sink = ExactlyOnceSink(..., on_batch=print_batch)

@@ -67,7 +67,7 @@ class EmbeddedKafka:
         spark_eos._jars.ivy.DownloadError: From `start`: the broker's jars could not be downloaded.
         spark_eos._jars.java.JavaError: From `start`: there is no Java 17 or newer.
 
-    Example:
+    Examples:
         ::
 
             with EmbeddedKafka() as kafka:

@@ -26,7 +26,7 @@ CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
 class BrokerStartError(PrintableError, RuntimeError):
     """The embedded broker could not be started; the message ends with its log.
 
-    Example:
+    Examples:
         ::
 
             try:

@@ -33,7 +33,7 @@ class Certificate:
         chain: The certificate chain in PEM, the broker's own certificate first.
         key: The private key in PEM: PKCS#8, not encrypted.
 
-    Example:
+    Examples:
         >>> certificate = Certificate(chain="-----BEGIN CERTIFICATE-----...", key="secret")
         >>> certificate  # does not show the key
         Certificate(chain='-----BEGIN CERTIFICATE-----...')
@@ -55,7 +55,7 @@ class SecuredListener:
         client_auth: Whether clients present a certificate: ``none``, ``requested`` or
             ``required``.
 
-    Example:
+    Examples:
         >>> SecuredListener("SASL_PLAINTEXT", mechanisms=("SCRAM-SHA-512",)).client_auth
         'none'
     """
@@ -81,7 +81,7 @@ class BrokerSecurity:
             plaintext listeners (``User:ANONYMOUS``). All others may do only what ACLs allow, by
             StandardAuthorizer. None means that there is no authorizer.
 
-    Example:
+    Examples:
         >>> security = BrokerSecurity(
         ...     listeners={"SASL": SecuredListener("SASL_PLAINTEXT", mechanisms=("PLAIN",))},
         ...     users={"alice": "secret"},
@@ -90,7 +90,7 @@ class BrokerSecurity:
         >>> security.properties()["super.users"]
         'User:ANONYMOUS;User:admin'
 
-        Start a broker with it::
+        Start a broker with it:
 
             with EmbeddedKafka(security=security) as kafka:
                 print(kafka.servers_of("SASL"))

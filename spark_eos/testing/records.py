@@ -59,7 +59,7 @@ def produce(
         ValueError: A row has a column that records don't have.
         confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
 
-    Example:
+    Examples:
         ::
 
             produce(spark, kafka, "orders", [{"key": "c-1", "value": '{"amount": 3}'}])
@@ -117,7 +117,7 @@ def consume_committed(
         TopicNotFoundError: The topic does not exist.
         confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
 
-    Example:
+    Examples:
         ::
 
             assert consume_committed(spark, kafka, "orders-enriched").count() == 3
@@ -161,7 +161,7 @@ def process_available(writer: _Writer, *, timeout: int = 60) -> list[StreamingQu
         pyspark.errors.StreamingQueryException: The query failed.
         TimeoutError: The query took longer, and was stopped.
 
-    Example:
+    Examples:
         ::
 
             progress = process_available(sink.write(enriched))

@@ -42,7 +42,7 @@ def spark_session(
         spark_eos._jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
         spark_eos._jars.java.JavaError: There is no Java 17 or newer.
 
-    Example:
+    Examples:
         ::
 
             spark = spark_session(config={"spark.driver.memory": "2g"})

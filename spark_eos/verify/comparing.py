@@ -81,7 +81,7 @@ def compare(
         DeadlineExceededError: The cluster does not answer in time.
         VerificationError: The topics or files can't be read, or expected rows lack a key or topic.
 
-    Example:
+    Examples:
         ::
 
             spark.read.table("orders").groupBy("customer").count().selectExpr(

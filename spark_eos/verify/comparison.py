@@ -10,7 +10,7 @@ from spark_eos.verify.findings import Position, Verdict
 class Difference(str, enum.Enum):
     """Kinds of differences; the values are the keys of the JSON document.
 
-    Example:
+    Examples:
         >>> Difference("missing")
         <Difference.MISSING: 'missing'>
     """
@@ -35,7 +35,7 @@ class RowExample:
         outputs: The output records concerned.
         detail: Further explanation; may be empty.
 
-    Example:
+    Examples:
         >>> example = RowExample("bob", "3", source="part-0.parquet:7", detail="2 of 3 are there")
         >>> print(example.source, example.detail)
         part-0.parquet:7 2 of 3 are there
@@ -58,7 +58,7 @@ class Differences:
             transactions for `Difference.OPEN`.
         examples: Some cases, lowest positions first.
 
-    Example:
+    Examples:
         >>> Differences(2).count
         2
     """
@@ -79,7 +79,7 @@ class Comparison:
         unjudged: Number of rows or keys that can't be judged, by reason.
         notes: Further remarks for the reader.
 
-    Example:
+    Examples:
         >>> comparison = Comparison(
         ...     rows_expected=100,
         ...     records_out=101,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class Position:
     """A record's topic, partition and offset.
 
-    Example:
+    Examples:
         >>> str(Position("orders", 0, 17))
         'orders:0:17'
     """
@@ -25,7 +25,7 @@ class Position:
 class Kind(str, enum.Enum):
     """Kinds of findings; the values are the keys of the JSON document.
 
-    Example:
+    Examples:
         >>> Kind("lost_writes")
         <Kind.LOST: 'lost_writes'>
     """
@@ -45,7 +45,7 @@ class Kind(str, enum.Enum):
 class Verdict(enum.IntEnum):
     """The verdict; its value is the exit status of ``spark-eos verify``.
 
-    Example:
+    Examples:
         >>> int(Verdict.ANOMALIES)
         1
     """
@@ -65,7 +65,7 @@ class Example:
         outputs: The output records concerned.
         detail: Further explanation; may be empty.
 
-    Example:
+    Examples:
         >>> example = Example(source=Position("orders", 0, 17), detail="never written")
         >>> print(example.source, example.detail)
         orders:0:17 never written
@@ -88,7 +88,7 @@ class Finding:
         parts: The count by cause, where known: lost writes by the fate of the attempts to write
             them (``aborted``, ``open``, ``none``).
 
-    Example:
+    Examples:
         >>> Finding(3, parts={"aborted": 2, "none": 1}).count
         3
     """
@@ -108,7 +108,7 @@ class GroupOffset:
         committed: Committed offset, read after the outputs; None if there is none.
         end: Last stable offset, read after the committed one.
 
-    Example:
+    Examples:
         >>> position = GroupOffset("orders", 0, committed=90, end=100)
         >>> position.end - position.committed
         10
@@ -136,7 +136,7 @@ class Findings:
         notes: Further remarks for the reader.
         group: The group's offsets, if a group was given.
 
-    Example:
+    Examples:
         >>> findings = Findings(
         ...     records_in=100,
         ...     records_out=101,

@@ -94,7 +94,7 @@ def verify(
         VerificationError: The topics can't be read, or their records can't be matched; or the
             group's offsets are those of another source cluster or of a topic that was recreated.
 
-    Example:
+    Examples:
         ::
 
             findings = verify(

@@ -96,18 +96,6 @@ def test_the_picture_of_the_demo_is_up_to_date() -> None:
         assert number in drawn
 
 
-def test_code_in_tables_of_the_site() -> None:
-    hooks = runpy.run_path(str(ROOT / "tools" / "site_hooks.py"))
-    cell = hooks["on_page_markdown"]("text `a \\| b`\n| `str \\| None` | a \\| b |\n")
-    assert cell == "text `a \\| b`\n| `str | None` | a \\| b |\n"
-    name = "test_staged.py::test_earlier_copies"
-    html = f"<code>{name}</code><td>a <code>{name}</code>, <code>on_batch</code></td>"
-    broken = hooks["on_page_content"](html)
-    assert broken.startswith(f"<code>{name}</code><td>a <code>test_<wbr>staged")
-    assert broken.endswith(", <code>on_batch</code></td>")
-    assert broken.replace("<wbr>", "") == html
-
-
 def test_the_runbook_has_every_error() -> None:
     runbook = (DOCS / "operations.md").read_text().split("\n## Runbook by symptom\n")[1]
     rows = [line for line in runbook.splitlines() if line.startswith("|")]

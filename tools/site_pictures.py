@@ -1,0 +1,61 @@
+"""Opens each page of build/docs in Chromium as on a desk and on a phone, in light and dark.
+
+It ends with an error if a page scrolls sideways, or a table's cell lies where nothing scrolls to,
+and leaves a picture of each page's beginning in the directory that is its argument. Needs
+``pip install playwright``, which is not pinned, and a Chromium.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Page, sync_playwright
+
+_SITE: Final = Path(__file__).parent.parent / "build" / "docs"
+_SIZES: Final = {"desk": (1280, 900), "phone": (390, 844)}
+_WRONG: Final = """() => {
+  const wrong = [];
+  scrollTo(10000, 0);
+  if (scrollX > 0) wrong.push(`scrolls sideways by ${scrollX}`);
+  for (const cell of document.querySelectorAll("article td")) {
+    const scrolls = (box) => ["auto", "scroll"].includes(getComputedStyle(box).overflowX);
+    let box = cell.parentElement;
+    while (box !== document.body && !scrolls(box)) box = box.parentElement;
+    const hidden = cell.getBoundingClientRect().right - box.getBoundingClientRect().right;
+    if (hidden > box.scrollWidth - box.clientWidth + 1) wrong.push(`hides "${cell.textContent}"`);
+  }
+  return wrong;
+}"""
+
+
+def _problems(page: Page, pictures: Path, suffix: str) -> Iterator[str]:
+    for path in sorted(_SITE.glob("*.html")):
+        page.goto(path.as_uri(), wait_until="load")
+        # The theme puts tables into boxes once it is loaded.
+        page.wait_for_timeout(200)
+        page.screenshot(path=pictures / f"{path.stem}-{suffix}.png")
+        yield from (f"{path.stem}, {suffix}: {wrong}" for wrong in page.evaluate(_WRONG))
+
+
+def main(pictures: Path) -> int:
+    """Prints what is wrong, and returns the exit status."""
+    found: list[str] = []
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium") or shutil.which("google-chrome")
+        browser = playwright.chromium.launch(executable_path=path)
+        for device, (width, height) in _SIZES.items():
+            for scheme in ("light", "dark"):
+                page = browser.new_page(
+                    viewport={"width": width, "height": height}, color_scheme=scheme
+                )
+                found += _problems(page, pictures, f"{device}-{scheme}")
+                page.close()
+        browser.close()
+    sys.stdout.writelines(f"{problem}\n" for problem in found)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
