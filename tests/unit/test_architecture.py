@@ -49,17 +49,18 @@ def test_the_files_exist() -> None:
 
 def test_the_steps_of_a_batch_are_in_their_modules() -> None:
     # A direct batch's, what differs in a staged one, and what comes with dead letters.
-    direct, staged, letters = (table.rows for table in tables(PAGE) if "by" in table.columns)
+    direct, staged, letters = (table.rows for table in tables(PAGE) if "step" in table.columns)
     assert len(direct) > 15
     assert len(staged) > 8
     assert len(letters) >= 4
     for row in (*direct, *staged, *letters):
-        path = _found(_files(row["where"])[0])
+        file, name = _CODE.findall(row["where"])
+        path = _found(file)
         assert path is not None
         source = path.read_text(encoding="utf-8")
-        *owner, function = row["by"].strip("`").split(".")
+        *owner, function = name.split(".")
         indent = r"    " if owner else ""
-        assert all(re.search(rf"^class {name}\b", source, re.MULTILINE) for name in owner), row
+        assert all(re.search(rf"^class {one}\b", source, re.MULTILINE) for one in owner), row
         assert re.search(rf"^{indent}def {function}\(", source, re.MULTILINE), row
 
 
