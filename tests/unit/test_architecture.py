@@ -1,4 +1,4 @@
-"""docs/architecture.md says what is there: layers, files, functions, and what a change touches."""
+"""docs/architecture.md and CONTRIBUTING.md name layers, files and functions that exist."""
 
 import re
 from functools import cache
@@ -8,12 +8,13 @@ from support.jobs import ROOT
 from support.tables import table_of, tables
 
 PAGE = "architecture.md"
+CHANGES = "../CONTRIBUTING.md"
 _CODE = re.compile(r"`([^`]+)`")
 _FILE = re.compile(r"[\w./-]+\.(?:py|md|json|txt|yml|toml)|Makefile")
 
 
-def _text() -> str:
-    return (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+def _text(page: str = PAGE) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
 def _files(cell: str) -> list[str]:
@@ -42,9 +43,11 @@ def test_every_package_has_a_line() -> None:
 
 
 def test_the_files_exist() -> None:
-    names = set(_files(re.sub(r"^```.*?^```$", "", _text(), flags=re.MULTILINE | re.DOTALL)))
-    assert len(names) > 50
-    assert not [name for name in names if _found(name) is None]
+    texts = _text(), _text(CHANGES).split("\n## What a change touches\n")[1].partition("\n## ")[0]
+    for text in texts:
+        names = set(_files(re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)))
+        assert len(names) > 40
+        assert not [name for name in names if _found(name) is None]
 
 
 def test_the_steps_of_a_batch_are_in_their_modules() -> None:
@@ -65,7 +68,7 @@ def test_the_steps_of_a_batch_are_in_their_modules() -> None:
 
 
 def test_the_examples_of_changes_exist() -> None:
-    changes = [row for table in tables(PAGE) if "change" in table.columns for row in table.rows]
+    changes = table_of(CHANGES, "What a change touches").rows
     assert len(changes) >= 12
     for row in changes:
         example = row["an example"].strip("`")
