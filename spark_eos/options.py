@@ -177,10 +177,9 @@ class DeadLetters(_Options):
         default=0.1,
         metadata=_told(
             "max_dead_letters",
-            """Maximum number of dead letters in a batch; the query fails if there are more. An
-            int is a number; a float is a share of the batch's source records (staged: of its
-            rows), but at least 100. Unless it is 1.0, the query fails too if all rows of a batch,
-            more than five, are dead letters with one error.""",
+            """Maximum number of dead letters in a batch; more end the query. A float is a share
+            of the batch's source records (staged: of its rows), but at least 100. Unless it is
+            1.0, more than five rows that all have one error end the query, too.""",
             _limit,
         ),
     )
@@ -188,9 +187,8 @@ class DeadLetters(_Options):
         default="dlq",
         metadata=_told(
             "dead_letter_headers",
-            """Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``, as
-            share groups in Kafka 4.4), ``streams`` (``__streams.errors.*``) or ``connect``
-            (``__connect.errors.*``).""",
+            """Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``),
+            ``streams`` (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).""",
             _style,
         ),
     )
@@ -258,7 +256,7 @@ least 2, not 1 [EOS02, see ...]
         default=33,
         metadata=_told(
             "progress_partitions",
-            """Number of partitions to create it with: one more than the most tasks that write a
+            """Number of partitions to create it with: one more than the tasks that may write a
             staged batch. Mirrored queries add what they need.""",
             _partitions,
         ),
@@ -298,8 +296,7 @@ class Limits(_Options):
         metadata=_told(
             "max_members",
             """Maximum number of static group members, which share the source partitions. One is
-            enough for the guarantee and fastest: a transaction commits offsets once for each
-            member whose partitions it holds.""",
+            fastest: a transaction commits offsets for each member whose partitions it holds.""",
             _positive,
         ),
     )
@@ -332,8 +329,8 @@ class Limits(_Options):
         default=60_000,
         metadata=_told(
             "max_block_ms",
-            """Milliseconds to wait, while the query runs, for a missing topic: a source topic, or
-            one that a row names. Kafka's ``max.block.ms`` (KIP-1319).""",
+            """Milliseconds for which a running query waits for a missing source topic, or topic
+            that a row names. Kafka's ``max.block.ms`` (KIP-1319).""",
             _positive,
         ),
     )

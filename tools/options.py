@@ -11,7 +11,8 @@ import inspect
 import re
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -111,36 +112,61 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _commands() -> Iterator[str]:
-    yield "## Commands\n"
     context = click.Context(main, info_name="spark-eos")
+    found: dict[str, click.Command] = {}
     for name in main.list_commands(context):
         if (command := main.get_command(context, name)) is not None:
-            yield from _command(f"spark-eos {name}", command)
+            found[f"spark-eos {name}"] = command
             if isinstance(command, click.Group):
                 for part, inner in sorted(command.commands.items()):
-                    yield from _command(f"spark-eos {name} {part}", inner)
+                    found[f"spark-eos {name} {part}"] = inner
+    yield "## Commands\n"
+    yield from _sections(found, "Options of several commands", least=3)
 
 
 def _jobs() -> Iterator[str]:
     yield "## Jobs\n\nFor spark-submit.\n"
-    for path in sorted((ROOT / "jobs").glob("*.py")):
-        yield from _command(f"jobs/{path.name}", runpy.run_path(str(path))["main"])
+    paths = sorted((ROOT / "jobs").glob("*.py"))
+    found = {f"jobs/{path.name}": runpy.run_path(str(path))["main"] for path in paths}
+    yield from _sections(found, "Options of both jobs", least=len(found))
 
 
-def _command(name: str, command: click.Command) -> Iterator[str]:
+def _sections(commands: Mapping[str, click.Command], shared: str, *, least: int) -> Iterator[str]:
+    """A section for each command; options that are the same in several are in one of their own."""
+    rows = {name: _rows(name, command) for name, command in commands.items()}
+    times = Counter(row for own in rows.values() for row in own)
+    yield f"### {shared}\n"
+    yield _table(("option", "meaning"), [row for row, count in times.items() if count >= least])
+    link = f"[{shared[0].lower()}{shared[1:]}](#{shared.lower().replace(' ', '-')})"
+    for name, command in commands.items():
+        texts = inspect.cleandoc(command.help or "").split("\n\n")
+        yield f"### {name}\n\n" + "\n\n".join(p for p in texts if "\b" not in p) + "\n"
+        if own := [row for row in rows[name] if times[row] < least]:
+            yield _table(("option", "meaning"), own)
+        also = [row[0].split()[0].strip("`") for row in rows[name] if times[row] >= least]
+        if also and len(also) < sum(count >= least for count in times.values()):
+            yield f"Of the {link}: {', '.join(f'`{option}`' for option in also)}.\n"
+        elif also:
+            yield f"All {link}.\n"
+
+
+def _rows(name: str, command: click.Command) -> list[tuple[str, str]]:
     context = click.Context(command, info_name=name)
-    paragraphs = [p for p in inspect.cleandoc(command.help or "").split("\n\n") if "\b" not in p]
-    yield f"### {name}\n\n" + "\n\n".join(paragraphs) + "\n"
-    rows = []
+    found = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is None or "--help" in parameter.opts:
             continue
         option, meaning = record
+<<<<<<< HEAD
         choices = re.sub(r" \[([^]]+\|[^]]+)\]", r" \1", option)
         rows.append((_one_of(choices), re.sub(r" +", " ", meaning)))
     if rows:
         yield _table(("option", "meaning"), rows)
+=======
+        found.append((f"`{option}`", re.sub(r" +", " ", meaning)))
+    return found
+>>>>>>> w/pages
 
 
 if __name__ == "__main__":

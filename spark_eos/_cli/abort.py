@@ -24,9 +24,9 @@ from spark_eos.errors import SparkEosError
 def abort(*, query: Query, yes: bool) -> None:
     """Abort the open transactions of a query, for example those left by a killed one.
 
-    Until they end, read_committed consumers can't read beyond them. A query aborts them itself
-    when it starts, and brokers abort each at its timeout. An aborted transaction's records and
-    offsets count as never written, so a running query writes them again.
+    Until they end, read_committed consumers can't read beyond them. A query's start aborts them,
+    too, and brokers abort each at its timeout. A running query writes its aborted transactions
+    again.
     """
     with connected(query) as connections:
         found = lingering_transactions(connections, query.prefix, query.group_id, query.deadline())

@@ -92,8 +92,8 @@ def acls(
 ) -> None:
     """Print the commands that grant a query exactly the ACLs it needs.
 
-    Does not connect to the cluster. With these ACLs a query runs, restarts and ends transactions
-    left open by a killed run; if one is missing, it stops with an error that names the ACL.
+    Does not connect to the cluster. If an ACL is missing, the query stops with an error that names
+    it.
     """
     try:
         check_text("--group-id", group_id)

@@ -10,10 +10,9 @@ from spark_eos.testing.spark_image import ClassArchiveError, driver_options
 def class_archive() -> None:
     """Print JVM options that let a Spark driver start some seconds sooner.
 
-    They take the classes of the installed pyspark from an archive (class data sharing). Missing,
-    it is made first, which takes half a minute: it is kept in the cache directory (set
-    SPARK_EOS_CACHE to choose another one), for this Java and these jars. With others, Spark starts
-    without it. Only the options are printed on stdout.
+    The driver then takes Spark's classes from an archive (class data sharing) for this Java and the
+    installed pyspark; with others, Spark starts without it. The first call makes the archive in
+    half a minute, in the cache directory (SPARK_EOS_CACHE). Only the options are printed on stdout.
 
     \b
     Example: spark-submit --jars "$(spark-eos jars)" \\

@@ -65,7 +65,7 @@ def dead_letters() -> None:
 def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, limit: int) -> None:
     """List dead letters with their reasons and source positions, without their values.
 
-    "-" in place of the time of writing: an earlier version gave the letter its record's time.
+    "-" means that the time of writing is unknown, as in letters of earlier versions.
     """
     found = (letter for letter in topic.read() if _matches(letter, reason, group_id))
     table = FittingTable("letter", "written", "reason", "source", "error")
@@ -166,8 +166,8 @@ def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
 @click.option(
     "--from-beginning",
     is_flag=True,
-    help="Begin at the first letter in partitions of which it is not known how far they were "
-    "replayed: for the first replay. By default such letters are refused.",
+    help="Begin at the first letter of partitions without a known progress: for the first replay. "
+    "By default these are refused.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be done, without doing it.")
 def replay(
@@ -182,15 +182,14 @@ def replay(
 ) -> None:
     """Write dead letters to their source topics, or another one, exactly once.
 
-    What a letter's source is, its headers say, and whoever may write to the dead-letter topic can
-    make them up. So letters go only to the topics that --source or --to names, or, without both,
-    to those that you agree to. The others are left, for a later replay.
+    Letters go only to the topics that --source or --to names, or, without both, to those that you
+    agree to: their headers name the source, and anyone who may write to the dead-letter topic can
+    make them up. Other letters are left for a later replay.
 
-    Begins after the last letter that a replay of the topic has written, and ends with the letters
-    that are there now. The headers that explain a dead letter are left out. Progress is kept in
-    the offsets of the group spark-eos-replay-TOPIC, committed in the transactions that hold the
-    letters. Brokers forget them some time after the last replay (offsets.retention.minutes, seven
-    days by default); then, as before the first one, nothing is written without --from-beginning.
+    Begins after the last replayed letter, and ends with the letters that are there now. The headers
+    that explain a dead letter are left out. The offsets of the group spark-eos-replay-TOPIC are the
+    progress. Before the first replay there are none, and brokers drop them after
+    offsets.retention.minutes (seven days by default): then --from-beginning is needed.
     """
     replaying = functools.partial(
         DeadLetterReplay,

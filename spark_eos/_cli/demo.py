@@ -36,12 +36,11 @@ from spark_eos.testing import BrokerStartError, EmbeddedKafka
 def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     """Show exactly-once on a real broker, compared with Spark's own sink.
 
-    First a query copies orders from topic to topic on the demo's own Kafka. Twice its processes
-    (driver, JVM and workers) are killed with SIGKILL in the middle of a batch and started again,
-    the last time without the checkpoint. Then each order in the target is counted. Second, a query
-    counts the orders by customer and window, is killed twice and started again; its rows are
-    compared with those of a batch query. Exit status 1 if spark-eos has not written each order and
-    each count exactly once.
+    A query copies orders from topic to topic on the demo's own Kafka. All its processes are killed
+    twice (SIGKILL) in the middle of a batch and started again, the last time without the
+    checkpoint. Then each order in the target is counted. A second query, which counts the orders by
+    customer and window, is killed twice; its rows are compared with those of a batch query. Exit
+    status 1 if spark-eos has not written each order and each count exactly once.
     """
     # Also SIGINT: a shell starts background commands with it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

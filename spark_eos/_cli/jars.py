@@ -19,9 +19,9 @@ from spark_eos._jars.java import JavaError
 def jars(pyspark: str | None, name: str | None) -> None:
     """Print the jars of Spark's Kafka source, joined by commas.
 
-    Missing jars are downloaded, verified and kept in the cache directory (set SPARK_EOS_CACHE to
-    choose another one). Only the jars are printed on stdout. If they are of another Spark version
-    than pyspark, a note on stderr says so.
+    Missing jars are downloaded, verified and kept in the cache directory (SPARK_EOS_CACHE). Only
+    the jars are printed on stdout. If they are of another Spark version than pyspark, a note on
+    stderr says so.
 
     \b
     Example: spark-submit --jars "$(spark-eos jars)" job.py

@@ -47,7 +47,7 @@ def _wanted(
 @click.option(
     "--progress-topic",
     metavar="TOPIC",
-    help="The progress topic, for --set if no offset of the group tells of it any more.",
+    help="The progress topic, for --set if the group has no progress.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what --set would do, without doing it.")
 def progress(
@@ -60,11 +60,9 @@ def progress(
 ) -> None:
     """Show how far a mirrored query has come in each source partition, or set it.
 
-    A mirrored query (source_kafka) keeps its progress in the offsets of a progress topic, which
-    kafka-consumer-groups.sh can't set. With --set the query must be stopped, and continues from
-    there if it starts with an empty checkpoint: records before the offset are not written any
-    more, records from it on are written (again). --bootstrap-servers is the target's cluster;
-    --source-bootstrap-servers is needed only for partitions that have no progress.
+    Stop the query before --set, and start it with an empty checkpoint afterwards. Records before
+    the offset are skipped, records from it on are written, even again. --bootstrap-servers is the
+    target's cluster; --source-bootstrap-servers is needed only for partitions without progress.
     """
     with contextlib.ExitStack() as stack:
         connections = stack.enter_context(connected(query))

@@ -23,7 +23,7 @@ from spark_eos.jobs.client_options import source_client_options
     "targets",
     multiple=True,
     metavar="TOPIC",
-    help="A topic that it writes to, to see what holds back its readers; several times for more.",
+    help="A topic that the query writes to, to see what holds back its readers; repeatable.",
 )
 @click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
 @click.option(
@@ -44,9 +44,8 @@ def status(
 ) -> None:
     """Show the state of a query: its group, offsets, lag and open transactions.
 
-    Only reads, so a running query is not affected. Exit status 1 if there is no such group. The lag
-    is unknown where the group has no offset, and of a mirrored query without
-    --source-bootstrap-servers.
+    Only reads. Exit status 1 if there is no such group. The lag is unknown where the group has no
+    offset. For the lag of a mirrored query, give --source-bootstrap-servers.
     """
     # Also if a shell has started it in the background, with SIGINT ignored.
     if watch is not None:

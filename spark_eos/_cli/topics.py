@@ -16,7 +16,7 @@ from spark_eos._cli.query import Cluster, cluster_options, connected, terminal
 def topics(*, cluster: Cluster, json_: bool) -> None:
     """List the topics of a cluster, with their partitions and how much is in them.
 
-    Transactions take offsets for their markers, so there may be fewer records than offsets.
+    Transactions' markers take offsets, too, so there may be fewer records than offsets.
     """
     with connected(cluster) as connections:
         found = topic_summaries(connections, cluster.deadline())

@@ -78,8 +78,8 @@ class _CannotJudgeError(click.ClickException):
 @click.option(
     "--expect",
     metavar="PATH",
-    help="Instead of matching with the input, compare the outputs with the rows of a Parquet file "
-    "or directory (a path or URI; columns value, key, topic), or of a topic: topic:NAME.",
+    help="Compare the outputs with rows instead of the input: a Parquet file or directory (a path "
+    "or URI; columns value, key, topic), or topic:NAME.",
 )
 @click.option(
     "--group-id",
@@ -101,8 +101,8 @@ class _CannotJudgeError(click.ClickException):
 @click.option(
     "--at-most-once-each",
     is_flag=True,
-    help="Inputs may be missing from the output, as those that a query filters out, but none may "
-    "be there twice. With --expect-header: its number is the most there may be.",
+    help="An input may have no output, as with a filter, but not two. With --expect-header: its "
+    "number is the maximum.",
 )
 @click.option("--complete", is_flag=True, help="Count input not yet processed as an anomaly.")
 @click.option(
@@ -145,15 +145,12 @@ def verify_command(
 ) -> None:
     """Judge by input and output topics alone whether each record was written exactly once.
 
-    Finds lost writes, duplicates, outputs of no input, aborted and dirty reads, output out of
-    order, and transactions that are torn or still open. It shares no code with the writing side,
-    only reads, and may run while a query runs. Compacted topics can't be judged.
+    Finds lost writes, duplicates, outputs without input, aborted and dirty reads, output out of
+    order, and transactions that are torn or still open. Only reads, also while a query runs.
+    Compacted topics can't be judged.
 
-    With --source-bootstrap-servers the inputs are read there, in another cluster than the outputs
-    and the group.
-
-    With --expect it finds what is missing, duplicate, unexpected or different in the outputs,
-    compared with rows that you have computed, for queries that aggregate, join or sort.
+    For queries that aggregate, join or sort, --expect compares the outputs with rows that you have
+    computed.
 
     Exit status: 0 sound, 1 anomalies found, 2 can't be judged.
     """

@@ -65,32 +65,28 @@ class ExactlyOnceSink:
         topic: Default target topic; a ``topic`` column overrides it row by row. With None, every
             row must name its topic.
         source_kafka: Client settings of the cluster that `read` reads, if it is another one. The
-            group is in the cluster of ``kafka``, whose progress topic holds the query's progress.
-        delivery: ``direct`` writes rows from the source to the topic at once; it needs a pipeline
-            that keeps rows in their source partitions. ``mirrored`` is the same with
-            ``source_kafka``. ``staged`` writes each batch to files below the checkpoint first, and
-            takes any pipeline and any source. ``auto`` (default) is ``staged`` only where it has
-            to be. A query keeps the delivery that its checkpoint was begun with.
+            group is in the cluster of ``kafka``.
+        delivery: ``direct`` writes rows at once; they must stay in their source partitions.
+            ``mirrored`` is the same with ``source_kafka``. ``staged`` writes each batch to files
+            below the checkpoint first, and takes any query. ``auto`` stages only if it must. A
+            query keeps its first delivery.
         transactions: How large transactions are, and what their ids begin with.
         dead_letters: Where rows go that can't be written, and how many there may be; by default
             the query fails at the first one.
-        progress_topic: Name of the topic of a mirrored or staged query's progress, or a
-            `ProgressTopic`, which also says how to create it if it is missing.
+        progress_topic: Name of a mirrored or staged query's progress topic, or a `ProgressTopic`,
+            which also says how to create it.
         limits: Members, attempts and waiting times.
-        moved_from: Id of the query whose group this was, to continue from its offsets without its
-            checkpoint, although ``topic`` or all sources are others. The error that refuses this
-            names the id. Has no effect once the query has begun.
+        moved_from: Id of the query whose offsets a new checkpoint continues from, although
+            ``topic`` or all sources differ. The error that asks for it names the id. Has no effect
+            later.
         fail_on_data_loss: Whether the query fails when source records were deleted before they
-            were read, for example by retention. If False, each such gap is logged and reported
-            (`BatchReport.lost`).
-        asynchronous_progress: Whether Spark logs progress asynchronously, about once a second,
-            instead of twice per batch, which takes half of the time of a batch of 100 rows. For
-            direct and mirrored queries of classic Spark; with ``availableNow`` Spark can't. After a
-            crash a batch number may come back with other rows, so a function of the user's own may
-            not take it for written.
-        on_batch: Function, or several, called with each `BatchReport` after everything is
-            committed. They run on the driver; on Spark Connect, copies run in the process that the
-            server starts for the query. Exceptions are logged, and the query continues.
+            were read. If False, each gap is logged and reported (`BatchReport.lost`).
+        asynchronous_progress: Whether Spark logs progress about once a second instead of twice per
+            batch. For direct and mirrored queries of classic Spark; no effect with
+            ``availableNow``. After a crash a batch number may come back with other rows.
+        on_batch: Function, or several, called with each `BatchReport` after its commit: on the
+            driver, or as copies in Spark Connect's server. Exceptions are logged, and the query
+            continues.
 
     Raises:
         ConfigurationError: An option can't be used as given.
@@ -227,9 +223,8 @@ class ExactlyOnceSink:
             subscribe: Topic names, separated by commas.
             subscribePattern: Regular expression that must match a whole topic name.
             assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
-            starting_offsets: Where a new group starts that has no committed offsets:
-                ``earliest`` or ``latest``. What is added to the source later is read from its
-                beginning.
+            starting_offsets: Where a group without committed offsets starts: ``earliest`` or
+                ``latest``. Topics and partitions added later are read from their beginning.
             include_headers: Whether to read the records' headers too.
             options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
 

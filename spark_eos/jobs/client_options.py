@@ -105,7 +105,7 @@ _SOURCE_CLIENT: Final = (
         multiple=True,
         callback=_settings,
         metavar="KEY=VALUE",
-        help="As --kafka, for that cluster, which gets none of the settings of the other one.",
+        help="As --kafka, for that cluster, which gets none of the other settings.",
     ),
     click.option(
         "--source-kafka-config",

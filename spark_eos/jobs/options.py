@@ -120,8 +120,8 @@ _OPTIONS: Final = (
     click.option(
         "--moved-from",
         metavar="QUERY",
-        help="Query whose group this was, to continue from its offsets without its checkpoint, "
-        "although the target or all sources are others; the error that refuses this names it.",
+        help="Query whose offsets a new checkpoint continues from, although the target or all "
+        "sources differ; the error that asks for it names it.",
     ),
     click.option(
         "--available-now",

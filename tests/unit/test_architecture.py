@@ -1,4 +1,4 @@
-"""docs/architecture.md says what is there: layers, files, functions, and what a change touches."""
+"""docs/architecture.md and CONTRIBUTING.md name layers, files and functions that exist."""
 
 import re
 from functools import cache
@@ -8,12 +8,13 @@ from support.jobs import ROOT
 from support.tables import table_of, tables
 
 PAGE = "architecture.md"
+CHANGES = "../CONTRIBUTING.md"
 _CODE = re.compile(r"`([^`]+)`")
 _FILE = re.compile(r"[\w./-]+\.(?:py|md|json|txt|yml|toml)|Makefile")
 
 
-def _text() -> str:
-    return (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+def _text(page: str = PAGE) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
 def _files(cell: str) -> list[str]:
@@ -42,29 +43,32 @@ def test_every_package_has_a_line() -> None:
 
 
 def test_the_files_exist() -> None:
-    names = set(_files(re.sub(r"^```.*?^```$", "", _text(), flags=re.MULTILINE | re.DOTALL)))
-    assert len(names) > 50
-    assert not [name for name in names if _found(name) is None]
+    texts = _text(), _text(CHANGES).split("\n## What a change touches\n")[1].partition("\n## ")[0]
+    for text in texts:
+        names = set(_files(re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)))
+        assert len(names) > 40
+        assert not [name for name in names if _found(name) is None]
 
 
 def test_the_steps_of_a_batch_are_in_their_modules() -> None:
     # A direct batch's, what differs in a staged one, and what comes with dead letters.
-    direct, staged, letters = (table.rows for table in tables(PAGE) if "by" in table.columns)
+    direct, staged, letters = (table.rows for table in tables(PAGE) if "step" in table.columns)
     assert len(direct) > 15
     assert len(staged) > 8
     assert len(letters) >= 4
     for row in (*direct, *staged, *letters):
-        path = _found(_files(row["where"])[0])
+        file, name = _CODE.findall(row["where"])
+        path = _found(file)
         assert path is not None
         source = path.read_text(encoding="utf-8")
-        *owner, function = row["by"].strip("`").split(".")
+        *owner, function = name.split(".")
         indent = r"    " if owner else ""
-        assert all(re.search(rf"^class {name}\b", source, re.MULTILINE) for name in owner), row
+        assert all(re.search(rf"^class {one}\b", source, re.MULTILINE) for one in owner), row
         assert re.search(rf"^{indent}def {function}\(", source, re.MULTILINE), row
 
 
 def test_the_examples_of_changes_exist() -> None:
-    changes = [row for table in tables(PAGE) if "change" in table.columns for row in table.rows]
+    changes = table_of(CHANGES, "What a change touches").rows
     assert len(changes) >= 12
     for row in changes:
         example = row["an example"].strip("`")

@@ -27,7 +27,7 @@ def test_links_lead_somewhere(page: str) -> None:
     # `make check` sees to those of docs/.
     links = _LINK.findall(_text(page))
     assert links
-    for name, anchor in links:
+    for name, anchor in ((name or page, anchor) for name, anchor in links):
         assert (ROOT / name).is_file(), name
         assert not anchor or anchor in _anchors(_text(name)), (name, anchor)
 

@@ -176,6 +176,7 @@ def test_a_repeated_batch_with_other_rows_than_its_copy_is_told(
     assert warned == bool(fewer)
 
 
+@pytest.mark.proves("staged-source-recreated")
 def test_a_source_topic_that_is_recreated_is_refused(staged: Flow) -> None:
     staged.produce(range(10), partition=0)
     with staged_run(staged, fail_on_data_loss=False) as runs:
@@ -387,6 +388,7 @@ def test_a_progress_topic_that_has_grown(staged: Flow) -> None:
     assert len(staged.values()) == 3 * _BUCKETS + 4 * _BUCKETS + 5 * more
 
 
+@pytest.mark.proves("staged-progress-topic-recreated")
 def test_a_progress_topic_that_was_recreated_is_refused(staged: Flow) -> None:
     with staged_run(staged) as runs:
         runs.batch()
