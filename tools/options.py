@@ -158,15 +158,9 @@ def _rows(name: str, command: click.Command) -> list[tuple[str, str]]:
         if record is None or "--help" in parameter.opts:
             continue
         option, meaning = record
-<<<<<<< HEAD
         choices = re.sub(r" \[([^]]+\|[^]]+)\]", r" \1", option)
-        rows.append((_one_of(choices), re.sub(r" +", " ", meaning)))
-    if rows:
-        yield _table(("option", "meaning"), rows)
-=======
-        found.append((f"`{option}`", re.sub(r" +", " ", meaning)))
+        found.append((_one_of(choices), re.sub(r" +", " ", meaning)))
     return found
->>>>>>> w/pages
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import re
 import struct
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +16,18 @@ import confluent_kafka
 import fastavro
 import pytest
 from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
 from support.apis import patiently
 from support.flow import consume
 from support.groups import set_offsets
 from support.pages import code_blocks, run_block
-from support.schema_registry import SchemaRegistry, schema_registry
 
 (
     BEGIN,
@@ -278,26 +278,25 @@ def _avro(number: int, registered: int) -> bytes:
     return out.getvalue()
 
 
-@pytest.fixture
-def registry() -> Iterator[SchemaRegistry]:
-    with schema_registry() as found:
-        yield found
-
-
-def test_avro(recipe: Recipe, registry: SchemaRegistry) -> None:
+def test_avro(recipe: Recipe, schema_registry: EmbeddedSchemaRegistry) -> None:
     recipe.topics("orders", "orders-prices", "orders-dlq")
     price = run_block(AVRO.split("\n\nclass ")[0], {})["SCHEMA"]
-    orders = registry.register(f"{recipe.prefix}-orders-value", ORDER)
-    prices = registry.register(f"{recipe.prefix}-orders-prices-value", price)
+    with SchemaRegistryClient({"url": schema_registry.url}) as client:
+        orders, prices = (
+            client.register_schema(f"{recipe.prefix}-{topic}-value", Schema(schema, "AVRO"))
+            for topic, schema in (("orders", ORDER), ("orders-prices", price))
+        )
     broken = [b"oops", b"not from a serializer", struct.pack(">bI", 0, orders) + b"\x06o"]
     recipe.produce([*(_avro(number, orders) for number in range(40)), *broken])
-    url = {"http://localhost:8081": registry.url}
+    url = {"http://localhost:8081": schema_registry.url}
 
-    registry.away = True
-    with pytest.raises(StreamingQueryException, match="503"):
-        recipe.run(AVRO, **url)
+    schema_registry.stop()
+    try:
+        with pytest.raises(StreamingQueryException, match="Connection refused"):
+            recipe.run(AVRO, **url)
+    finally:
+        schema_registry.start()
     assert recipe.written("orders-dlq") == []
-    registry.away = False
     recipe.run(AVRO, **url)
     found = {}
     for message in recipe.written("orders-prices"):
