@@ -63,8 +63,8 @@ def _session(settings: dict[str, Any]) -> SparkSession:
         **settings["config"],
     }
     session = builder.remote(settings["master"]).config(map=config).getOrCreate()
-    # By default a client waits ten minutes for a server whose JVM was killed.
-    session.client.set_retry_policies([DefaultPolicy(max_retries=6)])
+    # By default each request waits ten minutes for a server whose JVM was killed.
+    session.client.set_retry_policies([DefaultPolicy(max_retries=4)])
     return session  # type: ignore[no-any-return]
 
 

@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos import QueryFailedError
 from spark_eos._kafka.topic_partition import TopicPartition
 from support.flow import Flow
 from support.groups import set_offsets
@@ -89,9 +90,7 @@ def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
     commit_partition = TopicPartition("spark-eos-progress", 0)
     set_offsets(flow.bootstrap_servers, flow.group_id, {commit_partition: 5})
     _produce(flow, range(60, 70))
-    with pytest.raises(
-        StreamingQueryException, match=r"the staged commit of group .* was lost"
-    ) as told:
+    with pytest.raises(QueryFailedError, match=r"the staged commit of group .* was lost") as told:
         _count(flow, spark)
     assert "to 0 while the query is stopped" in str(told.value)
     assert _counted(flow).total() == 60

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tenacity
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -37,17 +38,8 @@ def test_a_script_ends_in_the_cause(
     elif how == "connect":
         service: ConnectService = request.getfixturevalue("connect_service")
         environment["SPARK_REMOTE"] = service.server.url
-    ended = subprocess.run(
-        [*command, str(write_script(flow, tmp_path, rows=_BAD))],
-        stdout=subprocess.PIPE,
-        # As in a terminal; spark-submit has Python's stderr in its stdout.
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=380,
-        check=False,
-        env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
-        stdin=subprocess.DEVNULL,
-    )
+    command += [str(write_script(flow, tmp_path, rows=_BAD))]
+    ended = _ended(command, {**kept, "SPARK_LOCAL_IP": "127.0.0.1", **environment})
     assert ended.returncode == 1
     # spark-submit logs at INFO: threads of the query that are just ending may do so, too.
     lines = ended.stdout.strip().splitlines()
@@ -60,6 +52,26 @@ def test_a_script_ends_in_the_cause(
     )
     assert "Logical Plan" not in ended.stdout[ended.stdout.index("Traceback (most") :]
     assert flow.values() == []
+
+
+# Connect's server gives up a worker that a busy machine starts slowly, as `support.apis.patiently`.
+@tenacity.retry(
+    retry=tenacity.retry_if_result(lambda ended: "waiting for the Python worker" in ended.stdout),
+    stop=tenacity.stop_after_delay(200),
+    retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+)
+def _ended(command: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        # As in a terminal; spark-submit has Python's stderr in its stdout.
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=380,
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def test_under_pytest_it_is_raised(flow: Flow, spark_eos_session: SparkSession) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from spark_eos import _pyspark_internals as internals
+from support.apis import connect_queries
 from support.connect_server import ConnectService
 
 # What each object of Java's has to have.
@@ -348,7 +349,9 @@ def test_on_connect(connect_service: ConnectService) -> None:
     not hasattr(ConnectSession, "cloneSession"), reason="Spark 4.0 can't clone a session"
 )
 def test_a_session_of_connect_is_released(connect_service: ConnectService) -> None:
-    found = connect_service.queries.ask(_released, connect_service.server.url)
+    # Its client is one of its own: PySpark asks the session that was made last for settings.
+    with connect_queries(connect_service.server.url) as queries:
+        found = queries.ask(_released, connect_service.server.url)
     assert "SESSION_CLOSED" in found
     # The others have their session.
     assert connect_service.queries.ask(_of_connect)["plan"] == "range"
