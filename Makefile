@@ -43,6 +43,7 @@ jars: $(VENV)/.stamp ## Download Kafka and Spark's Kafka source, and archive Spa
 	@$(BIN)/spark-eos class-archive > /dev/null || true
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
+	@$(BIN)/spark-eos jars --set apicurio-registry-2.6.13 > /dev/null
 
 # Tests wait more than they work, so there are more processes than processors. Their order is
 # random; its seed is printed at the end, and ORDER=seed gives the same again.

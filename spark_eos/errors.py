@@ -328,7 +328,7 @@ class SchemaError(SparkEosError, ValueError):
         # SchemaError: names the field, its type, and the type that the schema needs
     """
 
-    entry = "EOS27"
+    entry = "EOS28"
 
 
 class RegistryError(SparkEosError):
@@ -340,7 +340,7 @@ class RegistryError(SparkEosError):
         # RegistryError: names the address, how long it was tried, and the last failure
     """
 
-    entry = "EOS28"
+    entry = "EOS29"
 
 
 class DeadlineExceededError(SparkEosError, TimeoutError):

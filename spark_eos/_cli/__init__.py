@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": "spark_eos._cli.demo:demo",
     "jars": "spark_eos._cli.jars:jars",
     "progress": "spark_eos._cli.progress:progress",
+    "registry": "spark_eos._cli.registry:registry",
     "status": "spark_eos._cli.status:status",
     "topics": "spark_eos._cli.topics:topics",
     "verify": "spark_eos._cli.verify:verify_command",
@@ -46,4 +47,6 @@ def main() -> None:
       spark-eos broker --port 9092 --topic orders:4
       spark-eos topics --bootstrap-servers localhost:9092
       spark-eos consume orders --bootstrap-servers localhost:9092 --limit 10
+    Run a schema registry beside it:
+      spark-eos registry --port 8081
     """  # noqa: D301 - click needs the character itself

@@ -1,17 +1,13 @@
 """``spark-eos broker``."""
 
-import signal
-import time
 from collections.abc import Mapping
 from typing import Final
 
 import click
 
+from spark_eos._cli.serving import serve
 from spark_eos._client.kafka_python import ensure_valid_topic_name
-from spark_eos._jars.ivy import DownloadError
-from spark_eos._jars.jar_sets import JarError
-from spark_eos._jars.java import JavaError
-from spark_eos.testing import BrokerStartError, EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka
 
 _MOST: Final = 1_000
 
@@ -52,19 +48,11 @@ def broker(port: int | None, topics: Mapping[str, int]) -> None:
     Prints its address on stdout as soon as it and the topics are ready. Removes its data when it
     stops.
     """
-    # Also SIGINT: a shell starts background commands with it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        with EmbeddedKafka(port=port) as kafka:
-            for name, partitions in topics.items():
-                kafka.create_topic(name, partitions)
-            click.echo(kafka.bootstrap_servers)
-            click.echo("Kafka is running. Press Ctrl-C to stop it and remove its data.", err=True)
-            while kafka.is_running:
-                time.sleep(0.2)
-            raise click.ClickException(f"Kafka ended unexpectedly. Its log:\n{kafka.log()}")
-    except KeyboardInterrupt:
-        click.echo("Stopped.", err=True)
-    except (BrokerStartError, JarError, DownloadError, JavaError) as error:
-        raise click.ClickException(str(error)) from error
+    kafka = EmbeddedKafka(port=port)
+
+    def ready() -> str:
+        for name, partitions in topics.items():
+            kafka.create_topic(name, partitions)
+        return kafka.bootstrap_servers
+
+    serve(kafka, "Kafka", ready)

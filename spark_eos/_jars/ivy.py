@@ -21,6 +21,8 @@ _PROBLEM = re.compile(
     r"(?i)error|warn|not found|fail|exception|unresolved|denied|timed? ?out|:: \w"
 )
 _MAX_PROBLEM_LINES = 25
+_ARCHIVE = "archive"
+_MAVEN = "http://ant.apache.org/ivy/maven"
 
 
 class DownloadError(PrintableError, RuntimeError):
@@ -59,8 +61,8 @@ def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title:
         *("-jar", str(ivy)),
         *("-settings", str(work / "settings.xml"), "-ivy", str(work / "ivy.xml")),
         # OSGi projects call their jar a "bundle".
-        *("-confs", "default", "-types", "jar", "bundle"),
-        *("-retrieve", str(destination / "[artifact]-[revision].[ext]")),
+        *("-confs", "default", "-types", "jar", "bundle", _ARCHIVE),
+        *("-retrieve", str(destination / "[artifact]-[revision](-[classifier]).[ext]")),
     ]
     with subprocess.Popen(
         command,
@@ -104,13 +106,13 @@ def _reasons(lines: Sequence[str]) -> str:
 
 
 def _write_module(path: Path, jars: Iterable[LockedJar]) -> None:
-    module = ET.Element("ivy-module", version="2.0")
+    module = ET.Element("ivy-module", {"version": "2.0", "xmlns:m": _MAVEN})
     ET.SubElement(module, "info", organisation="spark-eos", module="jars")
     configurations = ET.SubElement(module, "configurations")
     ET.SubElement(configurations, "conf", name="default")
     dependencies = ET.SubElement(module, "dependencies")
     for jar in jars:
-        ET.SubElement(
+        dependency = ET.SubElement(
             dependencies,
             "dependency",
             org=jar.organisation,
@@ -119,6 +121,9 @@ def _write_module(path: Path, jars: Iterable[LockedJar]) -> None:
             conf="default->default",
             transitive="false",
         )
+        if jar.is_archive:
+            chosen = {"name": jar.name, "type": _ARCHIVE, "ext": jar.extension}
+            ET.SubElement(dependency, "artifact", {**chosen, "m:classifier": jar.classifier})
     ET.ElementTree(module).write(path, encoding="utf-8", xml_declaration=True)
 
 

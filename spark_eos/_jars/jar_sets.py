@@ -4,11 +4,10 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from spark_eos._jars import ivy
+from spark_eos._jars import archives, ivy
 from spark_eos._jars.cache import JarError as JarError  # noqa: PLC0414 - what is raised here
 from spark_eos._jars.cache import cache_directory, cached, check_trusted, locked
 from spark_eos._jars.lockfile import Lock, LockedJar, lock_names, read_lock
@@ -19,6 +18,8 @@ _SPARK_KAFKA = "spark-kafka-"
 
 def jar_set(name: str) -> list[Path]:
     """Return the verified jar files of a set, in class path order; download missing ones.
+
+    Of an archive of jars it is the directory in which they are.
 
     Any number of threads and processes may call this at the same time. If no file is missing, it
     takes a few milliseconds and starts no other program.
@@ -33,13 +34,14 @@ def jar_set(name: str) -> list[Path]:
 def locked_jars(lock: Lock) -> list[Path]:
     """Return the verified jar files of a lock, as `jar_set` does."""
     directory = cache_directory() / "jars" / lock.name
-    files = [directory / jar.file_name for jar in lock.jars]
-    if not _all_stamped(lock.jars, directory):
+    kept = [directory / jar.kept_name for jar in lock.jars]
+    if not _all_stamped(lock, directory):
         with locked(cached("jars", lock.name) / ".lock"):
             _complete(lock, directory)
-    for file in (directory / _STAMP, *files):
+    unpacked = [file for path in kept if path.is_dir() for file in path.rglob("*")]
+    for file in (directory / _STAMP, *kept, *unpacked):
         check_trusted(file)
-    return files
+    return kept
 
 
 def spark_kafka_jars(pyspark_version: str | None = None) -> list[Path]:
@@ -82,64 +84,79 @@ def installed_pyspark() -> str:
 def _complete(lock: Lock, directory: Path) -> None:
     """Verify existing files and download the others; the caller holds the lock."""
     work = directory / ".ivy"
-    missing = [jar for jar in lock.jars if not (directory / jar.file_name).exists()]
     stamp = _read_stamp(directory)
-    stamp.update(_verify((jar for jar in lock.jars if jar not in missing), directory, stamp))
+    missing = [jar for jar in lock.jars if not _is_kept(jar, directory, stamp)]
     if missing:
         work.mkdir(mode=0o700, exist_ok=True)
         fetched = work / "fetched"
         fetched.mkdir(exist_ok=True)
         ivy.download(missing, fetched, work=work, title=lock.name)
         try:
-            _verify(missing, fetched, {})
             for jar in missing:
-                # Others may not write to it, whatever the umask.
-                (fetched / jar.file_name).chmod(0o644)
-                (fetched / jar.file_name).replace(directory / jar.file_name)
-                stamp[jar.file_name] = _mark(jar, directory / jar.file_name)
+                _verify(jar, fetched / jar.file_name)
+            for jar in missing:
+                _keep(jar, fetched / jar.file_name, directory / jar.kept_name)
         finally:
             # It only serves to resume an interrupted download, and a wrong file must not stay.
             shutil.rmtree(work, ignore_errors=True)
+    stamp |= {jar.kept_name: _mark(jar, directory) for jar in lock.jars}
     temporary = directory / f"{_STAMP}.new"
     temporary.touch(mode=0o644)
     temporary.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
     temporary.replace(directory / _STAMP)
 
 
-def _verify(
-    jars: Iterable[LockedJar], directory: Path, stamp: dict[str, list[object]]
-) -> dict[str, list[object]]:
-    """Check every file's checksum, unless its stamp is current; return the current stamps."""
-    marks = {}
-    for jar in jars:
-        path = directory / jar.file_name
-        mark = _mark(jar, path)
-        if stamp.get(jar.file_name) != mark:
-            actual = _sha256(path)
-            if actual != jar.sha256:
-                path.unlink()
-                raise JarError(
-                    f"{path} has the wrong SHA-256 checksum and was removed: expected "
-                    f"{jar.sha256}, actual {actual}. Run the command again to download the file "
-                    "again. If this repeats, something between this machine and Maven Central "
-                    "alters files."
-                )
-        marks[jar.file_name] = mark
-    return marks
+def _is_kept(jar: LockedJar, directory: Path, stamp: dict[str, list[object]]) -> bool:
+    """Whether it is in the cache; without a stamp a jar is verified, and an archive removed."""
+    path = directory / jar.kept_name
+    if not path.exists():
+        return False
+    if stamp.get(jar.kept_name) != _mark(jar, directory):
+        if jar.is_archive:
+            shutil.rmtree(path)
+            return False
+        _verify(jar, path)
+    return True
 
 
-def _all_stamped(jars: Iterable[LockedJar], directory: Path) -> bool:
+def _verify(jar: LockedJar, path: Path) -> None:
+    """Check a file's checksum."""
+    actual = _sha256(path)
+    if actual != jar.sha256:
+        path.unlink()
+        raise JarError(
+            f"{path} has the wrong SHA-256 checksum and was removed: expected {jar.sha256}, actual "
+            f"{actual}. Run the command again to download the file again. If this repeats, "
+            "something between this machine and Maven Central alters files."
+        )
+
+
+def _keep(jar: LockedJar, fetched: Path, kept: Path) -> None:
+    """Move a verified file to its place, or unpack it there."""
+    if jar.is_archive:
+        try:
+            archives.unpack(fetched, kept)
+        except ValueError as error:
+            raise JarError(str(error)) from error
+    else:
+        # Others may not write to it, whatever the umask.
+        fetched.chmod(0o644)
+        fetched.replace(kept)
+
+
+def _all_stamped(lock: Lock, directory: Path) -> bool:
     stamp = _read_stamp(directory)
     try:
-        return all(
-            stamp.get(jar.file_name) == _mark(jar, directory / jar.file_name) for jar in jars
-        )
+        return all(stamp.get(jar.kept_name) == _mark(jar, directory) for jar in lock.jars)
     except FileNotFoundError:
         return False
 
 
-def _mark(jar: LockedJar, path: Path) -> list[object]:
-    """Return size, time and checksum, which identify a file whose checksum was computed before."""
+def _mark(jar: LockedJar, directory: Path) -> list[object]:
+    """Return what identifies a file whose checksum was computed before."""
+    path = directory / jar.kept_name
+    if jar.is_archive:
+        return [archives.content_mark(path), jar.sha256]
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, jar.sha256]
 

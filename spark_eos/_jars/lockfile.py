@@ -3,21 +3,46 @@
 import json
 from dataclasses import dataclass
 from importlib import resources
+from typing import Final
+
+_ARCHIVE: Final = ".tar.gz"
 
 
 @dataclass(frozen=True)
 class LockedJar:
-    """One jar: its Maven coordinates and its SHA-256 checksum in hexadecimal digits."""
+    """One jar, or an archive of jars: its Maven coordinates and its SHA-256 checksum.
+
+    Attributes:
+        organisation: Its group id.
+        name: Its artifact id.
+        version: Its version.
+        sha256: Checksum of the downloaded file, in hexadecimal digits.
+        classifier: Which of the version's files it is, if not the main one.
+        extension: ``jar``, or ``tar.gz`` for an archive, which is kept unpacked.
+    """
 
     organisation: str
     name: str
     version: str
     sha256: str
+    classifier: str = ""
+    extension: str = "jar"
 
     @property
     def file_name(self) -> str:
-        """Name of the jar file, for example ``kafka-clients-4.4.0.jar``."""
-        return f"{self.name}-{self.version}.jar"
+        """Name of the downloaded file, for example ``kafka-clients-4.4.0.jar``."""
+        return f"{self.kept_name}{_ARCHIVE}" if self.is_archive else self.kept_name
+
+    @property
+    def kept_name(self) -> str:
+        """Name in the cache: an archive's directory, or the jar."""
+        stem = "-".join(filter(None, (self.name, self.version, self.classifier)))
+        return stem if self.is_archive else f"{stem}.{self.extension}"
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is kept unpacked."""
+        return f".{self.extension}" == _ARCHIVE
 
 
 @dataclass(frozen=True)

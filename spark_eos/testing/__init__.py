@@ -1,12 +1,14 @@
-"""A real broker and a real Spark for tests.
+"""A real broker, a real schema registry and a real Spark for tests.
 
 - `EmbeddedKafka`: a Kafka broker that starts in a second and leaves nothing behind; with
   `BrokerSecurity`, it has listeners with TLS and SASL, and ACLs.
+- `EmbeddedSchemaRegistry`: a schema registry that starts in a few seconds.
 - `spark_session`: a local Spark session that can read from Kafka.
 - `produce` and `consume_committed`: write and read records as DataFrames.
 - `process_available`: runs a query until it has processed everything available.
 
-With pytest, the fixtures ``embedded_kafka`` and ``spark_eos_session`` provide one of each.
+With pytest, the fixtures ``embedded_kafka``, ``schema_registry`` and ``spark_eos_session`` provide
+one of each.
 """
 
 from importlib import import_module
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from spark_eos.testing.broker_image import BrokerStartError
     from spark_eos.testing.broker_security import BrokerSecurity, Certificate, SecuredListener
     from spark_eos.testing.records import consume_committed, process_available, produce
+    from spark_eos.testing.registry import EmbeddedSchemaRegistry, RegistryStartError
     from spark_eos.testing.spark import spark_session
 
 __all__ = [
@@ -24,6 +27,8 @@ __all__ = [
     "BrokerStartError",
     "Certificate",
     "EmbeddedKafka",
+    "EmbeddedSchemaRegistry",
+    "RegistryStartError",
     "SecuredListener",
     "consume_committed",
     "process_available",
@@ -36,6 +41,8 @@ _HOMES = {
     "BrokerStartError": "broker_image",
     "Certificate": "broker_security",
     "EmbeddedKafka": "broker",
+    "EmbeddedSchemaRegistry": "registry",
+    "RegistryStartError": "registry",
     "SecuredListener": "broker_security",
     "consume_committed": "records",
     "process_available": "records",

@@ -1,35 +1,29 @@
 """A real Kafka broker for tests: one node, ready in about a second, gone when it is closed."""
 
 import os
-import signal
-import tempfile
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from spark_eos.testing import broker_admin
 from spark_eos.testing.broker_image import BrokerImage, BrokerStartError, broker_image
-from spark_eos.testing.broker_launch import launch
-from spark_eos.testing.broker_process import BrokerProcess
 from spark_eos.testing.broker_properties import (
-    HOST,
     Ports,
     broker_properties,
     free_ports,
-    is_free,
     write_properties,
 )
-from spark_eos.testing.broker_remains import Remains
 from spark_eos.testing.broker_security import BrokerSecurity
+from spark_eos.testing.embedded_server import EmbeddedServer
+from spark_eos.testing.loopback import HOST, is_free
 
-_Broker = TypeVar("_Broker", bound="EmbeddedKafka")
 KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
 _NEWEST = "4.4.0"
 _BIND_ATTEMPTS = 5
+_STARTED: Final = "Kafka Server started"
 
 
 def kafka_version() -> str:
@@ -37,7 +31,7 @@ def kafka_version() -> str:
     return os.environ.get(KAFKA_VARIABLE) or _NEWEST
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(EmbeddedServer):
     """A single-node Kafka on 127.0.0.1, with its own JVM and its data in a temporary directory.
 
     Use it as a context manager, or call `start` and `close`. JVM and data are removed when the
@@ -87,6 +81,7 @@ class EmbeddedKafka:
         advertised_port: int | None = None,
         start_timeout: float = 60,
     ) -> None:
+        super().__init__("broker", BrokerStartError, start_timeout=start_timeout)
         self._properties = dict(properties or {})
         self._security = security
         self._features = dict(features or {})
@@ -94,21 +89,8 @@ class EmbeddedKafka:
         self._heap = heap
         self._port = port
         self._advertised_port = advertised_port
-        self._start_timeout = start_timeout
         self._ports: Ports | None = None
         self._admin: AdminClient | None = None
-        self._remains = Remains()
-        # Also runs when the interpreter exits.
-        self._finalizer = weakref.finalize(self, self._remains.discard)
-
-    def __enter__(self: _Broker) -> _Broker:
-        """Start the broker."""
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the broker and remove its data."""
-        self.close()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -129,26 +111,12 @@ class EmbeddedKafka:
             raise RuntimeError("The broker has no address before its first start()")
         return self._ports
 
-    @property
-    def pid(self) -> int:
-        """Process id of the broker's JVM."""
-        return self._running().pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the JVM is alive, even if it is paused."""
-        process = self._remains.process
-        return process is not None and process.exit_code() is None
-
-    def start(self) -> None:
-        """Start the broker and wait until it is ready; again with the same data and port."""
-        if self.is_running:
-            raise RuntimeError("The broker is running already")
-        self._start(self._prepared())
-
     def prepare(self) -> None:
         """Download the broker's jars and archive its classes, as the first start would do."""
         self._prepared()
+
+    def _start(self) -> None:
+        self._start_image(self._prepared())
 
     def _prepared(self) -> BrokerImage:
         if self._ports is None and self._port is not None and not is_free(self._port):
@@ -159,14 +127,12 @@ class EmbeddedKafka:
         image.archive.train(lambda options: _train(self._jar_set, image, options))
         return image
 
-    def _start(self, image: BrokerImage, options: Sequence[str] = ()) -> None:
+    def _start_image(self, image: BrokerImage, options: Sequence[str] = ()) -> None:
         try:
-            if self._remains.directory is None:
-                self._remains.directory = Path(tempfile.mkdtemp(prefix="spark-eos-kafka-"))
-                data = self._remains.directory / "data"
-                image.create_data(data, self._features, self._properties)
+            if not self._data().exists():
+                image.create_data(self._data(), self._features, self._properties)
             if self._ports is not None:
-                self._launch(image, self._ports, options)
+                self._start_at(self._ports, image, options)
                 return
             for attempt in range(1, _BIND_ATTEMPTS + 1):
                 ports = free_ports(
@@ -175,7 +141,7 @@ class EmbeddedKafka:
                     () if self._security is None else tuple(self._security.listeners),
                 )
                 try:
-                    self._launch(image, ports, options)
+                    self._start_at(ports, image, options)
                 except BrokerStartError as error:
                     # Another process took a port between our choice and Kafka's start.
                     taken = "Address already in use" in str(error)
@@ -189,51 +155,25 @@ class EmbeddedKafka:
                 self.close()
             raise
 
-    def _launch(self, image: BrokerImage, ports: Ports, options: Sequence[str]) -> None:
-        directory = self._directory()
-        properties = directory / "server.properties"
+    def _start_at(self, ports: Ports, image: BrokerImage, options: Sequence[str]) -> None:
+        properties = self._directory() / "server.properties"
         write_properties(
-            properties,
-            broker_properties(ports, directory / "data", self._properties, self._security),
+            properties, broker_properties(ports, self._data(), self._properties, self._security)
         )
         if self._security is not None:
             options = [*options, *self._security.jvm_options]
         command = image.kafka(properties, heap=self._heap, options=options)
-        address = f"{HOST}:{ports.internal}"
-        self._admin = None
-        admin = launch(self._remains, command, address, self._start_timeout)
+        admin = broker_admin.admin_client(f"{HOST}:{ports.internal}")
+        self._launch(command, lambda log: _STARTED in log and broker_admin.answers(admin))
         if self._security is not None:
             self._security.create_credentials(admin)
         self._admin = admin
 
-    def stop(self, grace: float = 10) -> None:
-        """Stop the broker with SIGTERM, and with SIGKILL after `grace` seconds; keep the data."""
+    def _disconnect(self) -> None:
         self._admin = None
-        if self._remains.process is not None:
-            self._remains.process.stop(grace)
 
-    def kill(self) -> None:
-        """End the broker with SIGKILL; keep the data."""
-        self._admin = None
-        if self._remains.process is not None:
-            self._remains.process.kill()
-
-    def pause(self) -> None:
-        """Freeze the broker with SIGSTOP: its connections stay open, but it does not answer."""
-        self._running().pause()
-
-    def resume(self) -> None:
-        """Resume a paused broker with SIGCONT."""
-        self._running().signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Stop the broker and remove its data; only `log` still works."""
-        self._admin = None
-        self._remains.discard()
-
-    def log(self) -> str:
-        """Return what the broker has logged since its first start: warnings and errors."""
-        return self._remains.log()
+    def _data(self) -> Path:
+        return self._directory() / "data"
 
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
@@ -266,22 +206,12 @@ class EmbeddedKafka:
             raise RuntimeError("The broker is not running; call start()")
         return self._admin
 
-    def _running(self) -> BrokerProcess:
-        if self._remains.process is None or not self.is_running:
-            raise RuntimeError("The broker is not running; call start()")
-        return self._remains.process
-
-    def _directory(self) -> Path:
-        if self._remains.directory is None:
-            raise RuntimeError("The broker was closed")
-        return self._remains.directory
-
 
 def _train(jar_set: str, image: BrokerImage, options: Sequence[str]) -> None:
     """Run a broker once through what tests do, so that its JVM can archive the classes it loads."""
     broker = EmbeddedKafka(jar_set=jar_set)
     try:
-        broker._start(image, options)  # noqa: SLF001
+        broker._start_image(image, options)  # noqa: SLF001
         broker.create_topic("training")
         settings: dict[str, Any] = {
             "bootstrap.servers": broker.bootstrap_servers,

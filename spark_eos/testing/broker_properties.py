@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_eos.testing.broker_security import BrokerSecurity
+from spark_eos.testing.loopback import HOST
 
-HOST = "127.0.0.1"
 _PLAIN_LISTENERS = "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 BASE: Mapping[str, str] = {
@@ -89,18 +89,6 @@ def free_ports(
         controller=ports[2],
         secured=dict(zip(secured, ports[3:], strict=True)),
     )
-
-
-def is_free(port: int) -> bool:
-    """Whether a server can listen on a port."""
-    with socket.socket() as listener:
-        # As Java's servers do: connections that have just ended do not count.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 def broker_properties(

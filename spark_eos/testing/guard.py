@@ -1,4 +1,4 @@
-"""Ends a broker whose owner is gone. Runs as a script; standard input is a pipe from the owner.
+"""Ends a server whose owner is gone. Runs as a script; standard input is a pipe from the owner.
 
 The operating system closes the pipe's other end however the owner dies, even by SIGKILL.
 """

@@ -1,4 +1,4 @@
-"""Pytest fixtures: a real broker and a real Spark, each started once per test run.
+"""Pytest fixtures: a broker, a schema registry and Spark, each started once per test run.
 
 Installing spark-eos makes them available, without imports or configuration. Every pytest in the
 environment loads this module, so it imports what it needs only on use.
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_eos.testing.broker import EmbeddedKafka
+    from spark_eos.testing.registry import EmbeddedSchemaRegistry
 
 _LOG_LINES = 60
-_BROKER = "embedded_kafka"
 
 
 @contextmanager
@@ -52,6 +52,27 @@ def embedded_kafka(request: pytest.FixtureRequest) -> "Iterator[EmbeddedKafka]":
 
 
 @pytest.fixture(scope="session")
+def schema_registry(request: pytest.FixtureRequest) -> "Iterator[EmbeddedSchemaRegistry]":
+    """A running `EmbeddedSchemaRegistry`, shared by the whole test run: use a subject per test.
+
+    When a test that uses it fails, the report contains the end of its log.
+
+    Example:
+        ::
+
+            def test_url(schema_registry):
+                assert schema_registry.url.startswith("http://127.0.0.1:")
+    """
+    from spark_eos.testing.registry import EmbeddedSchemaRegistry  # noqa: PLC0415
+
+    registry = EmbeddedSchemaRegistry()
+    with _shown(request.config):
+        registry.prepare()
+    with registry:
+        yield registry
+
+
+@pytest.fixture(scope="session")
 def spark_eos_session(request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
     """A local Spark session with Spark's Kafka source, shared by the whole test run.
 
@@ -74,10 +95,13 @@ def spark_eos_session(request: pytest.FixtureRequest) -> "Iterator[SparkSession]
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of the broker's log to the report of a failed test that used it."""
+    """Add the end of the servers' logs to the report of a failed test that used them."""
     report = yield
-    broker = getattr(item, "funcargs", {}).get(_BROKER)
-    if report.failed and broker is not None:
-        lines = broker.log().splitlines()[-_LOG_LINES:]
-        report.sections.append(("Log of the embedded Kafka", "\n".join(lines)))
+    if report.failed:
+        from spark_eos.testing.embedded_server import EmbeddedServer  # noqa: PLC0415
+
+        for name, used in getattr(item, "funcargs", {}).items():
+            if isinstance(used, EmbeddedServer):
+                lines = used.log().splitlines()[-_LOG_LINES:]
+                report.sections.append((f"Log of {name}", "\n".join(lines)))
     return report

@@ -2,10 +2,12 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.errors import without_address
@@ -26,7 +28,7 @@ def test_help_names_every_command() -> None:
     names = re.findall(r"^  (\S+)", shown, re.MULTILINE)
     assert names == [
         *("abort", "acls", "adopt", "broker", "class-archive", "consume", "dead-letters"),
-        *("demo", "jars", "progress", "status", "topics", "verify"),
+        *("demo", "jars", "progress", "registry", "status", "topics", "verify"),
     ]
     # Each with what it does.
     assert re.findall(r"^  (\S+) +\S", shown, re.MULTILINE) == names
@@ -71,10 +73,30 @@ def test_jars_starts_without_pyspark_and_kafka_clients() -> None:
     assert not {"pyspark", "confluent_kafka", "kafka", "pyarrow"} & modules
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_broker_runs_until_it_is_interrupted(number: signal.Signals) -> None:
+def _lists_topics(address: str) -> None:
+    assert address.startswith("127.0.0.1:")
+    assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).brokers
+
+
+def _lists_subjects(url: str) -> None:
+    assert url.startswith("http://127.0.0.1:")
+    with SchemaRegistryClient({"url": url}) as client:
+        assert client.get_subjects() == []
+
+
+@pytest.mark.parametrize(
+    ("server", "works", "number"),
+    [
+        ("broker", _lists_topics, signal.SIGINT),
+        ("broker", _lists_topics, signal.SIGTERM),
+        ("registry", _lists_subjects, signal.SIGINT),
+    ],
+)
+def test_a_server_runs_until_it_is_interrupted(
+    server: str, works: Callable[[str], None], number: signal.Signals
+) -> None:
     with subprocess.Popen(
-        [COMMAND, "broker"],
+        [COMMAND, server],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -82,9 +104,7 @@ def test_broker_runs_until_it_is_interrupted(number: signal.Signals) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509
     ) as process:
         assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert address.startswith("127.0.0.1:")
-        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).brokers
+        works(process.stdout.readline().strip())
         children = child_processes(process.pid)
         directories = {Path(f"/proc/{pid}/cwd").readlink() for pid in children} - {Path("/")}
         assert len(directories) == 1

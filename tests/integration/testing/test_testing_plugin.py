@@ -54,9 +54,9 @@ def test_a_users_suite_gets_kafka_and_spark(
     result.assert_outcomes(passed=3, failed=2)
     output = result.stdout.str()
     with_kafka, _, without = output.partition("test_that_fails_without_kafka")
-    assert "Log of the embedded Kafka" in with_kafka
+    assert "Log of embedded_kafka" in with_kafka
     assert "Performing controller activation" in with_kafka
-    assert "Log of the embedded Kafka" not in without
+    assert "Log of embedded_kafka" not in without
 
 
 def test_preparing_is_shown_although_pytest_captures(

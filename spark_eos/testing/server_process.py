@@ -1,17 +1,17 @@
-"""The JVM that runs a broker, and the guard that ends it when its owner is gone."""
+"""The JVM that runs a server, and the guard that ends it when its owner is gone."""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_eos.testing import guard
 
 
-class BrokerProcess:
-    """A running broker JVM, in its own session so that Ctrl-C reaches only its owner.
+class ServerProcess:
+    """A running JVM, in its own session so that Ctrl-C reaches only its owner.
 
     A second, small process, the guard, kills the JVM and removes its data if this Python process
     dies without doing so, even by SIGKILL.
@@ -20,13 +20,22 @@ class BrokerProcess:
         command: The program and its arguments.
         directory: Working directory of the JVM, which the guard removes.
         log: File to which the JVM's output is appended.
+        environment: The JVM's environment; by default this process's.
     """
 
-    def __init__(self, command: Sequence[str], *, directory: Path, log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        directory: Path,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         with log.open("ab") as output:
             self._jvm = subprocess.Popen(
                 command,
                 cwd=directory,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

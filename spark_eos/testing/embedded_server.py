@@ -1,0 +1,147 @@
+"""A server for tests, in a JVM of its own: started, stopped, paused, and gone when it is closed."""
+
+import signal
+import tempfile
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from spark_eos.errors import PrintableError
+from spark_eos.testing.server_process import ServerProcess
+from spark_eos.testing.server_remains import LOG, Remains
+
+_Server = TypeVar("_Server", bound="EmbeddedServer")
+_LOG_TAIL_LINES = 40
+
+
+class EmbeddedServer(ABC):
+    """A server with its own JVM and its data in a temporary directory.
+
+    Args:
+        kind: What it is, in messages: ``broker``.
+        failed: The error if it does not start.
+        start_timeout: Seconds within which a start must succeed.
+    """
+
+    def __init__(self, kind: str, failed: type[PrintableError], *, start_timeout: float) -> None:
+        self._kind = kind
+        self._failed = failed
+        self._start_timeout = start_timeout
+        self._remains = Remains()
+        # Also runs when the interpreter exits.
+        self._finalizer = weakref.finalize(self, self._remains.discard)
+
+    def __enter__(self: _Server) -> _Server:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it and remove its data."""
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the JVM."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the JVM is alive, even if it is paused."""
+        process = self._remains.process
+        return process is not None and process.exit_code() is None
+
+    def start(self) -> None:
+        """Start it and wait until it is ready; again with the same data and port."""
+        if self.is_running:
+            raise RuntimeError(f"The {self._kind} is running already")
+        self._start()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Download its jars and archive its classes, as the first start would do."""
+
+    @abstractmethod
+    def _start(self) -> None: ...
+
+    def stop(self, grace: float = 10) -> None:
+        """Stop it with SIGTERM, and with SIGKILL after `grace` seconds; keep the data."""
+        self._disconnect()
+        if self._remains.process is not None:
+            self._remains.process.stop(grace)
+
+    def kill(self) -> None:
+        """End it with SIGKILL; keep the data."""
+        self._disconnect()
+        if self._remains.process is not None:
+            self._remains.process.kill()
+
+    def pause(self) -> None:
+        """Freeze it with SIGSTOP: its connections stay open, but it does not answer."""
+        self._running().pause()
+
+    def resume(self) -> None:
+        """Resume it with SIGCONT after `pause`."""
+        self._running().signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop it and remove its data; only `log` still works."""
+        self._disconnect()
+        self._remains.discard()
+
+    def log(self) -> str:
+        """Return what it has logged since its first start."""
+        return self._remains.log()
+
+    def _disconnect(self) -> None:  # noqa: B027 - not all have clients
+        """Drop clients of the process that ends."""
+
+    def _directory(self) -> Path:
+        if self._remains.directory is None:
+            prefix = f"spark-eos-{self._kind.replace(' ', '-')}-"
+            self._remains.directory = Path(tempfile.mkdtemp(prefix=prefix))
+        return self._remains.directory
+
+    def _running(self) -> ServerProcess:
+        if self._remains.process is None or not self.is_running:
+            raise RuntimeError(f"The {self._kind} is not running; call start()")
+        return self._remains.process
+
+    def _launch(
+        self,
+        command: Sequence[str],
+        is_ready: Callable[[str], bool],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the JVM and wait until it serves requests; else kill it and raise with its log.
+
+        The process is noted before the wait, so that it is removed however the wait ends.
+
+        Args:
+            command: The JVM's command line.
+            is_ready: Whether it serves requests, given what it has logged since this start.
+            environment: The JVM's environment; by default this process's.
+        """
+        directory = self._directory()
+        deadline = time.monotonic() + self._start_timeout
+        logged_before = len(self.log())
+        process = ServerProcess(
+            command, directory=directory, log=directory / LOG, environment=environment
+        )
+        self._remains.process = process
+        while not is_ready(self.log()[logged_before:]):
+            code = process.exit_code()
+            if code is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            process.kill()
+            reason = (
+                f"did not answer within {self._start_timeout:g} s (start_timeout)"
+                if code is None
+                else f"ended with exit code {code}"
+            )
+            tail = "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
+            raise self._failed(f"The {self._kind} {reason}. The end of its log:\n{tail}")
