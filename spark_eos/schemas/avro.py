@@ -17,7 +17,8 @@ from fastavro.schema import SchemaParseException
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.avro_kinds import Kind, kind_of
+from spark_eos.schemas.avro_kinds import Kind
+from spark_eos.schemas.avro_types import kind_of
 from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
 
 _VALUE: Final = "value"

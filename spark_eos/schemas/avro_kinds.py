@@ -5,7 +5,7 @@ integers and bytes. The other one is Spark's.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from spark_eos.errors import SchemaError
 
 Faults = Iterator[tuple[np.ndarray, str]]
 
-_PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
+PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
     "null": (T.NullType(), pa.null()),
     "boolean": (T.BooleanType(), pa.bool_()),
     "int": (T.IntegerType(), pa.int32()),
@@ -34,89 +34,8 @@ _WIDER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
     T.LongType: (T.ByteType, T.ShortType, T.IntegerType),
     T.DoubleType: (T.ByteType, T.ShortType, T.IntegerType, T.FloatType),
 }
-_UTC: Final = pa.timestamp("us", "UTC")
-_LOCAL: Final = pa.timestamp("us")
 # Microseconds for each unit, as a fraction.
-_UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
-
-
-def kind_of(
-    schema: Any, named: dict[str, Any], path: str = "", within: Sequence[str] = ()
-) -> "Kind":
-    """How values of a schema, as fastavro parses it, are a column.
-
-    Raises:
-        SchemaError: a type that Spark has no column for; names the field.
-    """
-    if isinstance(schema, list):
-        return _union(schema, named, path, within)
-    if isinstance(schema, str) and schema not in _PRIMITIVES:
-        schema = named[schema]
-    elif isinstance(schema, str):
-        schema = {"type": schema}
-    name = schema["type"]
-    if isinstance(name, list | dict):
-        return kind_of(name, named, path, within)
-    if (logical := _logical(schema, path or "the schema")) is not None:
-        return logical
-    if name in _PRIMITIVES:
-        return Kind(*_PRIMITIVES[name])
-    return {"array": _array, "map": _map, "enum": _enum, "fixed": _fixed, "record": _record}[name](
-        schema, named, path, within
-    )
-
-
-def _array(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> "Kind":
-    return _Array(kind_of(schema["items"], named, f"{path}[]", within))
-
-
-def _map(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> "Kind":
-    return _Map(kind_of(schema["values"], named, f"{path}{{}}", within))
-
-
-def _enum(schema: Any, *_: Any) -> "Kind":
-    return _Enum(schema)
-
-
-def _fixed(schema: Any, *_: Any) -> "Kind":
-    return _Fixed(schema)
-
-
-def _record(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> "Kind":
-    full = schema["name"]
-    if full in within:
-        raise SchemaError(
-            f"{path}: record {full} contains itself, and Spark has no recursive columns. Give "
-            "schema= a reader's schema without that field"
-        )
-    dot, inner = f"{path}." if path else "", (*within, full)
-    names = [(field["name"], field["type"], "default" in field) for field in schema["fields"]]
-    return _Record([(name, kind_of(t, named, dot + name, inner), d) for name, t, d in names])
-
-
-def _logical(schema: Any, where: str) -> "Kind | None":
-    """The kind of a logical type; None if there is none, or Avro says to ignore it."""
-    base, logical = schema["type"], schema.get("logicalType")
-    if logical == "decimal" and base in {"bytes", "fixed"}:
-        precision, scale = schema["precision"], schema.get("scale", 0)
-        if precision > 38:
-            raise SchemaError(
-                f"{where}: decimal({precision}, {scale}): Spark has 38 digits at most"
-            )
-        return _Decimal(precision, scale, schema.get("size"))
-    if logical == "uuid" and base == "fixed" and schema["size"] == 16:
-        return _FixedUuid()
-    if logical == "date" and base == "int":
-        return _Date()
-    family, _, unit = (logical or "").rpartition("-")
-    if base == "long" and family in {"timestamp", "local-timestamp"} and unit in _UNITS:
-        return _Timestamp(unit, local=family != "timestamp")
-    if logical == "duration" and base == "fixed":
-        raise SchemaError(
-            f"{where}: Spark has no type for a duration, which is months, days and milliseconds. "
-            "Give schema= a reader's schema with the fixed alone, or without the field"
-        )
-    return None
+UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 
 
 class Kind:
@@ -177,19 +96,19 @@ class Kind:
         return value
 
 
-class _Date(Kind):
+class Date(Kind):
     plain = False
 
     def __init__(self) -> None:
         super().__init__(T.DateType(), pa.int32())
 
 
-class _Timestamp(Kind):
+class Timestamp(Kind):
     plain = False
 
     def __init__(self, unit: str, *, local: bool) -> None:
         super().__init__(T.TimestampNTZType() if local else T.TimestampType(), pa.int64())
-        self._micros, self._own = _UNITS[unit]
+        self._micros, self._own = UNITS[unit]
 
     def refined(self, array: pa.Array) -> pa.Array:
         return _times(array, self._micros, self._own).cast(self.arrow)
@@ -210,7 +129,7 @@ def _times(array: pa.Array, factor: int, divisor: int) -> pa.Array:
     return pa.array(found, mask=np.asarray(array.is_null()))
 
 
-class _Decimal(Kind):
+class Decimal(Kind):
     plain = False
 
     def __init__(self, precision: int, scale: int, size: int | None) -> None:
@@ -229,7 +148,8 @@ class _Decimal(Kind):
         return pa.Array.from_buffers(self.arrow, len(array), buffers)
 
     def coarsened(self, array: pa.Array) -> pa.Array:
-        numbers = memoryview(array.cast(self.arrow).take(pa.array(range(len(array)))).buffers()[1])
+        numbers = array.cast(self.arrow)
+        numbers = memoryview(numbers.buffers()[1] or b"")[16 * numbers.offset :]
         made = []
         for row, is_null in enumerate(array.is_null().to_pylist()):
             number = int.from_bytes(numbers[16 * row : 16 * row + 16], "little", signed=True)
@@ -253,7 +173,7 @@ def _validity(array: pa.Array) -> pa.Buffer:
     return array.is_valid().buffers()[1]
 
 
-class _FixedUuid(Kind):
+class FixedUuid(Kind):
     plain = False
 
     def __init__(self) -> None:
@@ -267,7 +187,7 @@ class _FixedUuid(Kind):
         return pa.array([text and uuid.UUID(text).bytes for text in array.to_pylist()], pa.binary())
 
 
-class _Enum(Kind):
+class Enum(Kind):
     def __init__(self, schema: Any) -> None:
         super().__init__(T.StringType(), pa.string())
         self._symbols = pa.array(schema["symbols"], pa.string())
@@ -280,7 +200,7 @@ class _Enum(Kind):
             yield found, f"{path}: {value!r} is none of {', '.join(self._symbols.to_pylist())}"
 
 
-class _Fixed(Kind):
+class Fixed(Kind):
     def __init__(self, schema: Any) -> None:
         super().__init__(T.BinaryType(), pa.binary())
         self._size = schema["size"]
@@ -289,263 +209,3 @@ class _Fixed(Kind):
         other = pc.not_equal(pc.binary_length(array), self._size)
         bad = np.flatnonzero(np.asarray(other.fill_null(False)))  # noqa: FBT003
         yield bad, f"{path} does not have {self._size} bytes"
-
-
-class _Array(Kind):
-    def __init__(self, item: Kind) -> None:
-        super().__init__(T.ArrayType(item.spark), pa.list_(item.raw))
-        self.plain, self.tagged, self.converted = item.plain, item.tagged, item.converted
-        self._item = item
-
-    def refined(self, array: pa.Array) -> pa.Array:
-        return _with_child(array, self.arrow, self._item.refined(array.values))
-
-    def coarsened(self, array: pa.Array) -> pa.Array:
-        child = self._item.coarsened(array.values)
-        return _with_child(array, pa.list_(child.type), child)
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        self._item.check(kind.elementType, f"{path}[]")  # type: ignore[attr-defined]
-
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        yield from _item_faults(array, array.values, self._item, f"{path}[]")
-
-    def raw_of(self, value: Any) -> Any:
-        return value and [self._item.raw_of(one) for one in value]
-
-    def to_write(self, value: Any) -> Any:
-        return value and [self._item.to_write(one) for one in value]
-
-
-class _Map(Kind):
-    converted = True
-
-    def __init__(self, item: Kind) -> None:
-        super().__init__(T.MapType(T.StringType(), item.spark), pa.map_(pa.string(), item.raw))
-        self.plain, self.tagged = item.plain, item.tagged
-        self._item = item
-
-    def refined(self, array: pa.Array) -> pa.Array:
-        return _with_items(array, self.arrow, self._item.refined(array.items))
-
-    def coarsened(self, array: pa.Array) -> pa.Array:
-        child = self._item.coarsened(array.items)
-        return _with_items(array, pa.map_(array.type.key_type, child.type), child)
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        given = cast("T.MapType", kind)
-        if not isinstance(given.keyType, T.StringType):
-            raise SchemaError(f"{path} is {kind.simpleString()}: keys of Avro's maps are strings")
-        self._item.check(given.valueType, f"{path}{{}}")
-
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        yield from _item_faults(array, array.items, self._item, f"{path}{{}}")
-
-    def raw_of(self, value: Any) -> Any:
-        return value and {key: self._item.raw_of(one) for key, one in value.items()}
-
-    def to_write(self, value: Any) -> Any:
-        # Arrow has maps as pairs.
-        return None if value is None else {key: self._item.to_write(one) for key, one in value}
-
-
-def _with_child(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
-    """A list, or a map, with another child; the same slice of the same rows."""
-    own = array.buffers()[:2]
-    return pa.Array.from_buffers(kind, len(array), own, offset=array.offset, children=[child])
-
-
-def _with_items(array: pa.Array, kind: pa.DataType, items: pa.Array) -> pa.Array:
-    entries = pa.StructArray.from_arrays(
-        [array.keys, items], fields=[kind.key_field, kind.item_field]
-    )
-    return _with_child(array, kind, entries)
-
-
-def _item_faults(array: pa.Array, items: pa.Array, kind: Kind, path: str) -> Faults:
-    """What is wrong with the items of lists or maps, by row of those."""
-    offsets = np.asarray(array.offsets)
-    begin, end = (int(offsets[0]), int(offsets[-1])) if len(array) else (0, 0)
-    own = items.slice(begin, end - begin)
-    rows = np.repeat(np.arange(len(array)), np.diff(offsets)) if len(array) else offsets[:0]
-    yield from ((rows[found], text) for found, text in _null_faults(own, None, kind, path))
-
-
-def _null_faults(array: pa.Array, within: pa.Array | None, kind: Kind, path: str) -> Faults:
-    """What is wrong with values within valid ones, first of all nulls that may not be."""
-    if array.null_count and not kind.nullable:
-        missing = array.is_null() if within is None else pc.and_(array.is_null(), within)
-        yield (
-            np.flatnonzero(np.asarray(missing)),
-            f"{path} is null, which its schema does not allow",
-        )
-    yield from kind.faults(array, path)
-
-
-class _Record(Kind):
-    def __init__(self, fields: Sequence[tuple[str, Kind, bool]]) -> None:
-        self._fields = {name: kind for name, kind, _ in fields}
-        self._with_default = {name for name, _, default in fields if default}
-        kinds = self._fields.items()
-        super().__init__(
-            T.StructType([T.StructField(name, kind.spark) for name, kind in kinds]),
-            pa.struct([(name, kind.raw) for name, kind in kinds]),
-        )
-        self.plain = all(kind.plain for _, kind in kinds)
-        self._tagged = [name for name, kind in kinds if kind.tagged]
-        self._converted = [name for name, kind in kinds if kind.converted]
-        self.tagged, self.converted = bool(self._tagged), bool(self._converted)
-
-    def refined(self, array: pa.Array) -> pa.Array:
-        if self.plain and array.type == self.arrow:
-            return array
-        parts = zip(self._fields.values(), array.flatten(), strict=True)
-        return _struct(array, [kind.refined(part) for kind, part in parts], [*self.arrow])
-
-    def coarsened(self, array: pa.Array) -> pa.Array:
-        names = [field.name for field in array.type]
-        parts = zip(names, array.flatten(), strict=True)
-        children = [self._fields[name].coarsened(part) for name, part in parts]
-        pairs = zip(names, children, strict=True)
-        return _struct(array, children, [pa.field(name, one.type) for name, one in pairs])
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        where, dot = path or "the column", f"{path}." if path else ""
-        given = cast("T.StructType", kind)
-        for field in given:
-            if field.name not in self._fields:
-                raise SchemaError(
-                    f"{where} has a field {field.name!r} that its schema lacks; that has "
-                    f"{', '.join(self._fields)}"
-                )
-            self._fields[field.name].check(field.dataType, dot + field.name)
-        for name, own in self._fields.items():
-            if name not in given.names and name not in self._with_default and not own.nullable:
-                raise SchemaError(
-                    f"{where} lacks the field {name!r}, for which its schema has no default"
-                )
-
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        dot = f"{path}." if path else ""
-        valid = array.is_valid()
-        for field, part in zip(array.type, array.flatten(), strict=True):
-            yield from _null_faults(part, valid, self._fields[field.name], dot + field.name)
-
-    def raw_of(self, value: Any) -> Any:
-        record = value[1] if isinstance(value, tuple) else value
-        for name in self._tagged if record is not None else ():
-            record[name] = self._fields[name].raw_of(record[name])
-        return record
-
-    def to_write(self, value: Any) -> Any:
-        for name in self._converted if value is not None else ():
-            if name in value:
-                value[name] = self._fields[name].to_write(value[name])
-        return value
-
-
-def _struct(array: pa.Array, children: list[pa.Array], fields: list[pa.Field]) -> pa.Array:
-    if not fields:
-        return array
-    return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
-
-
-_MEMBERS: Final[dict[type, tuple[str, ...]]] = {
-    bool: ("boolean",),
-    int: ("int", "long", "double", "float"),
-    float: ("double", "float"),
-    str: ("string",),
-    bytes: ("bytes",),
-    list: ("array",),
-    dict: ("map",),
-}
-
-
-class _Union(Kind):
-    """One member of a struct for each type; the others are null."""
-
-    plain = False
-    tagged = True
-    converted = True
-
-    def __init__(self, members: dict[str, tuple[str, Kind]]) -> None:
-        self._members = members
-        self._by_tag = {tag: name for name, (tag, _) in members.items()}
-        super().__init__(
-            T.StructType([T.StructField(name, kind.spark) for name, (_, kind) in members.items()]),
-            pa.struct([(name, kind.raw) for name, (_, kind) in members.items()]),
-        )
-        self._struct = _Record([(name, kind, True) for name, (_, kind) in members.items()])
-        for _, kind in members.values():
-            kind.nullable = True
-
-    def refined(self, array: pa.Array) -> pa.Array:
-        return self._struct.refined(array)
-
-    def coarsened(self, array: pa.Array) -> pa.Array:
-        return self._struct.coarsened(array)
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        self._struct.check(kind, path)
-
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        members = array.flatten()
-        found = sum(np.asarray(part.is_valid()).astype(int) for part in members)
-        wrong = np.asarray(array.is_valid()) & (found != 1)
-        yield np.flatnonzero(wrong), f"{path} must have exactly one member that is not null"
-        yield from self._struct.faults(array, path)
-
-    def raw_of(self, value: Any) -> Any:
-        if value is None:
-            return None
-        if isinstance(value, tuple):
-            name, value = self._by_tag[value[0]], value[1]
-        else:
-            tags = (tag for tag in _MEMBERS[type(value)] if tag in self._by_tag)
-            name = self._by_tag[next(tags)]
-        return {name: self._members[name][1].raw_of(value)}
-
-    def to_write(self, value: Any) -> Any:
-        if value is None:
-            return None
-        ((name, one),) = ((name, one) for name, one in value.items() if one is not None)
-        tag, kind = self._members[name]
-        found = kind.to_write(one)
-        return found if tag in {"array", "map"} else (tag, found)
-
-
-def _union(schema: list[Any], named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
-    nullable = "null" in schema
-    branches = [one for one in schema if one != "null"]
-    if len(branches) <= 1:
-        found = kind_of(branches[0] if branches else "null", named, path, within)
-    else:
-        tags = [_tag(one) for one in branches]
-        for pair in ({"int", "long"}, {"float", "double"}):
-            if pair <= {*tags}:
-                raise SchemaError(
-                    f"{path or 'the schema'}: in a union of {' and '.join(sorted(pair))} nothing "
-                    "tells which one a value is. Give schema= a reader's schema with one of them"
-                )
-        found = _Union(_members(tags, [kind_of(one, named, path, within) for one in branches]))
-    found.nullable = found.nullable or nullable
-    return found
-
-
-def _tag(branch: Any) -> str:
-    if isinstance(branch, str):
-        return branch
-    return str(branch["name"] if "name" in branch else branch["type"])
-
-
-def _members(tags: list[str], kinds: Iterable[Kind]) -> dict[str, tuple[str, Kind]]:
-    """The members by name: the type's, without its namespace where that is clear."""
-    short = [tag.rpartition(".")[2] for tag in tags]
-    names = [
-        tag.replace(".", "_") if short.count(name) > 1 else name
-        for tag, name in zip(tags, short, strict=True)
-    ]
-    return dict(zip(names, zip(tags, kinds, strict=True), strict=True))

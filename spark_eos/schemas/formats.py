@@ -91,6 +91,8 @@ def halved(function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType) -
     try:
         return Coded(function(rows), {})
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError, LookupError) as error:
+        if not len(rows):
+            raise
         if len(rows) == 1:
             return Coded(pa.nulls(1, empty), {0: str(error) or type(error).__name__})
         middle = len(rows) // 2

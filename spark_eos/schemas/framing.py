@@ -118,7 +118,9 @@ def _by_prefix(
         for number, raw in enumerate(whole):
             own = rows if len(whole) == 1 else rows[inverse == number]
             taken = values if len(own) == len(values) else values.take(pa.array(own))
-            groups.append(Group(_key(raw.tobytes()), own, pc.binary_slice(taken, length)))
+            # Arrow's binary_slice fails on some arrays with values that have nothing left.
+            payloads = pa.array([value[length:] for value in taken.to_pylist()], pa.binary())
+            groups.append(Group(_key(raw.tobytes()), own, payloads))
         valid[rows] = False
     for row in np.flatnonzero(valid):
         errors[int(row)] = _fault(values[int(row)].as_py())
