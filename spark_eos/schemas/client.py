@@ -22,6 +22,8 @@ _SECRETS: Final = ("password", "secret", "token", "user.info")
 # The registry's own codes: a subject, a version, a schema that it does not have. Another 404 may
 # come from a proxy, or from a wrong path.
 _UNKNOWN: Final = {40401, 40402, 40403}
+# Registries have ids as Java's int, and refuse to look for others.
+_GREATEST: Final = 2**31 - 1
 _INCOMPATIBLE: Final = 409
 _INVALID: Final = {400, 422}
 _RETRIED: Final = {408, 429}
@@ -87,6 +89,8 @@ class Client:
 
     def schema(self, key: SchemaKey) -> Schema | None:
         """The schema of an id or GUID; None if the registry does not know it."""
+        if isinstance(key, int) and key > _GREATEST:
+            return None
         place = self._identity, key
         found = _schemas.get(place)
         if found is None and place not in _unknown:

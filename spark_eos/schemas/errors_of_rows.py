@@ -1,14 +1,13 @@
 """The ``error`` column that bad records get, beside errors that rows already have."""
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
-from spark_eos._spark.dead_letter_columns import check_error_column
-from spark_eos._spark.dead_letter_functions import ERROR_TYPE
+from spark_eos._spark.dead_letter_columns import ERROR_TEXTS, check_error_column
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import ConfigurationError, SchemaError
 
@@ -35,8 +34,9 @@ class RowErrors:
         if not self._raises:
             check_error_column(schema)
         self._is_new = ERROR not in schema.names
-        parsed = cast("T.StructType", T.StructType.fromDDL(f"{ERROR} {ERROR_TYPE}"))
-        self._field = (parsed if self._is_new else schema)[ERROR]
+        texts = [T.StructField(name, T.StringType()) for name in ERROR_TEXTS]
+        made = T.StructField(ERROR, T.StructType(texts))
+        self._field = made if self._is_new else schema[ERROR]
 
     def added(self) -> list[T.StructField]:
         """The columns that come to the others."""

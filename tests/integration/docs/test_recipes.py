@@ -1,22 +1,19 @@
 """docs/recipes.md: each recipe does what the page says."""
 
-import io
 import json
 import re
 import struct
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-import fastavro
 import pytest
 from confluent_kafka import Consumer, Message, Producer
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,7 +24,6 @@ from support.apis import patiently
 from support.flow import consume
 from support.groups import set_offsets
 from support.pages import code_blocks, run_block
-from support.schema_registry import SchemaRegistry, schema_registry
 
 (
     BEGIN,
@@ -39,20 +35,12 @@ from support.schema_registry import SchemaRegistry, schema_registry
     ARCHIVE,
     SLOWLY,
     BULK,
-    AVRO,
     TABLE,
 ) = code_blocks("recipes", "python")
 
 (RESET,) = (code for code in code_blocks("recipes", "sh") if "--to-datetime" in code)
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
-ORDER = json.dumps(
-    {
-        "type": "record",
-        "name": "Order",
-        "fields": [{"name": "id", "type": "string"}, {"name": "amount", "type": "double"}],
-    }
-)
 
 pytestmark = pytest.mark.slow
 
@@ -267,46 +255,6 @@ def test_bulk(recipe: Recipe, reports: list[BatchReport]) -> None:
     # As large as they may be, and no larger.
     assert sum(report.transactions for report in reports) == 10
     assert recipe.compression("orders-bulk") == {"zstd"}
-
-
-def _avro(number: int, registered: int) -> bytes:
-    """An order as Confluent's serializers write it."""
-    out = io.BytesIO(struct.pack(">bI", 0, registered))
-    out.seek(0, io.SEEK_END)
-    order = {"id": f"o{number}", "amount": number + 0.5}
-    fastavro.schemaless_writer(out, json.loads(ORDER), order)
-    return out.getvalue()
-
-
-@pytest.fixture
-def registry() -> Iterator[SchemaRegistry]:
-    with schema_registry() as found:
-        yield found
-
-
-def test_avro(recipe: Recipe, registry: SchemaRegistry) -> None:
-    recipe.topics("orders", "orders-prices", "orders-dlq")
-    price = run_block(AVRO.split("\n\nclass ")[0], {})["SCHEMA"]
-    orders = registry.register(f"{recipe.prefix}-orders-value", ORDER)
-    prices = registry.register(f"{recipe.prefix}-orders-prices-value", price)
-    broken = [b"oops", b"not from a serializer", struct.pack(">bI", 0, orders) + b"\x06o"]
-    recipe.produce([*(_avro(number, orders) for number in range(40)), *broken])
-    url = {"http://localhost:8081": registry.url}
-
-    registry.away = True
-    with pytest.raises(StreamingQueryException, match="503"):
-        recipe.run(AVRO, **url)
-    assert recipe.written("orders-dlq") == []
-    registry.away = False
-    recipe.run(AVRO, **url)
-    found = {}
-    for message in recipe.written("orders-prices"):
-        value = message.value() or b""
-        assert struct.unpack(">bI", value[:5]) == (0, prices)
-        read: Any = fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(price))
-        found[message.key()] = read["id"], read["cents"]
-    assert found == {f"o{n}".encode(): (f"o{n}", 100 * n + 50) for n in range(40)}
-    assert sorted(m.value() or b"" for m in recipe.written("orders-dlq")) == sorted(broken)
 
 
 def test_a_table(recipe: Recipe) -> None:

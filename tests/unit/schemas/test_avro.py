@@ -3,6 +3,7 @@
 import datetime
 import io
 import json
+import re
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -304,14 +305,10 @@ def test_a_bad_record_costs_its_row(broken: bytes, reader: Any, words: str) -> N
     good = [] if reader else [GOOD]
     made = decoded([*good, broken, *good], ORDER, own)
     assert made.errors.keys() == {len(good)}
-    pytest.raises(SchemaError, _raise, made.errors[len(good)]).match(words)
+    assert re.search(words, made.errors[len(good)])
     assert made.array.is_null().to_pylist() == [
         row in made.errors for row in range(len(made.array))
     ]
-
-
-def _raise(text: str) -> None:
-    raise SchemaError(text)
 
 
 def test_numbers_that_do_not_fit_cost_their_row() -> None:

@@ -1,0 +1,170 @@
+"""What a registry answers: a bad record, an outage, or a refusal; and that no secret is shown."""
+
+import logging
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_eos.errors import ConfigurationError, RegistryError, SchemaError
+from spark_eos.schemas import SchemaRegistry, client
+from spark_eos.schemas.client import Client
+from support.schema_registry import StubRegistry, stub_registry
+
+TEXT = '"string"'
+BUSY = (503, {"error_code": 50301, "message": "busy"})
+
+
+@pytest.fixture
+def registry() -> Iterator[StubRegistry]:
+    with stub_registry() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_AGAIN_SECONDS", 0.01)
+
+
+def _client(registry: StubRegistry, max_wait: float = 0.01, **settings: Any) -> Client:
+    return Client({"url": registry.url, **settings}, max_wait)
+
+
+def test_a_schema_is_asked_for_once_for_each_id_and_guid(registry: StubRegistry) -> None:
+    number, guid = registry.add("a", TEXT)
+    asking = _client(registry)
+    again = pickle.loads(pickle.dumps(asking))  # noqa: S301 - as Spark does
+    for one in (asking, again, asking):
+        for key in (number, guid):
+            found = one.schema(key)
+            assert found is not None
+            assert found.text == TEXT
+    assert len(registry.authorization) == 2
+
+
+def test_an_unknown_id_is_none_once_the_registry_has_said_so_twice(registry: StubRegistry) -> None:
+    asking = _client(registry)
+    assert asking.schema(1) is None
+    assert asking.schema(1) is None
+    # No registry has such an id, and they answer as if the path were wrong.
+    assert asking.schema(2**31) is None
+    assert len(registry.authorization) == 2
+    # A follower that does not know it yet.
+    registry.add("a", TEXT)
+    registry.answers = [(404, {"error_code": 40403, "message": "Schema 1 not found"})]
+    assert _client(registry).schema(1) is not None
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (401, {"error_code": 401, "message": "Unauthorized"}),
+        (403, {"error_code": 40301, "message": "Forbidden"}),
+        # A proxy's, or that of a wrong path.
+        (404, b"<html>not here</html>"),
+        (404, {"status": 404, "error": "Not Found"}),
+        (500, {"error_code": 50001, "message": "store"}),
+        (503, b"unavailable"),
+    ],
+)
+def test_another_answer_is_no_records_fault(registry: StubRegistry, status: int, body: Any) -> None:
+    registry.answers = [(status, body)] * 20
+    with pytest.raises(RegistryError, match=str(status)):
+        _client(registry).schema(1)
+
+
+def test_it_waits_for_a_registry_that_is_away_and_says_so(
+    registry: StubRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    number, _ = registry.add("a", TEXT)
+    registry.answers = [BUSY] * 3
+    with caplog.at_level(logging.WARNING, "spark_eos"):
+        assert _client(registry, 60).schema(number) is not None
+    (said,) = caplog.messages
+    assert f"schema registry {registry.url} does not answer: busy" in said
+    assert "EOS60" in said
+
+
+def test_nobody_there_is_an_outage() -> None:
+    with pytest.raises(RegistryError, match=r"127.0.0.1:1, asked for schema id 1.*for 0.1 s"):
+        Client({"url": "http://127.0.0.1:1"}, 0.1).schema(1)
+
+
+def test_a_refused_schema_is_told_in_the_registrys_words(registry: StubRegistry) -> None:
+    registry.answers = [(409, {"error_code": 409, "message": "READER_FIELD_MISSING 'cents'"})]
+    schema = _client(registry)
+    with pytest.raises(SchemaError, match=r"not compatible.*READER_FIELD_MISSING 'cents'"):
+        schema.registered("a", client.Schema("AVRO", TEXT), register=True)
+
+
+def test_references_come_with_their_schema_the_deepest_first(registry: StubRegistry) -> None:
+    def referring(*subjects: str) -> list[dict[str, Any]]:
+        return [{"name": f"shop.{one}", "subject": one, "version": 1} for one in subjects]
+
+    def answer(name: str, *subjects: str) -> tuple[int, Any]:
+        ids = {"id": 1, "version": 1, "subject": name}
+        return 200, {**ids, "schema": name, "references": referring(*subjects)}
+
+    registry.answers = [answer("Order", "Line", "Sum"), answer("Line", "Sum"), answer("Sum")]
+    found = _client(registry).schema(1)
+    assert found is not None
+    assert found.references == (("shop.Sum", "Sum"), ("shop.Line", "Line"))
+
+
+SECRETS: list[dict[str, Any]] = [
+    {"basic.auth.user.info": "alice:sesame"},
+    {
+        "bearer.auth.credentials.source": "STATIC_TOKEN",
+        "bearer.auth.token": "sesame",
+        "bearer.auth.logical.cluster": "lsrc-1",
+        "bearer.auth.identity.pool.id": "pool",
+    },
+]
+
+
+@pytest.mark.parametrize("settings", SECRETS)
+def test_no_secret_is_shown(registry: StubRegistry, settings: dict[str, Any]) -> None:
+    # A server that repeats what it was sent.
+    registry.answers = [(401, {"error_code": 401, "message": "sesame is wrong for alice:sesame"})]
+    found = SchemaRegistry({"url": registry.url, **settings}, max_wait=0.01)
+    with pytest.raises(RegistryError) as error:
+        found._client.version("a", None)
+    assert registry.authorization[0]
+    shown = [str(error.value), repr(error.value), repr(found), str(found), repr(found._client)]
+    assert "***" in str(error.value)
+    assert "sesame" not in "".join(shown)
+    assert error.value.__cause__ is None
+
+
+def test_a_users_name_and_password_in_the_url_are_not_shown(registry: StubRegistry) -> None:
+    url = registry.url.replace("//", "//alice:sesame@")
+    registry.answers = [(401, {"error_code": 401, "message": "no"})]
+    asking = Client({"url": url}, 0.01)
+    with pytest.raises(RegistryError) as error:
+        asking.schema(1)
+    assert asking.url == registry.url
+    assert registry.authorization[0]
+    assert "sesame" not in f"{error.value} {asking!r}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "url"),
+        ({"url": "localhost:8081"}, "Invalid url"),
+        ({"url": "http://a", "ssl.ca": "x"}, "Unrecognized properties: ssl.ca"),
+        ({"url": "http://a", "ssl.ca.location": "/nowhere.pem"}, "No such file"),
+    ],
+)
+def test_settings_that_can_not_be_used_are_refused(settings: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        SchemaRegistry(settings)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
+    with pytest.raises(ConfigurationError, match=r"install spark-eos\[schemas\]"):
+        SchemaRegistry({"url": "http://a"})
