@@ -156,15 +156,16 @@ class _Decoder:
         self._kind = reader.kind
         self._wrapped = not (writer.is_record and reader.is_record)
         self._writer = writer.plain(wrapped=self._wrapped)
-        # Resolving takes as long as reading.
-        same = writer.schema == reader.schema
-        self._reader = None if same else reader.plain(wrapped=self._wrapped)
+        resolved = reader.plain(wrapped=self._wrapped)
+        # Resolving takes as long as reading; but mostly fields come and go, and none changes.
+        self._added = None if self._kind.tagged else _added_fields(self._writer, resolved)
+        self._reader = resolved if self._added is None else None
 
     def __call__(self, payloads: pa.Array) -> Coded:
         values: list[Any] = []
         errors: dict[int, str] = {}
         read, writer, reader, wrapped = _read, self._writer, self._reader, self._wrapped
-        tagged, as_raw = self._kind.tagged, self._kind.raw_of
+        tagged, as_raw, added = self._kind.tagged, self._kind.raw_of, self._added
         for row, payload in enumerate(payloads.to_pylist()):
             stream = BytesIO(payload)
             try:
@@ -172,7 +173,8 @@ class _Decoder:
                 value = read(stream, writer, reader, False, False, "strict", tagged)  # noqa: FBT003
                 if left := len(payload) - stream.tell():
                     errors[row], value = f"{left} bytes are left after the record", None
-                else:
+                elif wrapped or tagged or added:
+                    value = {**value, **added} if added else value
                     value = value[_VALUE] if wrapped else value
                     value = as_raw(value) if tagged else value
             except Exception as error:  # noqa: BLE001 - whatever bytes lead to
@@ -183,6 +185,25 @@ class _Decoder:
 
     def _array(self, values: list[Any]) -> pa.Array:
         return self._kind.refined(pa.array(values, self._kind.raw))
+
+
+def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
+    """Fields that a record's reader has beyond its writer; None if other parts differ, too."""
+    one, other = writer["__named_schemas"], reader["__named_schemas"]
+    if writer["name"] != reader["name"]:
+        return None
+    if any(one[name] != other[name] for name in one.keys() & other.keys() - {writer["name"]}):
+        return None
+    types = {field["name"]: field["type"] for field in writer["fields"]}
+    added = {}
+    for field in reader["fields"]:
+        name = field["name"]
+        if types.get(name) == field["type"]:
+            continue
+        if name in types or "default" not in field or field.get("aliases"):
+            return None
+        added[name] = field["default"]
+    return added
 
 
 def _told(error: Exception) -> str:

@@ -11,6 +11,7 @@ from spark_eos._driver.marker_files import Files
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.connect_files import SparkFiles
+from spark_eos._spark.target_column import with_own_topic_marked
 from spark_eos.errors import ConfigurationError, SchemaError, warn, without_address
 from spark_eos.schemas.client import Client, Registered
 from spark_eos.schemas.errors_of_rows import RowErrors
@@ -135,6 +136,7 @@ class SchemaRegistry:
                 raise ConfigurationError("decode needs subject=, or the reader's schema=")
             members.append(Member(name, found, format_of(found).record_name(found)))
         types = [format_of(member.schema).spark_type(member.schema) for member in members]
+        frame = with_own_topic_marked(frame)
         whole = _replaced(frame, column, _column_type(members, types), row_errors.added())
         decoding = Decoding(self._client, column, members, whole, row_errors)
         return frame.mapInArrow(decoding, whole)
@@ -215,6 +217,7 @@ class SchemaRegistry:
         added = row_errors.added()
         if framing == "header" and HEADERS not in frame.columns:
             added = [_HEADERS_FIELD, *added]
+        frame = with_own_topic_marked(frame)
         whole = _replaced(frame, column, T.BinaryType(), added)
         encoding = Encoding(column, members, prefixes, headers, whole, row_errors, types)
         return frame.mapInArrow(encoding, whole)

@@ -81,8 +81,10 @@ def test_the_query_and_its_dead_letters(
     names["sink"].close()
     context = SerializationContext("any", MessageField.VALUE)
     read = AvroDeserializer(client)
-    found = [read(m.value(), context) for m in consume(servers, f"{prefix}-orders-prices")]
-    assert sorted((row["id"], row["cents"]) for row in found) == [  # type: ignore[index,call-overload]
+    found: list[Any] = [
+        read(m.value(), context) for m in consume(servers, f"{prefix}-orders-prices")
+    ]
+    assert sorted((row["id"], row["cents"]) for row in found) == [
         (f"o{number}", 100 * number + 25) for number in range(10)
     ]
     (letter,) = consume(servers, f"{prefix}-orders-dlq")

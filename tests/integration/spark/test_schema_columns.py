@@ -249,7 +249,8 @@ def test_ids_in_headers_are_read_and_written_as_confluents_serializers_do(
         assert [row.value and bytes(row.value) for row in again] == [theirs, None]
         kept = [[(h.key, bytes(h.value)) for h in row.headers] for row in again]
         assert kept == [headers, [("a", b"2")]]
-        read = SerializationContext("orders", MessageField.VALUE, kept[0])
+        again_headers: Any = kept[0]
+        read = SerializationContext("orders", MessageField.VALUE, again_headers)
         assert AvroDeserializer(client)(bytes(again[0].value), read) == value
         prefixed = registry.encode(made, subject="orders-value").collect()
         assert bytes(prefixed[0].value) == b"\x00\x00\x00\x00\x01" + (theirs or b"")

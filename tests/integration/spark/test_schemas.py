@@ -61,9 +61,10 @@ class Records:
 
 
 def _orders(records: Records, count: int) -> list[bytes]:
-    """Orders of both versions, in turn."""
+    """Orders of all versions, in turn."""
+    versions = len(records.writers)
     return [
-        records.write({"id": f"o{n}", "amount": n + 0.5, "discount": None}, n % 2 + 1)
+        records.write({"id": f"o{n}", "amount": n + 0.5, "discount": None}, n % versions + 1)
         for n in range(count)
     ]
 
@@ -92,12 +93,14 @@ def test_records_are_read_and_written_as_confluents_are(
     flow.produce([*good, *broken], key=b"k")
     flow.produce([None], key=b"gone")
     names = {"url": schema_registry.url, "subject": orders.subject, "to": prices.subject}
-    options = {"staged": {"delivery": "staged"}}.get(delivery, {"delivery": "direct"})
+    options: dict[str, Any] = {"staged": {"delivery": "staged"}}.get(
+        delivery, {"delivery": "direct"}
+    )
     Api(queries).start(
         flow, "priced", arguments=names, dead_letter_topic=letters, **options
     ).replay()
     expected = {prices.write({"id": f"o{n}", "cents": 100 * n + 50}) for n in range(40)}
-    written = [message.value() for message in flow.written() if message.value() is not None]
+    written = [value for m in flow.written() if (value := m.value()) is not None]
     assert sorted(written) == sorted(expected)
     assert {prices.read(value)["cents"] for value in written} == {100 * n + 50 for n in range(40)}
     assert [m.key() for m in flow.written() if m.value() is None] == [b"gone"]
@@ -156,11 +159,14 @@ def test_bad_records_without_dead_letters_are_refused(
 ) -> None:
     orders = Records(registry_client, flow.source, ORDER)
     prices = Records(registry_client, flow.target, PRICE)
-    sink = ExactlyOnceSink(**flow.options())
-    frame = sink.read(spark_eos_session, subscribe=flow.source)
-    with pytest.raises(UnsupportedPipelineError, match="dead_letters"):
-        sink.write(priced(frame, schema_registry.url, orders.subject, prices.subject))
-    sink.close()
+    flow.produce(_orders(orders, 2))
+
+    def transform(frame: DataFrame) -> DataFrame:
+        return priced(frame, schema_registry.url, orders.subject, prices.subject)
+
+    with pytest.raises(StreamingQueryException, match=r"a decoded or encoded column.*dead_letters"):
+        run_available(spark_eos_session, flow, transform)
+    assert flow.written() == []
 
 
 def test_the_source_stays_what_it_is(
@@ -174,9 +180,10 @@ def test_the_source_stays_what_it_is(
     frame = sink.read(spark_eos_session, subscribe=flow.source, include_headers=True)
     registry = SchemaRegistry({"url": schema_registry.url})
     made = registry.decode(frame, subject=orders.subject)
-    kept = [field for field in frame.schema if field.name != "value"]
-    assert [field for field in made.schema if field.name not in {"value", "error"}] == kept
+    kept = [field for field in frame.schema if field.name not in {"value", "topic"}]
+    own = {"value", "error", "topic"}
+    assert [field for field in made.schema if field.name not in own] == kept
     # The source's own topic is still refused as the target's.
     with pytest.raises(UnsupportedPipelineError, match="the `topic` column is the source's"):
-        sink.write(registry.encode(made, schema=None, subject=orders.subject))
+        sink.write(registry.encode(made, subject=orders.subject))
     sink.close()

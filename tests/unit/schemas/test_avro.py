@@ -232,6 +232,12 @@ EVOLVED: dict[str, tuple[Any, Any, Any, Any]] = {
             "union": MOMENT,
         },
     ),
+    "a field that others' names are defined in": (
+        record(("gone", record(("n", "int"), name="I")), ("kept", "I")),
+        {"gone": {"n": 1}, "kept": {"n": 2}},
+        record(("new", record(("m", "long", 7), ("n", "long"), name="I"), {"n": 3}), ("kept", "I")),
+        {"new": {"m": 7, "n": 3}, "kept": {"m": 7, "n": 2}},
+    ),
     "a removed field": (
         record(("id", "int"), ("x", "string")),
         {"id": 1, "x": "y"},

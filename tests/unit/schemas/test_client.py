@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from spark_eos.errors import ConfigurationError, RegistryError, SchemaError
 from spark_eos.schemas import SchemaRegistry, client
 from spark_eos.schemas.client import Client
+from spark_eos.schemas.formats import Schema
 from support.schema_registry import StubRegistry, stub_registry
 
 TEXT = '"string"'
@@ -36,7 +38,7 @@ def test_a_schema_is_asked_for_once_for_each_id_and_guid(registry: StubRegistry)
     asking = _client(registry)
     again = pickle.loads(pickle.dumps(asking))  # noqa: S301 - as Spark does
     for one in (asking, again, asking):
-        for key in (number, guid):
+        for key in (number, uuid.UUID(guid)):
             found = one.schema(key)
             assert found is not None
             assert found.text == TEXT
@@ -95,7 +97,7 @@ def test_a_refused_schema_is_told_in_the_registrys_words(registry: StubRegistry)
     registry.answers = [(409, {"error_code": 409, "message": "READER_FIELD_MISSING 'cents'"})]
     schema = _client(registry)
     with pytest.raises(SchemaError, match=r"not compatible.*READER_FIELD_MISSING 'cents'"):
-        schema.registered("a", client.Schema("AVRO", TEXT), register=True)
+        schema.registered("a", Schema("AVRO", TEXT), register=True)
 
 
 def test_references_come_with_their_schema_the_deepest_first(registry: StubRegistry) -> None:
