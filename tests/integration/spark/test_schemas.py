@@ -93,12 +93,11 @@ def test_records_are_read_and_written_as_confluents_are(
     flow.produce([*good, *broken], key=b"k")
     flow.produce([None], key=b"gone")
     names = {"url": schema_registry.url, "subject": orders.subject, "to": prices.subject}
-    options: dict[str, Any] = {"staged": {"delivery": "staged"}}.get(
-        delivery, {"delivery": "direct"}
+    started = Api(queries).start(
+        flow, "priced", arguments=names, dead_letter_topic=letters, delivery=delivery
     )
-    Api(queries).start(
-        flow, "priced", arguments=names, dead_letter_topic=letters, **options
-    ).replay()
+    started.replay()
+    assert {report["delivery"] for report in started.reports()} == {delivery}
     expected = {prices.write({"id": f"o{n}", "cents": 100 * n + 50}) for n in range(40)}
     written = [value for m in flow.written() if (value := m.value()) is not None]
     assert sorted(written) == sorted(expected)
