@@ -38,7 +38,7 @@ $(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
 
 # Else the first test that needs Spark would make the archive, and all others wait for it. One
 # that can't be made is in nobody's way.
-jars: $(VENV)/.stamp ## Download Kafka and Spark's Kafka source, and archive Spark's classes
+jars: $(VENV)/.stamp ## Download Kafka, a schema registry and Spark's Kafka source, and archive Spark's classes
 	@$(BIN)/spark-eos jars > /dev/null
 	@$(BIN)/spark-eos class-archive > /dev/null || true
 	@$(BIN)/spark-eos jars --set kafka-4.4.0 > /dev/null

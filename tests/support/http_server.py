@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Request(BaseHTTPRequestHandler):
-    """A GET or POST, and the methods that answer it.
+    """A request, and the methods that answer it.
 
     Attributes:
         body: what was sent with it.
@@ -26,7 +26,7 @@ class Request(BaseHTTPRequestHandler):
         self.body = self.rfile.read(int(self.headers.get("content-length", 0)))
         self._answer(self)
 
-    do_POST = do_GET  # noqa: N815 - http.server's name
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's names
 
     def log_message(self, *_: object) -> None:
         pass

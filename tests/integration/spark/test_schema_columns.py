@@ -23,7 +23,7 @@ from spark_eos.errors import ConfigurationError, SchemaError, UnsupportedPipelin
 from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedSchemaRegistry
 from support.connect_server import ConnectService
-from support.schema_registry import stub_registry
+from support.guid_stub import guid_stub
 
 HEADERS = "array<struct<key: string, value: binary>>"
 
@@ -225,44 +225,42 @@ def test_secrets_are_in_no_plan(spark: SparkSession, subjects: Subjects) -> None
 
 
 def test_ids_in_headers_are_read_and_written_as_confluents_serializers_do(
-    spark: SparkSession,
+    spark: SparkSession, subjects: Subjects
 ) -> None:
-    with stub_registry() as stub, SchemaRegistryClient({"url": stub.url}) as client:
-        stub.add("orders-value", ORDER)
+    subject = subjects.register("value", ORDER)
+    with guid_stub(subjects.url) as stub, SchemaRegistryClient({"url": stub.url}) as client:
         headers: list[Any] = [("a", b"1")]
         context = SerializationContext("orders", MessageField.VALUE, headers)
         conf = {
             "schema.id.serializer": header_schema_id_serializer,
             "use.latest.version": True,
             "auto.register.schemas": False,
-            "subject.name.strategy": lambda *_: "orders-value",
+            "subject.name.strategy": lambda *_: subject,
         }
         value = {"id": "o1", "amount": 0.5}
         theirs = AvroSerializer(client, ORDER, conf=conf)(value, context)
         registry = SchemaRegistry({"url": stub.url})
         rows = [(theirs, headers), (None, [("a", b"2")])]
         frame = frame_of(spark, rows, f"value binary, headers {HEADERS}")
-        made = registry.decode(frame, subject="orders-value")
+        made = registry.decode(frame, subject=subject)
         assert [row.value and row.value.asDict() for row in made.collect()] == [value, None]
         # With a header again, and with a prefix, beside which the old header must not stay.
-        again = registry.encode(made, subject="orders-value", framing="header").collect()
+        again = registry.encode(made, subject=subject, framing="header").collect()
         assert [row.value and bytes(row.value) for row in again] == [theirs, None]
         kept = [[(h.key, bytes(h.value)) for h in row.headers] for row in again]
         assert kept == [headers, [("a", b"2")]]
         again_headers: Any = kept[0]
         read = SerializationContext("orders", MessageField.VALUE, again_headers)
         assert AvroDeserializer(client)(bytes(again[0].value), read) == value
-        prefixed = registry.encode(made, subject="orders-value").collect()
-        assert bytes(prefixed[0].value) == b"\x00\x00\x00\x00\x01" + (theirs or b"")
+        prefixed = registry.encode(made, subject=subject).collect()
+        assert bytes(prefixed[0].value) == subjects.write(ORDER, value)
         assert [[(h.key, bytes(h.value)) for h in row.headers] for row in prefixed] == [
             [("a", b"1")],
             [("a", b"2")],
         ]
         # Keys have a header of their own, and the column is added.
         key = made.select(F.col("value").alias("key"))
-        (one, none) = registry.encode(
-            key, "key", subject="orders-value", framing="header"
-        ).collect()
+        (one, none) = registry.encode(key, "key", subject=subject, framing="header").collect()
         assert [h.key for h in one.headers] == ["__key_schema_id"]
         assert none.headers is None
 

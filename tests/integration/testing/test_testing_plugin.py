@@ -12,6 +12,7 @@ USERS_CACHE = cache_directory()
 
 USERS_TESTS = """
     from confluent_kafka import Producer
+    from confluent_kafka.schema_registry import SchemaRegistryClient
 
     def test_round_trip(embedded_kafka, spark_eos_session):
         embedded_kafka.create_topic("words")
@@ -32,8 +33,11 @@ USERS_TESTS = """
         embedded_kafka.create_topic("more-words")
         assert embedded_kafka.is_running
 
-    def test_that_fails(embedded_kafka):
-        assert embedded_kafka.pid == 0
+    def test_the_registry(schema_registry):
+        assert SchemaRegistryClient({"url": schema_registry.url}).get_subjects() == []
+
+    def test_that_fails(embedded_kafka, schema_registry):
+        assert embedded_kafka.pid == schema_registry.pid
 
     def test_that_fails_without_kafka():
         assert False
@@ -51,12 +55,30 @@ def test_a_users_suite_gets_kafka_and_spark(
     # The user's tests run as they are written: what is asserted below goes by their order.
     options = ("-p", "no:cacheprovider", "-p", "no:randomly", "-q")
     result = pytester.runpytest_subprocess(*options, timeout=300)
-    result.assert_outcomes(passed=3, failed=2)
+    result.assert_outcomes(passed=4, failed=2)
     output = result.stdout.str()
     with_kafka, _, without = output.partition("test_that_fails_without_kafka")
     assert "Log of embedded_kafka" in with_kafka
     assert "Performing controller activation" in with_kafka
-    assert "Log of embedded_kafka" not in without
+    assert "Log of schema_registry" in with_kafka
+    assert "GET /apis/ccompat/v7/subjects 200" in with_kafka
+    assert "Log of " not in without
+
+
+def test_a_users_fixture_of_the_same_name_has_no_log(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.fixture
+        def schema_registry():
+            return "http://localhost:8081"
+
+        def test_that_fails(schema_registry):
+            assert schema_registry == ""
+    """)
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    assert "Log of " not in result.stdout.str()
 
 
 def test_preparing_is_shown_although_pytest_captures(

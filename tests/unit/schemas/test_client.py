@@ -12,7 +12,7 @@ from spark_eos.errors import ConfigurationError, RegistryError, SchemaError
 from spark_eos.schemas import SchemaRegistry, client
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import Schema
-from support.schema_registry import StubRegistry, stub_registry
+from support.registry_answers import StubRegistry, stub_registry
 
 TEXT = '"string"'
 BUSY = (503, {"error_code": 50301, "message": "busy"})

@@ -1,4 +1,4 @@
-"""A stub of a schema registry: for GUIDs, and for answers that a real one can't be made to give."""
+"""A stub of a schema registry, for answers that a real one can't be made to give."""
 
 import json
 import re
