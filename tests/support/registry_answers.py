@@ -2,6 +2,7 @@
 
 import json
 import re
+import ssl
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,9 +58,9 @@ class StubRegistry:
 
 
 @contextmanager
-def stub_registry() -> Iterator[StubRegistry]:
+def stub_registry(tls: ssl.SSLContext | None = None) -> Iterator[StubRegistry]:
     """Runs an empty one on 127.0.0.1."""
     registry = StubRegistry()
-    with http_server(registry.answer) as url:
+    with http_server(registry.answer, tls) as url:
         registry.url = url.rpartition("/")[0]
         yield registry

@@ -2,16 +2,20 @@
 
 import logging
 import pickle
+import ssl
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from spark_eos.errors import ConfigurationError, RegistryError, SchemaError
 from spark_eos.schemas import SchemaRegistry, client
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import Schema
+from support.certificates import rewritten
 from support.registry_answers import StubRegistry, stub_registry
 
 TEXT = '"string"'
@@ -170,3 +174,32 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
     with pytest.raises(ConfigurationError, match=r"install spark-eos\[schemas\]"):
         SchemaRegistry({"url": "http://a"})
+
+
+def test_mutual_tls(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    own = authority.issue_cert("alice@example.org")
+    files = {name: str(tmp_path / name) for name in ("ca", "other", "certificate", "key")}
+    authority.cert_pem.write_to_path(files["ca"])
+    other.cert_pem.write_to_path(files["other"])
+    own.cert_chain_pems[0].write_to_path(files["certificate"])
+    Path(files["key"]).write_text(
+        rewritten(own.private_key_pem.bytes(), password="sesame"), encoding="utf-8"
+    )
+    settings = {
+        "ssl.ca.location": files["ca"],
+        "ssl.certificate.location": files["certificate"],
+        "ssl.key.location": files["key"],
+        "ssl.key.password": "sesame",
+    }
+    with stub_registry(context) as registry:
+        number, _ = registry.add("a", TEXT)
+        assert _client(registry, **settings).schema(number) is not None
+        with pytest.raises(RegistryError, match=r"https://127\.0\.0\.1"):
+            _client(registry, **{"ssl.ca.location": files["ca"]}).schema(number)
+        with pytest.raises(RegistryError, match=r"CERTIFICATE_VERIFY_FAILED"):
+            _client(registry, **{**settings, "ssl.ca.location": files["other"]}).schema(number)
