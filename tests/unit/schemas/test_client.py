@@ -190,7 +190,7 @@ def test_mutual_tls(tmp_path: Path) -> None:
     Path(files["key"]).write_text(
         rewritten(own.private_key_pem.bytes(), password="sesame"), encoding="utf-8"
     )
-    settings = {
+    settings: dict[str, Any] = {
         "ssl.ca.location": files["ca"],
         "ssl.certificate.location": files["certificate"],
         "ssl.key.location": files["key"],
@@ -200,6 +200,6 @@ def test_mutual_tls(tmp_path: Path) -> None:
         number, _ = registry.add("a", TEXT)
         assert _client(registry, **settings).schema(number) is not None
         with pytest.raises(RegistryError, match=r"https://127\.0\.0\.1"):
-            _client(registry, **{"ssl.ca.location": files["ca"]}).schema(number)
+            _client(registry, 0.01, **{"ssl.ca.location": files["ca"]}).schema(number)
         with pytest.raises(RegistryError, match=r"CERTIFICATE_VERIFY_FAILED"):
             _client(registry, **{**settings, "ssl.ca.location": files["other"]}).schema(number)
