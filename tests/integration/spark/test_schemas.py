@@ -35,6 +35,7 @@ ORDER_2 = json.dumps({"type": "record", "name": "shop.Order", "fields": [AMOUNT,
 PRICE = json.dumps(
     {"type": "record", "name": "shop.Price", "fields": [ID, {"name": "cents", "type": "long"}]}
 )
+LIKE_A_GUID = b"\x01" * 30
 UNKNOWN = b"\x00\xff\xff\xff\xf0\x02a"
 
 
@@ -91,7 +92,7 @@ def test_records_are_read_and_written_as_confluents_are(
     orders = Records(registry_client, flow.source, ORDER, ORDER_2)
     prices = Records(registry_client, flow.target, PRICE)
     good = _orders(orders, 40)
-    broken = [b"oops", UNKNOWN, good[0][:-1], good[1] + b"\x00"]
+    broken = [b"oops", UNKNOWN, LIKE_A_GUID, good[0][:-1], good[1] + b"\x00"]
     flow.produce([*good, *broken], key=b"k")
     flow.produce([None], key=b"gone")
     names = {"url": schema_registry.url, "subject": orders.subject, "to": prices.subject}
@@ -110,6 +111,7 @@ def test_records_are_read_and_written_as_confluents_are(
     assert found.keys() == {*broken}
     assert "byte 0x6f" in found[b"oops"]
     assert f"schema id {0xFFFFFFF0} is not known" in found[UNKNOWN]
+    assert "schema id 01010101-0101-0101-0101-010101010101 is not" in found[LIKE_A_GUID]
     assert f"schema id {number}: it is truncated" in found[good[0][:-1]]
     assert "1 bytes are left" in found[good[1] + b"\x00"]
 

@@ -62,6 +62,17 @@ def test_an_unknown_id_is_none_once_the_registry_has_said_so_twice(registry: Stu
     assert _client(registry).schema(1) is not None
 
 
+def test_a_registry_without_guids_knows_none(registry: StubRegistry) -> None:
+    guid, missing = uuid.uuid4(), (404, {"error_code": 404, "message": "HTTP 404 Not Found"})
+    registry.answers = [missing, (200, ["AVRO"])] * 2
+    assert _client(registry).schema(guid) is None
+    assert not registry.answers
+    # Nor is anything else there: so it is the path, or a proxy.
+    registry.answers = [missing, missing]
+    with pytest.raises(RegistryError, match="404"):
+        _client(registry).schema(guid)
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [
