@@ -67,6 +67,8 @@ __all__ = [
     "ProgressTopic",
     "QueryFailedError",
     "RecordsLostError",
+    "RegistryError",
+    "SchemaError",
     "SparkEosError",
     "Status",
     "TopicNotFoundError",

@@ -316,6 +316,33 @@ class VerificationError(SparkEosError):
     entry = "EOS20"
 
 
+class SchemaError(SparkEosError, ValueError):
+    """Columns and a schema do not fit each other, or a record does not fit its schema.
+
+    The first is raised when the frame is made. The second ends a query only with
+    ``errors="raise"``; else it is in the text of the row's ``error``.
+
+    Example::
+
+        registry.encode(rows, "value", subject="orders-prices-value")
+        # SchemaError: names the field, its type, and the type that the schema needs
+    """
+
+    entry = "EOS28"
+
+
+class RegistryError(SparkEosError):
+    """The schema registry can't be reached, or refuses to answer; no record is to blame.
+
+    Example::
+
+        SchemaRegistry({"url": "http://unreachable:8081"}).decode(rows, "value", subject="orders")
+        # RegistryError: names the address, how long it was tried, and the last failure
+    """
+
+    entry = "EOS29"
+
+
 class DeadlineExceededError(SparkEosError, TimeoutError):
     """The cluster gave no final answer in the time allowed.
 

@@ -1,5 +1,7 @@
 """The columns of dead letters: a row's error, and the source record it was made of."""
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -8,7 +10,8 @@ from spark_eos._spark.columns import RECORD_FIELDS, SOURCE, payload
 from spark_eos._worker.dead_letters import ERROR, RECORD
 from spark_eos.errors import UnsupportedPipelineError
 
-_TEXTS = ("message", "exception", "stacktrace")
+ERROR_TEXTS: Final = ("message", "exception", "stacktrace")
+"""The fields of ``error`` as guarded functions and `spark_eos.schemas` make it."""
 
 
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
@@ -16,9 +19,9 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
     if not dead_letters:
         if ERROR in schema.names and _is_guarded(schema[ERROR].dataType):
             raise UnsupportedPipelineError(
-                "`error` is that of a guarded function, and there is no dead-letter topic: rows on "
-                "which the function raised would be written as nulls. Set dead_letters, or "
-                "decide yourself what becomes of them and drop the column"
+                "`error` is that of a guarded function, or of a decoded or encoded column, and "
+                "there is no dead-letter topic: rows with an error would be written as nulls. Set "
+                "dead_letters, or decide yourself what becomes of them and drop the column"
             )
         return
     if schema.names.count(ERROR) > 1:
@@ -28,7 +31,7 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
     kind = schema[ERROR].dataType
     fields = kind.fields if isinstance(kind, T.StructType) else []
     texts = {f.name for f in fields if isinstance(f.dataType, T.StringType)}
-    if "message" not in texts or not texts <= set(_TEXTS) or len(texts) < len(fields):
+    if "message" not in texts or not texts <= set(ERROR_TEXTS) or len(texts) < len(fields):
         raise UnsupportedPipelineError(
             f"`{ERROR}` is {kind.simpleString()}: with dead_letters it must be a string, or "
             "struct<message:string,exception:string,stacktrace:string> as guarded functions make "
@@ -37,7 +40,7 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
 
 
 def _is_guarded(kind: T.DataType) -> bool:
-    return isinstance(kind, T.StructType) and kind.names == list(_TEXTS)
+    return isinstance(kind, T.StructType) and kind.names == list(ERROR_TEXTS)
 
 
 def with_record(frame: DataFrame, *, include_headers: bool) -> DataFrame:

@@ -1,5 +1,6 @@
 """An HTTP server of the test's own."""
 
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -38,18 +39,21 @@ Answer = Callable[[Request], None]
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         # The client may go away.
-        if not isinstance(sys.exc_info()[1], ConnectionError):
+        if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
-def http_server(answer: Answer) -> Iterator[str]:
+def http_server(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serves on 127.0.0.1, each request in a thread; yields a URL of it, whatever its path."""
     with _Server(("127.0.0.1", 0), partial(Request, answer)) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/token"
+            scheme = "http" if tls is None else "https"
+            yield f"{scheme}://127.0.0.1:{server.server_port}/token"
         finally:
             server.shutdown()
             thread.join()

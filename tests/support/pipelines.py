@@ -96,7 +96,28 @@ def _at_row(frame: DataFrame, value: bytes, act: Callable[[], None]) -> DataFram
     return frame.mapInArrow(watch, frame.schema)
 
 
+def priced(frame: DataFrame, url: str, subject: str, to: str) -> DataFrame:
+    """Orders of a schema registry in, prices of it out."""
+    from spark_eos.schemas import SchemaRegistry
+
+    registry = SchemaRegistry({"url": url})
+    orders = registry.decode(frame, subject=subject)
+    price = F.struct("value.id", F.round(F.col("value.amount") * 100).cast("long").alias("cents"))
+    rows = orders.withColumn("value", F.when(F.col("value").isNotNull(), price))
+    return registry.encode(rows.select("source", "key", "value", "error"), subject=to)
+
+
 PIPELINES: dict[str, Callable[..., Any]] = {
     pipeline.__name__: pipeline
-    for pipeline in (relay, positioned, long_words, letters, united, held, failing, forgotten)
+    for pipeline in (
+        relay,
+        positioned,
+        long_words,
+        letters,
+        united,
+        held,
+        failing,
+        forgotten,
+        priced,
+    )
 }

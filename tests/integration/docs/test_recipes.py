@@ -1,6 +1,5 @@
 """docs/recipes.md: each recipe does what the page says."""
 
-import io
 import json
 import re
 import struct
@@ -13,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-import fastavro
 import pytest
 from confluent_kafka import Consumer, Message, Producer
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
+from spark_eos.testing import EmbeddedKafka
 from support.apis import patiently
 from support.flow import consume
 from support.groups import set_offsets
@@ -39,20 +35,12 @@ from support.pages import code_blocks, run_block
     ARCHIVE,
     SLOWLY,
     BULK,
-    AVRO,
     TABLE,
 ) = code_blocks("recipes", "python")
 
 (RESET,) = (code for code in code_blocks("recipes", "sh") if "--to-datetime" in code)
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
-ORDER = json.dumps(
-    {
-        "type": "record",
-        "name": "Order",
-        "fields": [{"name": "id", "type": "string"}, {"name": "amount", "type": "double"}],
-    }
-)
 
 pytestmark = pytest.mark.slow
 
@@ -267,45 +255,6 @@ def test_bulk(recipe: Recipe, reports: list[BatchReport]) -> None:
     # As large as they may be, and no larger.
     assert sum(report.transactions for report in reports) == 10
     assert recipe.compression("orders-bulk") == {"zstd"}
-
-
-def _avro(number: int, registered: int) -> bytes:
-    """An order as Confluent's serializers write it."""
-    out = io.BytesIO(struct.pack(">bI", 0, registered))
-    out.seek(0, io.SEEK_END)
-    order = {"id": f"o{number}", "amount": number + 0.5}
-    fastavro.schemaless_writer(out, json.loads(ORDER), order)
-    return out.getvalue()
-
-
-def test_avro(recipe: Recipe, schema_registry: EmbeddedSchemaRegistry) -> None:
-    recipe.topics("orders", "orders-prices", "orders-dlq")
-    price = run_block(AVRO.split("\n\nclass ")[0], {})["SCHEMA"]
-    with SchemaRegistryClient({"url": schema_registry.url}) as client:
-        orders, prices = (
-            client.register_schema(f"{recipe.prefix}-{topic}-value", Schema(schema, "AVRO"))
-            for topic, schema in (("orders", ORDER), ("orders-prices", price))
-        )
-    broken = [b"oops", b"not from a serializer", struct.pack(">bI", 0, orders) + b"\x06o"]
-    recipe.produce([*(_avro(number, orders) for number in range(40)), *broken])
-    url = {"http://localhost:8081": schema_registry.url}
-
-    schema_registry.stop()
-    try:
-        with pytest.raises(StreamingQueryException, match="Connection refused"):
-            recipe.run(AVRO, **url)
-    finally:
-        schema_registry.start()
-    assert recipe.written("orders-dlq") == []
-    recipe.run(AVRO, **url)
-    found = {}
-    for message in recipe.written("orders-prices"):
-        value = message.value() or b""
-        assert struct.unpack(">bI", value[:5]) == (0, prices)
-        read: Any = fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(price))
-        found[message.key()] = read["id"], read["cents"]
-    assert found == {f"o{n}".encode(): (f"o{n}", 100 * n + 50) for n in range(40)}
-    assert sorted(m.value() or b"" for m in recipe.written("orders-dlq")) == sorted(broken)
 
 
 def test_a_table(recipe: Recipe) -> None:

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
 from pyspark.sql import SparkSession
 
+from spark_eos.testing import EmbeddedSchemaRegistry
 from support.apis import Queries
 
 
@@ -28,3 +30,10 @@ def spark(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
     spark_eos_session.conf.set(name, "3")
     yield spark_eos_session
     spark_eos_session.conf.set(name, before)
+
+
+@pytest.fixture
+def registry_client(schema_registry: EmbeddedSchemaRegistry) -> Iterator[SchemaRegistryClient]:
+    """Confluent's own client of the schema registry."""
+    with SchemaRegistryClient({"url": schema_registry.url}) as client:
+        yield client

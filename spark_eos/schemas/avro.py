@@ -1,0 +1,251 @@
+"""Avro: reads and writes records by fastavro, without logical types, which Arrow converts.
+
+fastavro gives each value of a logical type a Python object; as columns of plain integers and bytes,
+records are read and written at twice the speed.
+"""
+
+import json
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro.read import SchemaResolutionError
+from fastavro.schema import SchemaParseException
+from pyspark.sql import types as T
+
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro_kinds import Kind
+from spark_eos.schemas.avro_types import kind_of
+from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
+
+_VALUE: Final = "value"
+_WRAPPER: Final = "spark_eos.Wrapper"
+
+_read: Any = fastavro.schemaless_reader
+_write: Any = fastavro.schemaless_writer
+
+
+class Avro:
+    """The format of that name."""
+
+    def spark_type(self, schema: Schema) -> T.DataType:
+        """The column that values of a schema become; all its parts may be null."""
+        return _Parsed(schema).kind.spark
+
+    def record_name(self, schema: Schema) -> str:
+        """A record's full name; else the type's."""
+        top = _Parsed(schema).top
+        return str(top.get("name", top["type"]) if isinstance(top, dict) else top)
+
+    def decoder(self, writer: Schema, reader: Schema) -> Decoder:
+        """Reads what one schema has written as another one has it, by Avro's own rules."""
+        return _Decoder(_Parsed(writer), _Parsed(reader))
+
+    def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
+        """Writes columns of a type; checks first that they fit."""
+        parsed = _Parsed(schema)
+        parsed.kind.check(kind, "")
+        return _Encoder(parsed)
+
+
+class _Parsed:
+    """A schema as fastavro takes it.
+
+    Attributes:
+        schema: What it was made of.
+        top: The schema.
+        kind: Its types as columns.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        try:
+            self.top: Any = None
+            named: dict[str, Any] = {}
+            for text in _texts(schema):
+                self.top = fastavro.parse_schema(json.loads(text), named_schemas=named)
+            self.kind: Kind = kind_of(self.top, named)
+        except SchemaError:
+            raise
+        except (ValueError, TypeError, KeyError, SchemaParseException) as error:
+            raise SchemaError(f"the Avro schema can't be used: {error}") from error
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it is a record at its top."""
+        return isinstance(self.top, dict) and self.top["type"] == "record"
+
+    def plain(self, *, wrapped: bool) -> Any:
+        """The schema without logical types.
+
+        Args:
+            wrapped: Whether as the one field of a record, which Avro writes as that field. Only
+                records can be parsed once for all.
+        """
+        named: dict[str, Any] = {}
+        *others, own = (_without_logical(json.loads(text)) for text in _texts(self.schema))
+        for other in others:
+            fastavro.parse_schema(other, named_schemas=named)
+        if wrapped:
+            own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
+        plain: Any = fastavro.parse_schema(own, named_schemas=named)
+        for one in (plain, *named.values(), *plain["__named_schemas"].values()):
+            _fill_defaults(one, named)
+        return plain
+
+
+def _texts(schema: Schema) -> list[str]:
+    return [*(text for _, text in schema.references), schema.text]
+
+
+def _without_logical(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: part for name, part in schema.items() if name != "logicalType"}
+    for name in ("type", "items", "values"):
+        if name in kept:
+            kept[name] = _without_logical(kept[name])
+    if "fields" in kept:
+        kept["fields"] = [_without_logical(field) for field in kept["fields"]]
+    return kept
+
+
+def _fill_defaults(schema: Any, named: dict[str, Any]) -> None:
+    """Makes defaults whole: fastavro takes bytes as text, and fills in no defaults in defaults."""
+    if isinstance(schema, list):
+        for one in schema:
+            _fill_defaults(one, named)
+    elif isinstance(schema, dict):
+        for name in ("items", "values"):
+            _fill_defaults(schema.get(name), named)
+        for field in schema.get("fields", ()):
+            _fill_defaults(field["type"], named)
+            if "default" in field:
+                field["default"] = _default(field["default"], field["type"], named)
+
+
+def _default(value: Any, schema: Any, named: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return _default(value, schema[0], named)
+    schema = named.get(schema, schema) if isinstance(schema, str) else schema
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if kind in {"bytes", "fixed"} and isinstance(value, str):
+        return value.encode("iso-8859-1")
+    if kind == "array":
+        return [_default(one, schema["items"], named) for one in value]
+    if kind == "map":
+        return {key: _default(one, schema["values"], named) for key, one in value.items()}
+    if kind == "record":
+        own = ((field["name"], field) for field in schema["fields"])
+        return {
+            name: _default(value.get(name, field.get("default")), field["type"], named)
+            for name, field in own
+        }
+    return value
+
+
+class _Decoder:
+    """Reads payloads that one schema has written, as another one has them."""
+
+    def __init__(self, writer: _Parsed, reader: _Parsed) -> None:
+        self._kind = reader.kind
+        self._wrapped = not (writer.is_record and reader.is_record)
+        self._writer = writer.plain(wrapped=self._wrapped)
+        resolved = reader.plain(wrapped=self._wrapped)
+        # Resolving takes as long as reading; but mostly fields come and go, and none changes.
+        self._added = None if self._kind.tagged else _added_fields(self._writer, resolved)
+        self._reader = resolved if self._added is None else None
+
+    def __call__(self, payloads: pa.Array) -> Coded:
+        values: list[Any] = []
+        errors: dict[int, str] = {}
+        read, writer, reader, wrapped = _read, self._writer, self._reader, self._wrapped
+        tagged, as_raw, added = self._kind.tagged, self._kind.raw_of, self._added
+        for row, payload in enumerate(payloads.to_pylist()):
+            stream = BytesIO(payload)
+            try:
+                # Its arguments by position: keywords take it a tenth longer.
+                value = read(stream, writer, reader, False, False, "strict", tagged)  # noqa: FBT003
+                if left := len(payload) - stream.tell():
+                    errors[row], value = f"{left} bytes are left after the record", None
+                elif wrapped or tagged or added:
+                    value = {**value, **added} if added else value
+                    value = value[_VALUE] if wrapped else value
+                    value = as_raw(value) if tagged else value
+            except Exception as error:  # noqa: BLE001 - whatever bytes lead to
+                errors[row], value = _told(error), None
+            values.append(value)
+        made = halved(self._array, values, self._kind.arrow)
+        return Coded(made.array, made.errors | errors)
+
+    def _array(self, values: list[Any]) -> pa.Array:
+        return self._kind.refined(pa.array(values, self._kind.raw))
+
+
+def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
+    """Fields that a record's reader has beyond its writer; None if other parts differ, too."""
+    one, other = writer["__named_schemas"], reader["__named_schemas"]
+    if writer["name"] != reader["name"]:
+        return None
+    if any(one[name] != other[name] for name in one.keys() & other.keys() - {writer["name"]}):
+        return None
+    types = {field["name"]: field["type"] for field in writer["fields"]}
+    added = {}
+    for field in reader["fields"]:
+        name = field["name"]
+        if types.get(name) == field["type"]:
+            continue
+        if name in types or "default" not in field or field.get("aliases"):
+            return None
+        added[name] = field["default"]
+    return added
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, SchemaResolutionError):
+        text = str(error).replace(_WRAPPER, _VALUE)
+        return f"it does not resolve against the reader's schema: {text[:300]}"
+    if isinstance(error, EOFError | IndexError):
+        return "it is truncated, or not of its schema"
+    return f"it is not of its schema: {error}"
+
+
+class _Encoder:
+    """Writes values as one schema has them."""
+
+    prefix = b""
+
+    def __init__(self, schema: _Parsed) -> None:
+        self._kind = schema.kind
+        self._wrapped = not schema.is_record
+        self._schema = schema.plain(wrapped=self._wrapped)
+
+    def __call__(self, values: pa.Array) -> Coded:
+        raw = halved(self._kind.coarsened, values, self._kind.raw)
+        errors = raw.errors
+        for rows, text in self._kind.faults(values, ""):
+            errors |= {row: text for row in rows.tolist() if row not in errors}
+        stream = BytesIO()
+        ends = [0]
+        schema, wrapped, to_write = self._schema, self._wrapped, self._kind.to_write
+        converted = self._kind.converted
+        for row, found in enumerate(raw.array.to_pylist()):
+            if found is not None and row not in errors:
+                try:
+                    value = to_write(found) if converted else found
+                    _write(stream, schema, {_VALUE: value} if wrapped else value)
+                except Exception as error:  # noqa: BLE001 - whatever a value leads to
+                    errors[row] = str(error)
+                    stream.seek(ends[-1])
+                    stream.truncate()
+            ends.append(stream.tell())
+        buffers = [None, pa.array(ends, pa.int32()).buffers()[1], pa.py_buffer(stream.getvalue())]
+        whole = pa.Array.from_buffers(pa.binary(), len(values), buffers)
+        written = np.array(values.is_valid())
+        written[[*errors]] = False
+        return Coded(pc.if_else(pa.array(written), whole, None), errors)

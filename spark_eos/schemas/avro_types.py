@@ -1,0 +1,129 @@
+"""Which columns Avro's types become; refuses those that Spark has no column for."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro_kinds import (
+    PRIMITIVES,
+    UNITS,
+    Date,
+    Decimal,
+    Enum,
+    Fixed,
+    FixedUuid,
+    Kind,
+    Timestamp,
+)
+from spark_eos.schemas.avro_nested import List, Map, Record, Union
+
+
+def kind_of(schema: Any, named: dict[str, Any], path: str = "", within: Sequence[str] = ()) -> Kind:
+    """How values of a schema, as fastavro parses it, are a column.
+
+    Raises:
+        SchemaError: a type that Spark has no column for; names the field.
+    """
+    if isinstance(schema, list):
+        return _union(schema, named, path, within)
+    if isinstance(schema, str) and schema not in PRIMITIVES:
+        schema = named[schema]
+    elif isinstance(schema, str):
+        schema = {"type": schema}
+    name = schema["type"]
+    if isinstance(name, list | dict):
+        return kind_of(name, named, path, within)
+    if (logical := _logical(schema, path or "the schema")) is not None:
+        return logical
+    if name in PRIMITIVES:
+        return Kind(*PRIMITIVES[name])
+    return {"array": _array, "map": _map, "enum": _enum, "fixed": _fixed, "record": _record}[name](
+        schema, named, path, within
+    )
+
+
+def _array(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
+    return List(kind_of(schema["items"], named, f"{path}[]", within))
+
+
+def _map(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
+    return Map(kind_of(schema["values"], named, f"{path}{{}}", within))
+
+
+def _enum(schema: Any, *_: Any) -> Kind:
+    return Enum(schema)
+
+
+def _fixed(schema: Any, *_: Any) -> Kind:
+    return Fixed(schema)
+
+
+def _record(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
+    full = schema["name"]
+    if full in within:
+        raise SchemaError(
+            f"{path}: record {full} contains itself, and Spark has no recursive columns. Give "
+            "schema= a reader's schema without that field"
+        )
+    dot, inner = f"{path}." if path else "", (*within, full)
+    names = [(field["name"], field["type"], "default" in field) for field in schema["fields"]]
+    return Record([(name, kind_of(t, named, dot + name, inner), d) for name, t, d in names])
+
+
+def _logical(schema: Any, where: str) -> Kind | None:
+    """The kind of a logical type; None if there is none, or Avro says to ignore it."""
+    base, logical = schema["type"], schema.get("logicalType")
+    if logical == "decimal" and base in {"bytes", "fixed"}:
+        precision, scale = schema["precision"], schema.get("scale", 0)
+        if precision > 38:
+            raise SchemaError(
+                f"{where}: decimal({precision}, {scale}): Spark has 38 digits at most"
+            )
+        return Decimal(precision, scale, schema.get("size"))
+    if logical == "uuid" and base == "fixed" and schema["size"] == 16:
+        return FixedUuid()
+    if logical == "date" and base == "int":
+        return Date()
+    family, _, unit = (logical or "").rpartition("-")
+    if base == "long" and family in {"timestamp", "local-timestamp"} and unit in UNITS:
+        return Timestamp(unit, local=family != "timestamp")
+    if logical == "duration" and base == "fixed":
+        raise SchemaError(
+            f"{where}: Spark has no type for a duration, which is months, days and milliseconds. "
+            "Give schema= a reader's schema with the fixed alone, or without the field"
+        )
+    return None
+
+
+def _union(schema: list[Any], named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
+    nullable = "null" in schema
+    branches = [one for one in schema if one != "null"]
+    if len(branches) <= 1:
+        found = kind_of(branches[0] if branches else "null", named, path, within)
+    else:
+        tags = [_tag(one) for one in branches]
+        for pair in ({"int", "long"}, {"float", "double"}):
+            if pair <= {*tags}:
+                raise SchemaError(
+                    f"{path or 'the schema'}: in a union of {' and '.join(sorted(pair))} nothing "
+                    "tells which one a value is. Give schema= a reader's schema with one of them"
+                )
+        found = Union(_members(tags, [kind_of(one, named, path, within) for one in branches]))
+    found.nullable = found.nullable or nullable
+    return found
+
+
+def _tag(branch: Any) -> str:
+    if isinstance(branch, str):
+        return branch
+    return str(branch["name"] if "name" in branch else branch["type"])
+
+
+def _members(tags: list[str], kinds: Iterable[Kind]) -> dict[str, tuple[str, Kind]]:
+    """The members by name: the type's, without its namespace where that is clear."""
+    short = [tag.rpartition(".")[2] for tag in tags]
+    names = [
+        tag.replace(".", "_") if short.count(name) > 1 else name
+        for tag, name in zip(tags, short, strict=True)
+    ]
+    return dict(zip(names, zip(tags, kinds, strict=True), strict=True))

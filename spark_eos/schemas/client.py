@@ -1,0 +1,271 @@
+"""The registry as tasks and the driver ask it: waits while it is away, and never shows a secret."""
+
+import importlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import tenacity
+from cachetools import LRUCache, TTLCache
+
+from spark_eos.errors import ConfigurationError, RegistryError, SchemaError, warn
+from spark_eos.schemas.formats import Schema
+from spark_eos.schemas.framing import SchemaKey
+
+Answer = TypeVar("Answer")
+
+_SECRETS: Final = ("password", "secret", "token", "user.info")
+# The registry's own codes: a subject, a version, a schema that it does not have. Another 404 may
+# come from a proxy, or from a wrong path.
+_UNKNOWN: Final = {40401, 40402, 40403}
+# Registries have ids as Java's int, and refuse to look for others.
+_GREATEST: Final = 2**31 - 1
+_NOT_FOUND: Final = 404
+_INCOMPATIBLE: Final = 409
+_INVALID: Final = {400, 422}
+_RETRIED: Final = {408, 429}
+_DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
+# A registry's followers learn of a new schema a moment after it was registered.
+_AGAIN_SECONDS: Final = 1.0
+_SEVERAL: Final = 10
+
+logger = logging.getLogger(__name__)
+
+# Of this process, by registry object and id: a worker process runs many tasks.
+_schemas: LRUCache[tuple[str, SchemaKey], Schema] = LRUCache(1000)
+_unknown: TTLCache[tuple[str, SchemaKey], bool] = TTLCache(10_000, ttl=60)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A schema as a subject has it.
+
+    Attributes:
+        subject: The subject.
+        version: Its version there.
+        number: Its id.
+        guid: Its GUID; None if the registry has no such ids.
+        schema: The schema.
+    """
+
+    subject: str
+    version: int
+    number: int
+    guid: str | None
+    schema: Schema
+
+
+class Client:
+    """Asks a registry; picklable. Each question has a connection of its own: there are few.
+
+    Args:
+        settings: As of ``confluent_kafka.schema_registry.SchemaRegistryClient``.
+        max_wait: Seconds to wait for a registry that is away.
+
+    Raises:
+        ConfigurationError: a setting is unknown or can't be used, or a package is missing.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], max_wait: float) -> None:
+        self._settings = {**_DEFAULTS, **settings}
+        self._max_wait = max_wait
+        self._identity = uuid.uuid4().hex
+        module = _confluent("schema_registry")
+        try:
+            module.SchemaRegistryClient(self._settings).close()
+        except (ValueError, TypeError, OSError) as error:
+            raise ConfigurationError(f"schema registry: {self._clean(error)}") from None
+
+    @property
+    def url(self) -> str:
+        """Its address, without user and password."""
+        given = str(self._settings["url"]).split(",")
+        return ",".join(one.replace(f"{_userinfo(one)}@", "") for one in map(str.strip, given))
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def schema(self, key: SchemaKey) -> Schema | None:
+        """The schema of an id or GUID; None if the registry does not know it."""
+        if isinstance(key, int) and key > _GREATEST:
+            return None
+        place = self._identity, key
+        found = _schemas.get(place)
+        if found is None and place not in _unknown:
+            found = self._asked(lambda client: self._by_key(client, key), f"schema id {key}")
+            # Not for each of many: then they are no ids.
+            if found is None and len(_unknown) < _SEVERAL:
+                time.sleep(_AGAIN_SECONDS)
+                found = self._asked(lambda client: self._by_key(client, key), f"schema id {key}")
+            if found is None:
+                _unknown[place] = True
+            else:
+                _schemas[place] = found
+        return found
+
+    def version(self, subject: str, version: int | None) -> Registered:
+        """A version of a subject; the latest one if None.
+
+        Raises:
+            SchemaError: there is no such subject or version.
+        """
+
+        def ask(client: Any) -> Registered:
+            if version is None:
+                return self._registered(client, client.get_latest_version(subject))
+            return self._registered(client, client.get_version(subject, version))
+
+        found = self._asked(ask, f"subject {subject!r}")
+        if found is None:
+            what = "" if version is None else f" with version {version}"
+            raise SchemaError(
+                f"{self.url} has no subject {subject!r}{what}. Subjects are mostly called "
+                "<topic>-value or <topic>-key; encode(..., register=True) makes one"
+            )
+        return found
+
+    def registered(self, subject: str, schema: Schema, *, register: bool) -> Registered:
+        """A schema as a subject has it.
+
+        Raises:
+            SchemaError: the subject does not have it, or does not take it.
+        """
+        text = self._text(schema)
+
+        def ask(client: Any) -> Registered:
+            if register:
+                client.register_schema_full_response(subject, text)
+            return self._registered(client, client.lookup_schema(subject, text))
+
+        found = self._asked(ask, f"subject {subject!r}")
+        if found is None:
+            raise SchemaError(
+                f"subject {subject!r} does not have the schema that is given; "
+                "register=True registers it"
+            )
+        return found
+
+    def _text(self, schema: Schema) -> Any:
+        return _confluent("schema_registry").Schema(schema.text, schema.kind)
+
+    def _by_key(self, client: Any, key: SchemaKey) -> Schema:
+        if isinstance(key, int):
+            return self._schema(client, client.get_schema(key))
+        error = _confluent("schema_registry.error").SchemaRegistryError
+        try:
+            return self._schema(client, client.get_schema_by_guid(str(key)))
+        except error as failed:
+            if failed.http_status_code != _NOT_FOUND:
+                raise
+            # Most registries have no GUIDs. Then they do not know this one; a record may have
+            # bytes that look like one. This shows that the registry is there.
+            client.get_schema_types()
+            raise error(_NOT_FOUND, min(_UNKNOWN), str(failed)) from None
+
+    def _registered(self, client: Any, found: Any) -> Registered:
+        schema = self._schema(client, found.schema)
+        return Registered(found.subject, found.version, found.schema_id, found.guid, schema)
+
+    def _schema(self, client: Any, found: Any) -> Schema:
+        references: dict[str, str] = {}
+        _resolve(client, found, references)
+        return Schema(found.schema_type or "AVRO", found.schema_str, (*references.items(),))
+
+    def _asked(self, ask: Callable[[Any], Answer], what: str) -> Answer | None:
+        """What a question yields; None if the registry has no such thing."""
+        module, errors = _confluent("schema_registry"), _confluent("schema_registry.error")
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self._max_wait),
+            wait=tenacity.wait_random_exponential(0.5, max=10),
+            retry=tenacity.retry_if_exception(_may_pass),
+            before_sleep=self._say,
+            reraise=True,
+        )
+
+        def attempt() -> Answer:
+            with module.SchemaRegistryClient(self._settings) as client:
+                return ask(client)
+
+        try:
+            return retrying(attempt)
+        except errors.SchemaRegistryError as error:
+            if error.error_code in _UNKNOWN:
+                return None
+            if error.http_status_code == _INCOMPATIBLE:
+                raise SchemaError(
+                    f"{what} does not take the schema, which is not compatible with its earlier "
+                    f"ones: {self._clean(error.error_message)}"
+                ) from None
+            if error.http_status_code in _INVALID:
+                raise SchemaError(f"{what}: {self._clean(error.error_message)}") from None
+            failure: Exception = error
+        except Exception as error:  # noqa: BLE001 - of clients for HTTP and for tokens
+            failure = error
+        # Not from it: its traceback may show what the settings hold.
+        raise RegistryError(
+            f"schema registry {self.url}, asked for {what}: {type(failure).__name__}: "
+            f"{self._clean(failure)}{self._waited(failure)}"
+        ) from None
+
+    def _waited(self, failure: Exception) -> str:
+        return f", for {self._max_wait:g} s (max_wait)" if _may_pass(failure) else ""
+
+    def _say(self, state: tenacity.RetryCallState) -> None:
+        if state.attempt_number != 2 or state.outcome is None:
+            return
+        warn(
+            logger,
+            "EOS60",
+            "schema registry %s does not answer: %s; waiting up to %g s (max_wait)",
+            *(self.url, self._clean(state.outcome.exception()), self._max_wait),
+        )
+
+    def _clean(self, error: object) -> str:
+        """The text of an error, with no secret in it."""
+        text = str(error) or type(error).__name__
+        for secret in self._secrets():
+            text = text.replace(secret, "***")
+        return text
+
+    def _secrets(self) -> set[str]:
+        found = {_userinfo(one) for one in str(self._settings.get("url", "")).split(",")}
+        for name, value in self._settings.items():
+            if isinstance(value, str) and any(word in name for word in _SECRETS):
+                found.add(value)
+        halves = {half for one in found for half in one.split(":", 1)}
+        return {one for one in found | halves if len(one) > 2}
+
+
+def _resolve(client: Any, schema: Any, found: dict[str, str]) -> None:
+    """Adds the schemas that a schema refers to, the deepest ones first."""
+    for reference in schema.references or ():
+        if reference.name not in found:
+            other = client.get_version(reference.subject, reference.version, True)  # noqa: FBT003
+            _resolve(client, other.schema, found)
+            found[reference.name] = other.schema.schema_str
+
+
+def _userinfo(url: str) -> str:
+    return urlsplit(url.strip()).netloc.rpartition("@")[0]
+
+
+def _confluent(name: str) -> Any:
+    try:
+        return importlib.import_module(f"confluent_kafka.{name}")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{error}: install spark-eos[schemas], on Spark's executors too"
+        ) from error
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a failure may pass by itself."""
+    status = getattr(error, "http_status_code", None)
+    if status is not None:
+        return status in _RETRIED or status >= 500
+    # What the client refuses before it asks.
+    return not isinstance(error, ValueError | TypeError | ConfigurationError)

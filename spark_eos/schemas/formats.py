@@ -1,0 +1,102 @@
+"""What each format of schemas has to know: its types as columns, and how to read and write rows.
+
+A format is one module with one class; nothing else asks which format a schema has.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from spark_eos.errors import SchemaError
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema's text.
+
+    Attributes:
+        kind: Its format, as registries call it: ``AVRO``, ``PROTOBUF`` or ``JSON``.
+        text: The schema.
+        references: Name and text of each schema that it refers to, after those which that one
+            refers to itself.
+    """
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class Coded(NamedTuple):
+    """An array with one value for each row, null for those with an error; and errors by row."""
+
+    array: pa.Array
+    errors: dict[int, str]
+
+
+Decoder = Callable[[pa.Array], Coded]
+"""Makes values of payloads: binary, without nulls, without magic byte and id."""
+
+
+class Encoder(Protocol):
+    """Makes payloads of values; a null becomes a null.
+
+    Attributes:
+        prefix: Bytes between schema id and payload, such as Protobuf's message indexes.
+    """
+
+    prefix: bytes
+
+    def __call__(self, values: pa.Array) -> Coded:
+        """Payloads, binary."""
+
+
+class Format(Protocol):
+    """One format of schemas. All methods raise `SchemaError`, with the field at fault."""
+
+    def spark_type(self, schema: Schema) -> T.DataType:
+        """The column that values of a schema become; all its parts may be null."""
+
+    def record_name(self, schema: Schema) -> str:
+        """The full name of the record that a schema describes, which tells schemas apart."""
+
+    def decoder(self, writer: Schema, reader: Schema) -> Decoder:
+        """Reads what one schema has written as another one has it; for a worker."""
+
+    def encoder(self, schema: Schema, kind: T.DataType) -> Encoder:
+        """Writes columns of a type; checks first that they fit. For the driver and workers."""
+
+
+_FORMATS: Final = {
+    "AVRO": "spark_eos.schemas.avro:Avro",
+}
+
+
+def format_of(schema: Schema) -> Format:
+    """The format of a schema."""
+    try:
+        module, _, name = _FORMATS[schema.kind].partition(":")
+    except KeyError:
+        raise SchemaError(
+            f"the schema is of the format {schema.kind!r}; spark-eos has {', '.join(_FORMATS)}"
+        ) from None
+    return cast("Format", getattr(importlib.import_module(module), name)())
+
+
+def halved(function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType) -> Coded:
+    """Makes an array of rows; if that fails, of each half, until the rows at fault are alone."""
+    try:
+        return Coded(function(rows), {})
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError, LookupError) as error:
+        if not len(rows):
+            raise
+        if len(rows) == 1:
+            return Coded(pa.nulls(1, empty), {0: str(error) or type(error).__name__})
+        middle = len(rows) // 2
+        first = halved(function, rows[:middle], empty)
+        second = halved(function, rows[middle:], empty)
+        errors = first.errors | {middle + row: text for row, text in second.errors.items()}
+        return Coded(pa.concat_arrays([first.array, second.array]), errors)

@@ -1,0 +1,324 @@
+"""`SchemaRegistry`: decodes and encodes columns of a DataFrame by the schemas of a registry."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from spark_eos._driver.marker_files import Files
+from spark_eos._pyspark_internals import is_connect
+from spark_eos._spark.classic import HadoopFiles
+from spark_eos._spark.columns import header_type_fits
+from spark_eos._spark.connect_files import SparkFiles
+from spark_eos._spark.target_column import with_own_topic_marked
+from spark_eos.errors import ConfigurationError, SchemaError, warn, without_address
+from spark_eos.schemas.client import Client, Registered
+from spark_eos.schemas.errors_of_rows import RowErrors
+from spark_eos.schemas.formats import Schema, format_of
+from spark_eos.schemas.framing import header_of, prefix_of
+from spark_eos.schemas.pins import Pins
+from spark_eos.schemas.rows import HEADERS, Decoding, Encoding, Member
+
+Given = TypeVar("Given")
+
+_LATEST: Final = "latest"
+_FRAMINGS: Final = ("prefix", "header")
+_HEADERS_FIELD: Final = T.StructField(
+    HEADERS,
+    T.ArrayType(
+        T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+    ),
+)
+
+logger = logging.getLogger(__name__)
+
+
+class SchemaRegistry:
+    """Reads and writes records with the schemas of a schema registry, as columns.
+
+    Works on any DataFrame, streaming or not, on classic Spark and Spark Connect. Rows stay in their
+    partitions, in order, so `ExactlyOnceSink` writes such a query directly.
+
+    Args:
+        settings: By the names of ``confluent_kafka.schema_registry``: ``url``,
+            ``basic.auth.user.info``, ``bearer.auth.*``, ``ssl.*`` and others. Files must be on
+            Spark's executors, too.
+        max_wait: Seconds to wait for a registry that is away, before the query ends.
+
+    Raises:
+        ConfigurationError: A setting is unknown or can't be used, or ``spark-eos[schemas]`` is not
+            installed.
+
+    Example::
+
+        registry = SchemaRegistry({"url": "http://localhost:8081"})
+        read = sink.read(spark, subscribe="orders")
+        orders = registry.decode(read, "value", subject="orders-value")
+        prices = orders.select(
+            "source", "key", "error", F.struct("value.id", "value.cents").alias("value")
+        )
+        rows = registry.encode(prices, "value", subject="orders-prices-value")
+        query = sink.write(rows).start()
+    """
+
+    def __init__(self, settings: Mapping[str, Any], *, max_wait: float = 60.0) -> None:
+        self._client = Client(settings, max_wait)
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({self._client.url!r})"
+
+    def decode(
+        self,
+        frame: DataFrame,
+        column: str = "value",
+        *,
+        subject: str | Mapping[str, str] | None = None,
+        schema: str | Mapping[str, str] | None = None,
+        version: int | str | None = None,
+        kind: str = "AVRO",
+        pinned: str | None = None,
+        errors: str = "column",
+    ) -> DataFrame:
+        """Replaces a binary column by what its records hold.
+
+        Each record is read with the schema that has written it, whose id it has before its payload
+        or in a header (if the frame has ``headers``), and resolved to the reader's schema by the
+        format's own rules. Nulls (tombstones) stay null.
+
+        Args:
+            frame: The rows.
+            column: ``value``, ``key`` or another binary column.
+            subject: The subject with the reader's schema. Several, by a name for each: the column
+                becomes a struct with one member of each name, and a record goes to the member
+                whose schema has its record's name; the other members are null.
+            schema: The reader's schema itself, instead of the subject's; by name if there are
+                several.
+            version: The subject's version: a number, or ``latest``. By default the pinned one, or
+                else the latest. It is fixed now: a running query's columns do not change.
+            kind: The format of ``schema``: ``AVRO``, ``PROTOBUF`` or ``JSON``.
+            pinned: A directory, best the query's checkpoint location, that keeps the versions, so
+                that a restart has the same columns. ``version`` replaces what is there.
+            errors: ``column``: a record that can't be read becomes null, and gets an ``error``, of
+                which `ExactlyOnceSink` makes a dead letter; an error that a row has already stays.
+                ``raise``: such a record ends the query.
+
+        Returns:
+            The same columns, with ``column`` decoded, and ``error``.
+
+        Raises:
+            SchemaError: There is no such subject or version, or Spark has no type for a field.
+            RegistryError: The registry can't be reached, or refuses. Tasks raise it too: then no
+                record is to blame.
+            ConfigurationError: An argument can't be used.
+
+        Example::
+
+            events = registry.decode(
+                frame, subject={"order": "events-shop.Order", "refund": "events-shop.Refund"}
+            )
+            refunds = events.where("value.refund is not null")
+        """
+        _check_column(frame, column)
+        row_errors = RowErrors(frame.schema, errors)
+        if not isinstance(frame.schema[column].dataType, T.BinaryType | T.StringType):
+            raise ConfigurationError(
+                f"`{column}` is {frame.schema[column].dataType.simpleString()}; only a binary "
+                "column can be decoded"
+            )
+        members = []
+        for name, own, given in _named(subject, schema):
+            if given is not None:
+                found = Schema(kind, given)
+            elif own is not None:
+                found = self._chosen(frame, own, version, pinned).schema
+            else:
+                raise ConfigurationError("decode needs subject=, or the reader's schema=")
+            members.append(Member(name, found, format_of(found).record_name(found)))
+        types = [format_of(member.schema).spark_type(member.schema) for member in members]
+        frame = with_own_topic_marked(frame)
+        whole = _replaced(frame, column, _column_type(members, types), row_errors.added())
+        decoding = Decoding(self._client, column, members, whole, row_errors)
+        return frame.mapInArrow(decoding, whole)
+
+    def encode(
+        self,
+        frame: DataFrame,
+        column: str = "value",
+        *,
+        subject: str | Mapping[str, str],
+        schema: str | Mapping[str, str] | None = None,
+        version: int | str | None = None,
+        kind: str = "AVRO",
+        register: bool = False,
+        framing: str = "prefix",
+        pinned: str | None = None,
+        errors: str = "column",
+    ) -> DataFrame:
+        """Replaces a column by records of a subject's schema, in binary form, with its id.
+
+        The column's fields are those of the schema, in any order; those with a default may lack. A
+        null stays null: a tombstone.
+
+        Args:
+            frame: The rows.
+            column: ``value``, ``key`` or another column.
+            subject: The subject. Several, by a name for each: the column is a struct with members
+                of these names, of which each row has exactly one.
+            schema: The schema, which the subject must have; by default that of ``version``.
+            version: As in `decode`.
+            kind: As in `decode`.
+            register: Whether to register ``schema``. Without it, nothing ever is.
+            framing: ``prefix``: the id precedes each record. ``header``: a header has the schema's
+                GUID, and ``headers`` is added if there is none.
+            pinned: As in `decode`.
+            errors: As in `decode`, for a row that does not fit: a null where the schema has none,
+                for example.
+
+        Returns:
+            The same columns, with ``column`` encoded, and ``error``.
+
+        Raises:
+            SchemaError: There is no such subject, version or schema; the subject refuses the
+                schema; or the column's type does not fit it.
+            RegistryError: The registry can't be reached, or refuses.
+            ConfigurationError: An argument can't be used.
+
+        Example::
+
+            rows = registry.encode(prices, "value", subject="prices-value", framing="header")
+        """
+        _check_column(frame, column)
+        row_errors = RowErrors(frame.schema, errors)
+        if framing not in _FRAMINGS:
+            raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
+        if register and schema is None:
+            raise ConfigurationError("register=True registers schema=, which is not given")
+        members, types, prefixes, headers = [], [], [], []
+        for name, own, given in _named(subject, schema):
+            if own is None:
+                raise ConfigurationError(f"encode needs a subject= for {name!r}")
+            found = (
+                self._chosen(frame, own, version, pinned)
+                if given is None
+                else self._client.registered(own, Schema(kind, given), register=register)
+            )
+            one = format_of(found.schema)
+            members.append(Member(name, found.schema, one.record_name(found.schema)))
+            types.append(_part(frame.schema[column], name))
+            try:
+                one.encoder(found.schema, types[-1])
+            except SchemaError as error:
+                what = f"subject {own!r}, version {found.version}"
+                text = without_address(str(error))
+                raise SchemaError(f"`{column}`: {text} ({what})") from None
+            prefixes.append(prefix_of(found.number))
+            headers.append(_header(found) if framing == "header" else None)
+        added = row_errors.added()
+        if framing == "header" and HEADERS not in frame.columns:
+            added = [_HEADERS_FIELD, *added]
+        frame = with_own_topic_marked(frame)
+        whole = _replaced(frame, column, T.BinaryType(), added)
+        encoding = Encoding(column, members, prefixes, headers, whole, row_errors, types)
+        return frame.mapInArrow(encoding, whole)
+
+    def _chosen(
+        self, frame: DataFrame, subject: str, version: int | str | None, pinned: str | None
+    ) -> Registered:
+        """The version of a subject that a frame is made with."""
+        if version not in {None, _LATEST} and not isinstance(version, int):
+            raise ConfigurationError(f"version is {version!r}; it must be a number or 'latest'")
+        number = version if isinstance(version, int) else None
+        if pinned is None:
+            return self._client.version(subject, number)
+        pins = Pins(_files(frame.sparkSession, pinned))
+        before = pins.read(subject)
+        if before is not None and version is None:
+            self._tell_of_newer(before)
+            return before
+        found = self._client.version(subject, number)
+        if found != before:
+            pins.write(found)
+        return found
+
+    def _tell_of_newer(self, pin: Registered) -> None:
+        try:
+            latest = self._client.version(pin.subject, None)
+        except SchemaError:
+            return  # The subject was deleted; what the pin has is still there.
+        if latest.version != pin.version:
+            warn(
+                logger,
+                "EOS67",
+                "subject %s has version %d, and the query stays with version %d, which it has "
+                "begun with: pass version=%d once, to have that one's columns",
+                *(pin.subject, latest.version, pin.version, latest.version),
+            )
+
+
+def _files(spark: SparkSession, location: str) -> Files:
+    # On Connect, those that the server sees, as the checkpoint's.
+    return SparkFiles(spark, location) if is_connect(spark) else HadoopFiles(spark, location)
+
+
+def _check_column(frame: DataFrame, column: str) -> None:
+    for name in frame.columns:
+        if frame.columns.count(name) > 1:
+            raise ConfigurationError(f"there is more than one `{name}` column: rename one of them")
+    if column not in frame.columns:
+        raise ConfigurationError(
+            f"there is no column {column!r}; the columns are {', '.join(frame.columns)}"
+        )
+    if HEADERS in frame.columns and not header_type_fits(frame.schema[HEADERS].dataType):
+        raise ConfigurationError(
+            f"`{HEADERS}` is {frame.schema[HEADERS].dataType.simpleString()}, not as sink.read "
+            "with include_headers=True has it: rename it"
+        )
+
+
+def _named(
+    subject: str | Mapping[str, str] | None, schema: str | Mapping[str, str] | None
+) -> list[tuple[str | None, str | None, str | None]]:
+    """Name, subject and schema of each part of a column."""
+    if not isinstance(subject, Mapping) and not isinstance(schema, Mapping):
+        return [(None, subject, schema)]
+    subjects = subject if isinstance(subject, Mapping) else {}
+    schemas = schema if isinstance(schema, Mapping) else {}
+    if (subject is not None and subjects is not subject) or (schema and schemas is not schema):
+        raise ConfigurationError("subject and schema must both be by name, or none of them")
+    names = dict.fromkeys([*subjects, *schemas])
+    return [(name, subjects.get(name), schemas.get(name)) for name in names]
+
+
+def _header(found: Registered) -> bytes:
+    if found.guid is None:
+        raise ConfigurationError(
+            "framing='header' needs schemas with GUIDs, and the registry has none: use 'prefix'"
+        )
+    return header_of(found.guid)
+
+
+def _part(field: T.StructField, name: str | None) -> T.DataType:
+    if name is None:
+        return field.dataType
+    if not isinstance(field.dataType, T.StructType) or name not in field.dataType.names:
+        raise SchemaError(
+            f"`{field.name}` is {field.dataType.simpleString()}, without a member {name!r}"
+        )
+    return field.dataType[name].dataType
+
+
+def _column_type(members: list[Member], types: list[T.DataType]) -> T.DataType:
+    if members[0].name is None:
+        return types[0]
+    pairs = zip(members, types, strict=True)
+    return T.StructType([T.StructField(str(member.name), kind) for member, kind in pairs])
+
+
+def _replaced(
+    frame: DataFrame, column: str, kind: T.DataType, added: list[T.StructField]
+) -> T.StructType:
+    """The frame's columns, one of them with another type, and others after them."""
+    own = (T.StructField(column, kind) if one.name == column else one for one in frame.schema)
+    return T.StructType([*own, *added])

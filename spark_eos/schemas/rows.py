@@ -1,0 +1,247 @@
+"""Decodes and encodes a column in Spark's tasks, by Arrow batches: functions for ``mapInArrow``."""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from cachetools import LRUCache
+from pyspark.sql import types as T
+
+from spark_eos._pyspark_internals import arrow_schema
+from spark_eos.errors import SchemaError, without_address
+from spark_eos.schemas.client import Client
+from spark_eos.schemas.errors_of_rows import RowErrors
+from spark_eos.schemas.formats import Coded, Decoder, Encoder, Schema, format_of
+from spark_eos.schemas.framing import (
+    SchemaKey,
+    framed,
+    header_name,
+    with_header,
+)
+
+HEADERS: Final = "headers"
+
+# Of this process: tasks get their functions anew, and making a decoder takes milliseconds.
+_made: LRUCache[tuple[str, object], Any] = LRUCache(1000)
+
+
+class Member(NamedTuple):
+    """A part of the column: all of it, or one member of a struct with several subjects' records.
+
+    Attributes:
+        name: The member's name; None if it is all of the column.
+        schema: What its records are read or written by.
+        record: The record's full name.
+    """
+
+    name: str | None
+    schema: Schema
+    record: str
+
+
+class _Mapping:
+    """What decoding and encoding share: each batch keeps its rows, in order."""
+
+    def __init__(
+        self, column: str, members: Sequence[Member], whole: T.StructType, errors: RowErrors
+    ) -> None:
+        self._column = column
+        self._members = list(members)
+        self._whole = whole
+        self._errors = errors
+        self._identity = uuid.uuid4().hex
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kind = arrow_schema(self._whole).field(self._column).type
+        for batch in batches:
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            coded = self._coded(columns, kind)
+            columns[self._column] = coded.array
+            self._errors.put(batch, columns, coded.errors)
+            names = self._whole.names
+            yield pa.RecordBatch.from_arrays([columns[name] for name in names], names)
+
+    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> Coded:
+        raise NotImplementedError
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        """What is made once for each process."""
+        place = self._identity, key
+        if place not in _made:
+            _made[place] = make()
+        return _made[place]
+
+
+class Decoding(_Mapping):
+    """Replaces a binary column by what its records hold.
+
+    Args:
+        client: Knows the schemas that have written the records.
+        column: The column's name.
+        members: What it becomes.
+        whole: All columns of the result.
+        errors: What becomes of bad records.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        column: str,
+        members: Sequence[Member],
+        whole: T.StructType,
+        errors: RowErrors,
+    ) -> None:
+        super().__init__(column, members, whole, errors)
+        self._client = client
+
+    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> Coded:
+        values = columns[self._column]
+        values = values if pa.types.is_large_binary(values.type) else values.cast(pa.binary())
+        found = framed(values, columns.get(HEADERS), self._column)
+        errors = dict(found.errors)
+        parts: list[pa.Array] = []
+        places: list[np.ndarray] = []
+        for group in found.groups:
+            decoder, member, fault = self._decoder(group.key)
+            if decoder is None:
+                errors |= {int(row): fault for row in group.rows}
+                continue
+            made = decoder(group.payloads)
+            for row, text in made.errors.items():
+                errors[int(group.rows[row])] = f"schema id {group.key}: {text}"
+            parts.append(_as_member(made.array, member, kind))
+            places.append(group.rows)
+        return Coded(_placed(parts, places, len(values), kind), errors)
+
+    def _decoder(self, key: SchemaKey) -> tuple[Decoder | None, str | None, str]:
+        """How to read what a schema has written, and into which member; or why not."""
+        schema = self._client.schema(key)
+        if schema is None:
+            # Not kept: it may be registered later.
+            return None, None, f"schema id {key} is not known to the registry {self._client.url}"
+        found: tuple[Decoder | None, str | None, str] = self._once(
+            key, partial(self._made, schema, key)
+        )
+        return found
+
+    def _made(self, schema: Schema, key: SchemaKey) -> tuple[Decoder | None, str | None, str]:
+        try:
+            member = self._member(schema)
+            return format_of(schema).decoder(schema, member.schema), member.name, ""
+        except SchemaError as error:
+            return None, None, f"schema id {key}: {without_address(str(error))}"
+
+    def _member(self, schema: Schema) -> Member:
+        kinds = {member.schema.kind for member in self._members}
+        if schema.kind not in kinds:
+            raise SchemaError(
+                f"it is of the format {schema.kind}, not {' or '.join(sorted(kinds))}"
+            )
+        if self._members[0].name is None:
+            return self._members[0]
+        record = format_of(schema).record_name(schema)
+        for member in self._members:
+            if member.record == record:
+                return member
+        names = ", ".join(member.record for member in self._members)
+        raise SchemaError(f"it is of a {record}, none of {names}")
+
+
+class Encoding(_Mapping):
+    """Replaces a column by records, each with its schema's id.
+
+    Args:
+        column: The column's name.
+        members: What it holds.
+        prefixes: What precedes the payloads of each member; empty if headers have it.
+        headers: The value of the header of each member; None if payloads have ids.
+        whole: All columns of the result.
+        errors: What becomes of rows that can't be written.
+        kinds: The type of each member.
+    """
+
+    def __init__(
+        self,
+        column: str,
+        members: Sequence[Member],
+        prefixes: Sequence[bytes],
+        headers: Sequence[bytes | None],
+        whole: T.StructType,
+        errors: RowErrors,
+        kinds: Sequence[T.DataType],
+    ) -> None:
+        super().__init__(column, members, whole, errors)
+        self._prefixes = list(prefixes)
+        self._headers = list(headers)
+        self._kinds = list(kinds)
+
+    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> Coded:
+        values = columns[self._column]
+        errors: dict[int, str] = {}
+        parts: list[pa.Array] = []
+        places: list[np.ndarray] = []
+        ids: list[bytes | None] = [None] * len(values)
+        for number, (rows, own) in enumerate(self._parts(values, errors)):
+            encoder: Encoder = self._once(number, partial(self._encoder, number))
+            made = encoder(own)
+            errors |= {int(rows[row]): text for row, text in made.errors.items()}
+            header = self._headers[number]
+            if header is None:
+                prefix = self._prefixes[number] + encoder.prefix
+                made = made._replace(array=pc.binary_join_element_wise(prefix, made.array, b""))
+            else:
+                for row in rows[np.asarray(made.array.is_valid())]:
+                    ids[row] = header + encoder.prefix
+            parts.append(made.array.cast(kind))
+            places.append(rows)
+        if HEADERS in self._whole.names:
+            name = header_name(self._column)
+            columns[HEADERS] = with_header(columns.get(HEADERS), name, ids)
+        return Coded(_placed(parts, places, len(values), kind), errors)
+
+    def _encoder(self, number: int) -> Encoder:
+        schema = self._members[number].schema
+        return format_of(schema).encoder(schema, self._kinds[number])
+
+    def _parts(
+        self, values: pa.Array, errors: dict[int, str]
+    ) -> Iterator[tuple[np.ndarray, pa.Array]]:
+        """Yields the rows of each member, and their values."""
+        if self._members[0].name is None:
+            yield np.arange(len(values)), values
+            return
+        members = [values.flatten()[values.type.get_field_index(m.name)] for m in self._members]
+        filled = np.array([np.asarray(part.is_valid()) for part in members])
+        for row in np.flatnonzero(np.asarray(values.is_valid()) & (filled.sum(axis=0) != 1)):
+            errors[int(row)] = f"{self._column} must have exactly one member that is not null"
+            filled[:, row] = False
+        for part, own in zip(members, filled, strict=True):
+            rows = np.flatnonzero(own)
+            yield rows, part.take(pa.array(rows))
+
+
+def _as_member(array: pa.Array, name: str | None, kind: pa.DataType) -> pa.Array:
+    if name is None:
+        return array.cast(kind)
+    others = ((field, field.name == name) for field in kind)
+    children = [array if own else pa.nulls(len(array), field.type) for field, own in others]
+    return pa.StructArray.from_arrays(children, fields=[*kind], mask=array.is_null())
+
+
+def _placed(
+    parts: list[pa.Array], places: list[np.ndarray], rows: int, kind: pa.DataType
+) -> pa.Array:
+    """Puts the values of groups where their rows are; other rows are null."""
+    if len(parts) == 1 and len(parts[0]) == rows:
+        return parts[0]
+    whole = pa.concat_arrays([pa.nulls(1, kind), *parts])
+    # The null comes first.
+    indices = np.zeros(rows, np.int64)
+    if places:
+        together = np.concatenate(places)
+        indices[together] = np.arange(1, len(together) + 1)
+    return whole.take(pa.array(indices))

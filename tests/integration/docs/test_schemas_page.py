@@ -1,0 +1,116 @@
+"""docs/schemas.md: its queries read and write what the page says."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import SparkSession
+
+import spark_eos
+from spark_eos.schemas import SchemaRegistry
+from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
+from support.dead_letters import headers_of
+from support.flow import consume
+from support.pages import code_blocks, run_block
+
+QUERY, SEVERAL, REGISTER = code_blocks("schemas", "python")
+ID = {"name": "id", "type": "string"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark_eos_session")]
+
+
+def _record(name: str, *fields: dict[str, str]) -> str:
+    return json.dumps({"type": "record", "name": name, "fields": fields})
+
+
+ORDER = _record("shop.Order", ID, {"name": "amount", "type": "double"})
+PRICE = _record("shop.Price", ID, {"name": "cents", "type": "long"})
+REFUND = _record("shop.Refund", ID)
+
+
+@pytest.fixture
+def client(schema_registry: EmbeddedSchemaRegistry) -> Iterator[SchemaRegistryClient]:
+    """Confluent's own client of the registry."""
+    with SchemaRegistryClient({"url": schema_registry.url}) as found:
+        yield found
+
+
+def _written(client: SchemaRegistryClient, subject: str, schema: str, value: Any) -> bytes:
+    conf = {"subject.name.strategy": lambda *_: subject}
+    context = SerializationContext("any", MessageField.VALUE)
+    return AvroSerializer(client, schema, conf=conf)(value, context) or b""
+
+
+def test_the_query_and_its_dead_letters(
+    embedded_kafka: EmbeddedKafka,
+    schema_registry: EmbeddedSchemaRegistry,
+    client: SchemaRegistryClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefix, servers = uuid.uuid4().hex[:8], embedded_kafka.bootstrap_servers
+    for topic in ("orders", "orders-prices", "orders-dlq"):
+        embedded_kafka.create_topic(f"{prefix}-{topic}", 2)
+    client.register_schema(f"{prefix}-orders-prices-value", Schema(PRICE, "AVRO"))
+    producer = Producer({"bootstrap.servers": servers})
+    subject = f"{prefix}-orders-value"
+    for number in range(10):
+        value = {"id": f"o{number}", "amount": number + 0.25}
+        producer.produce(f"{prefix}-orders", _written(client, subject, ORDER, value))
+    producer.produce(f"{prefix}-orders", b"oops")
+    assert producer.flush(60) == 0
+    monkeypatch.setattr(spark_eos, "run", lambda query: query.processAllAvailable())
+    names = run_block(
+        QUERY,
+        {
+            "localhost:9092": servers,
+            "http://localhost:8081": schema_registry.url,
+            '"order-prices"': f'"{prefix}"',
+            '"orders': f'"{prefix}-orders',
+            "/checkpoints/prices": str(tmp_path / "checkpoint"),
+        },
+    )
+    names["query"].stop()
+    names["sink"].close()
+    context = SerializationContext("any", MessageField.VALUE)
+    read = AvroDeserializer(client)
+    found: list[Any] = [
+        read(m.value(), context) for m in consume(servers, f"{prefix}-orders-prices")
+    ]
+    assert sorted((row["id"], row["cents"]) for row in found) == [
+        (f"o{number}", 100 * number + 25) for number in range(10)
+    ]
+    (letter,) = consume(servers, f"{prefix}-orders-dlq")
+    assert letter.value() == b"oops"
+    assert "not with the id of a schema" in headers_of(letter)["__dlq.errors.message"]
+
+
+def test_several_subjects_and_a_registration(
+    schema_registry: EmbeddedSchemaRegistry,
+    client: SchemaRegistryClient,
+    spark_eos_session: SparkSession,
+) -> None:
+    prefix = uuid.uuid4().hex[:8]
+    records = [
+        _written(client, f"{prefix}-shop.Order", ORDER, {"id": "o1", "amount": 0.5}),
+        _written(client, f"{prefix}-shop.Refund", REFUND, {"id": "o2"}),
+    ]
+    frame = spark_eos_session.createDataFrame([(record,) for record in records], "value binary")
+    frame.createOrReplaceTempView(f"events_{prefix}")
+    known = {"registry": SchemaRegistry({"url": schema_registry.url}), "spark": spark_eos_session}
+    words = {'"events-': f'"{prefix}-', '"events"': f'"events_{prefix}"'}
+    assert run_block(SEVERAL, words, **known)["refunds"].collect() == [("o2",)]
+    subject = f"{prefix}-notes-value"
+    made = run_block(REGISTER, {'"notes-value"': f'"{subject}"'}, **known)
+    (row,) = made["rows"].collect()
+    assert AvroDeserializer(client)(
+        bytes(row.value), SerializationContext("notes", MessageField.VALUE)
+    ) == {"text": "paid"}
+    assert client.get_versions(subject) == [1]

@@ -1,0 +1,303 @@
+"""What decoding and encoding make of a DataFrame's columns, with a real schema registry."""
+
+import json
+import logging
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaRegistryClient,
+    header_schema_id_serializer,
+)
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos._spark.narrow_plan import explained
+from spark_eos.errors import ConfigurationError, SchemaError, UnsupportedPipelineError
+from spark_eos.schemas import SchemaRegistry
+from spark_eos.testing import EmbeddedSchemaRegistry
+from support.connect_server import ConnectService
+from support.guid_stub import guid_stub
+
+HEADERS = "array<struct<key: string, value: binary>>"
+
+
+def record(name: str, **fields: Any) -> str:
+    """A record's schema."""
+    made = [{"name": field, "type": kind} for field, kind in fields.items()]
+    return json.dumps({"type": "record", "name": name, "fields": made})
+
+
+ORDER = record("shop.Order", id="string", amount="double")
+REFUND = record("shop.Refund", order="string")
+
+
+class Subjects:
+    """Subjects of a test's own, and what Confluent's serializers write to their topic."""
+
+    def __init__(self, url: str, client: SchemaRegistryClient) -> None:
+        self.url = url
+        self.topic = f"t{uuid.uuid4().hex[:8]}"
+        self.client = client
+
+    def register(self, name: str, text: str) -> str:
+        """Registers a schema; returns the subject."""
+        subject = f"{self.topic}-{name}"
+        self.client.register_schema(subject, Schema(text, "AVRO"))
+        return subject
+
+    def write(self, text: str, value: Any, name: str = "value") -> bytes:
+        """A record whose schema is registered for it."""
+        self.register(name, text)
+        conf = {
+            "auto.register.schemas": False,
+            "subject.name.strategy": lambda *_: f"{self.topic}-{name}",
+        }
+        context = SerializationContext(self.topic, MessageField.VALUE)
+        return AvroSerializer(self.client, text, conf=conf)(value, context) or b""
+
+
+@pytest.fixture
+def subjects(
+    schema_registry: EmbeddedSchemaRegistry, registry_client: SchemaRegistryClient
+) -> Subjects:
+    return Subjects(schema_registry.url, registry_client)
+
+
+def frame_of(spark: SparkSession, values: list[Any], kind: str = "value binary") -> DataFrame:
+    """A column of these values, in one partition."""
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    return spark.createDataFrame(rows, kind).coalesce(1)
+
+
+def test_a_topic_of_several_subjects_is_a_struct_of_them(
+    spark: SparkSession, subjects: Subjects
+) -> None:
+    order = subjects.write(ORDER, {"id": "o1", "amount": 0.5}, "shop.Order")
+    refund = subjects.write(REFUND, {"order": "o1"}, "shop.Refund")
+    other = subjects.write(record("shop.Other", n="int"), {"n": 1}, "shop.Other")
+    values = [order, refund, other, None, refund]
+    names = {name: f"{subjects.topic}-shop.{name.title()}" for name in ("order", "refund")}
+    registry = SchemaRegistry({"url": subjects.url})
+    made = registry.decode(frame_of(spark, values), subject=names)
+    rows = made.collect()
+    assert [row.value and row.value.asDict(recursive=True) for row in rows] == [
+        {"order": {"id": "o1", "amount": 0.5}, "refund": None},
+        {"order": None, "refund": {"order": "o1"}},
+        None,
+        None,
+        {"order": None, "refund": {"order": "o1"}},
+    ]
+    errors = [row.error and row.error.message for row in rows]
+    assert [text is not None for text in errors] == [False, False, True, False, False]
+    assert "it is of a shop.Other, none of shop.Order, shop.Refund" in errors[2]
+    back = registry.encode(made, subject=names).collect()
+    assert [row.value and bytes(row.value) for row in back] == [order, refund, None, None, refund]
+
+
+def test_an_error_that_is_there_stays(spark: SparkSession, subjects: Subjects) -> None:
+    good = subjects.write(ORDER, {"id": "o1", "amount": 0.5})
+    subject = f"{subjects.topic}-value"
+    registry = SchemaRegistry({"url": subjects.url})
+    values = [(good, None), (good, "mine"), (b"x", "mine"), (b"x", None)]
+    texts = registry.decode(frame_of(spark, values, "value binary, error string"), subject=subject)
+    found = [row.error for row in texts.collect()]
+    assert found[:3] == [None, "mine", "mine"]
+    assert "byte 0x78" in found[3]
+    # Key and value in turn: the first one's error stays.
+    both = frame_of(spark, [(b"a", good), (good, b"b"), (b"a", b"b")], "key binary, value binary")
+    keyed = registry.decode(both, "key", subject=subject)
+    errors = [row.error.message for row in registry.decode(keyed, subject=subject).collect()]
+    assert ["0x61" in errors[0], "0x62" in errors[1], "0x61" in errors[2]] == [True] * 3
+    with pytest.raises(UnsupportedPipelineError, match="`error` is int"):
+        registry.decode(frame_of(spark, [(good, 1)], "value binary, error int"), subject=subject)
+
+
+def test_bad_records_end_the_query_if_they_are_to(spark: SparkSession, subjects: Subjects) -> None:
+    good = subjects.write(ORDER, {"id": "o1", "amount": 0.5})
+    registry = SchemaRegistry({"url": subjects.url})
+    source = "struct<topic: string, partition: int, offset: bigint>"
+    frame = frame_of(
+        spark,
+        [(("in", 3, 41), good), (("in", 3, 42), b"oops")],
+        f"source {source}, value binary",
+    )
+    subject = f"{subjects.topic}-value"
+    assert registry.decode(frame, subject=subject, errors="raise").columns == ["source", "value"]
+    with pytest.raises(PythonException, match=r"SchemaError: in-3, offset 42: the value begins"):
+        registry.decode(frame, subject=subject, errors="raise").collect()
+    nothing = frame.select(
+        F.struct(F.lit("a").alias("id"), F.lit(None).cast("double").alias("amount")).alias("value")
+    )
+    with pytest.raises(PythonException, match="SchemaError: amount is null"):
+        registry.encode(nothing, subject=subject, errors="raise").collect()
+
+
+def test_nothing_is_registered_unless_asked(spark: SparkSession, subjects: Subjects) -> None:
+    registry = SchemaRegistry({"url": subjects.url})
+    frame = frame_of(spark, [("o1", 0.5)], "id string, amount double")
+    frame = frame.select(F.struct("id", "amount").alias("value"))
+    subject = f"{subjects.topic}-value"
+    with pytest.raises(SchemaError, match="has no subject"):
+        registry.encode(frame, subject=subject)
+    with pytest.raises(SchemaError, match="register=True registers it"):
+        registry.encode(frame, subject=subject, schema=ORDER)
+    assert subject not in subjects.client.get_subjects()
+    (row,) = registry.encode(frame, subject=subject, schema=ORDER, register=True).collect()
+    assert bytes(row.value) == subjects.write(ORDER, {"id": "o1", "amount": 0.5})
+    subjects.client.set_compatibility(subject, "BACKWARD")
+    more = record("shop.Order", id="string", amount="double", more="string")
+    wider = frame.select(F.struct("value.*", F.lit("x").alias("more")).alias("value"))
+    with pytest.raises(SchemaError, match=f"'{subject}' does not take the schema"):
+        registry.encode(wider, subject=subject, schema=more, register=True)
+    assert subjects.client.get_versions(subject) == [1]
+
+
+def test_columns_that_do_not_fit_are_refused_at_once(
+    spark: SparkSession, subjects: Subjects
+) -> None:
+    subject = subjects.register("value", ORDER)
+    registry = SchemaRegistry({"url": subjects.url})
+    frame = frame_of(spark, [("o1", "much")], "id string, amount string")
+    value = F.struct("id", "amount").alias("value")
+    with pytest.raises(
+        SchemaError, match=rf"`value`: amount is string.*needs double.*'{subject}', version 1"
+    ):
+        registry.encode(frame.select(value), subject=subject)
+    with pytest.raises(ConfigurationError, match="no column 'value'; the columns are id, amount"):
+        registry.encode(frame, subject=subject)
+    with pytest.raises(ConfigurationError, match="only a binary column can be decoded"):
+        registry.decode(frame.select(value), subject=subject)
+    mapped = frame.select(value, F.create_map(F.lit("a"), F.lit("b")).alias("headers"))
+    with pytest.raises(ConfigurationError, match="`headers` is map<string,string>"):
+        registry.encode(mapped, subject=subject)
+    twice = frame.select(value, value)
+    with pytest.raises(ConfigurationError, match="more than one `value` column"):
+        registry.encode(twice, subject=subject)
+
+
+def _pinned(
+    spark: SparkSession, subjects: Subjects, location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = subjects.register("value", ORDER)
+    registry = SchemaRegistry({"url": subjects.url})
+    frame = frame_of(spark, [b"x"])
+
+    def fields(version: int | str | None = None, pinned: str | None = location) -> Any:
+        made = registry.decode(frame, subject=subject, version=version, pinned=pinned)
+        return made.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]
+
+    assert fields() == ["id", "amount"]
+    newer = json.loads(ORDER)
+    newer["fields"].append({"name": "more", "type": "int", "default": 0})
+    subjects.register("value", json.dumps(newer))
+    with caplog.at_level(logging.WARNING, "spark_eos.schemas"):
+        assert fields() == ["id", "amount"]
+    (said,) = [text for text in caplog.messages if "EOS67" in text]
+    assert f"subject {subject} has version 2, and the query stays with version 1" in said
+    assert "pass version=2 once" in said
+    assert fields(pinned=None) == ["id", "amount", "more"]
+    assert fields(2) == fields() == fields("latest") == ["id", "amount", "more"]
+    assert fields(1) == fields() == ["id", "amount"]
+    with pytest.raises(ConfigurationError, match="version is 'newest'"):
+        fields("newest")
+
+
+def test_a_restart_has_the_columns_that_the_query_has_begun_with(
+    spark: SparkSession, subjects: Subjects, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _pinned(spark, subjects, str(tmp_path / "check point"), caplog)
+    assert (tmp_path / "check point" / "spark-eos" / "schemas").is_dir()
+
+
+def test_secrets_are_in_no_plan(spark: SparkSession, subjects: Subjects) -> None:
+    subject = subjects.register("value", ORDER)
+    registry = SchemaRegistry({"url": subjects.url, "basic.auth.user.info": "alice:sesame"})
+    made = registry.decode(frame_of(spark, [b"x"]), subject=subject)
+    plans = [*explained(made).values(), made.schema.json()]
+    assert len(plans) == 5
+    assert "sesame" not in "".join(plans)
+    frame: Any = made
+    assert "sesame" not in frame._jdf.queryExecution().analyzed().toJSON()
+
+
+def test_ids_in_headers_are_read_and_written_as_confluents_serializers_do(
+    spark: SparkSession, subjects: Subjects
+) -> None:
+    subject = subjects.register("value", ORDER)
+    with guid_stub(subjects.url) as stub, SchemaRegistryClient({"url": stub.url}) as client:
+        headers: list[Any] = [("a", b"1")]
+        context = SerializationContext("orders", MessageField.VALUE, headers)
+        conf = {
+            "schema.id.serializer": header_schema_id_serializer,
+            "use.latest.version": True,
+            "auto.register.schemas": False,
+            "subject.name.strategy": lambda *_: subject,
+        }
+        value = {"id": "o1", "amount": 0.5}
+        theirs = AvroSerializer(client, ORDER, conf=conf)(value, context)
+        registry = SchemaRegistry({"url": stub.url})
+        rows = [(theirs, headers), (None, [("a", b"2")])]
+        frame = frame_of(spark, rows, f"value binary, headers {HEADERS}")
+        made = registry.decode(frame, subject=subject)
+        assert [row.value and row.value.asDict() for row in made.collect()] == [value, None]
+        # With a header again, and with a prefix, beside which the old header must not stay.
+        again = registry.encode(made, subject=subject, framing="header").collect()
+        assert [row.value and bytes(row.value) for row in again] == [theirs, None]
+        kept = [[(h.key, bytes(h.value)) for h in row.headers] for row in again]
+        assert kept == [headers, [("a", b"2")]]
+        again_headers: Any = kept[0]
+        read = SerializationContext("orders", MessageField.VALUE, again_headers)
+        assert AvroDeserializer(client)(bytes(again[0].value), read) == value
+        prefixed = registry.encode(made, subject=subject).collect()
+        assert bytes(prefixed[0].value) == subjects.write(ORDER, value)
+        assert [[(h.key, bytes(h.value)) for h in row.headers] for row in prefixed] == [
+            [("a", b"1")],
+            [("a", b"2")],
+        ]
+        # Keys have a header of their own, and the column is added.
+        key = made.select(F.col("value").alias("key"))
+        (one, none) = registry.encode(key, "key", subject=subject, framing="header").collect()
+        assert [h.key for h in one.headers] == ["__key_schema_id"]
+        assert none.headers is None
+
+
+def test_a_registry_without_guids_writes_no_headers(
+    spark: SparkSession, subjects: Subjects
+) -> None:
+    subject = subjects.register("value", ORDER)
+    value = F.struct(F.lit("o1").alias("id"), F.lit(0.5).cast("double").alias("amount"))
+    frame = spark.range(1).select(value.alias("value"))
+    with pytest.raises(ConfigurationError, match="the registry has none: use 'prefix'"):
+        SchemaRegistry({"url": subjects.url}).encode(frame, subject=subject, framing="header")
+
+
+def _columns_on_connect(spark: SparkSession, url: str, subject: str, location: str) -> list[Any]:
+    """Decoded twice, on Connect: with version 1 pinned, and with it read again."""
+    registry = SchemaRegistry({"url": url})
+    frame = spark.createDataFrame([(b"x",)], "value binary")
+    found: list[Any] = []
+    for version in (1, None):
+        made = registry.decode(frame, subject=subject, pinned=location, version=version)
+        found.append(made.schema["value"].dataType.simpleString())
+    return found
+
+
+@pytest.mark.slow
+def test_pins_on_connect(
+    connect_service: ConnectService, subjects: Subjects, tmp_path: Path
+) -> None:
+    subject = subjects.register("value", ORDER)
+    newer = json.loads(ORDER)
+    newer["fields"].append({"name": "more", "type": "int", "default": 0})
+    subjects.register("value", json.dumps(newer))
+    found = connect_service.queries.ask(
+        _columns_on_connect, subjects.url, subject, str(tmp_path / "pins")
+    )
+    assert found == ["struct<id:string,amount:double>"] * 2

@@ -1,0 +1,66 @@
+"""A stub of a schema registry, for answers that a real one can't be made to give."""
+
+import json
+import re
+import ssl
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.http_server import Request, http_server
+
+_LATEST = re.compile(r"/subjects/([^/?]+)/versions/(?:latest|\d+)")
+_KEY = re.compile(r"/schemas/(?:ids|guids)/([^/?]+)")
+_NOT_FOUND = (404, {"error_code": 40403, "message": "Schema not found"})
+
+
+@dataclass
+class StubRegistry:
+    """Has one schema for each subject.
+
+    Attributes:
+        url: its address.
+        schemas: by subject: id, GUID and text.
+        answers: status and body of the next requests, before it answers as it should.
+        authorization: headers of that name that it was sent.
+    """
+
+    url: str = ""
+    schemas: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    answers: list[tuple[int, Any]] = field(default_factory=list)
+    authorization: list[str | None] = field(default_factory=list)
+
+    def add(self, subject: str, text: str) -> tuple[int, str]:
+        """Gives a subject a schema; returns its id and GUID."""
+        number, guid = len(self.schemas) + 1, str(uuid.uuid4())
+        self.schemas[subject] = (number, guid, text)
+        return number, guid
+
+    def answer(self, request: Request) -> None:
+        """A subject's schema, or the schema of an id or a GUID."""
+        self.authorization.append(request.headers.get("authorization"))
+        status, body = self.answers.pop(0) if self.answers else self._found(request.path)
+        encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request.send_response(status)
+        request.send_header("content-length", str(len(encoded)))
+        request.end_headers()
+        request.wfile.write(encoded)
+
+    def _found(self, path: str) -> tuple[int, Any]:
+        latest, key = _LATEST.match(path), _KEY.match(path)
+        for subject, (number, guid, text) in self.schemas.items():
+            if (latest and latest[1] == subject) or (key and key[1] in {str(number), guid}):
+                ids = {"id": number, "guid": guid, "version": 1, "subject": subject}
+                return 200, {**ids, "schema": text}
+        return _NOT_FOUND
+
+
+@contextmanager
+def stub_registry(tls: ssl.SSLContext | None = None) -> Iterator[StubRegistry]:
+    """Runs an empty one on 127.0.0.1."""
+    registry = StubRegistry()
+    with http_server(registry.answer, tls) as url:
+        registry.url = url.rpartition("/")[0]
+        yield registry

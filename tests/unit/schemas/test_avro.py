@@ -1,0 +1,523 @@
+"""Avro as columns: types, resolution, and what can't be read or written."""
+
+import datetime
+import io
+import json
+import re
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as T
+
+from spark_eos._pyspark_internals import arrow_schema
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro import Avro
+from spark_eos.schemas.formats import Coded, Schema
+
+FORMAT = Avro()
+DAY = datetime.date(2026, 2, 28)
+MOMENT = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=datetime.timezone.utc)
+LOCAL = MOMENT.replace(tzinfo=None)
+UUID = uuid.UUID("d17bb2d3-4c1a-4b4c-9b0f-7c6f2f9d7a10")
+
+
+def schema(text: Any, *references: Any) -> Schema:
+    """A schema, and those that it refers to."""
+    named = tuple((str(number), json.dumps(one)) for number, one in enumerate(references))
+    return Schema("AVRO", json.dumps(text), named)
+
+
+def record(*fields: Any, name: str = "Order", **more: Any) -> dict[str, Any]:
+    """A record of fields: name and type, or name, type and default."""
+    names = ("name", "type", "default")
+    made = [dict(zip(names, field, strict=False)) for field in fields]
+    return {"type": "record", "name": name, "fields": made, **more}
+
+
+def payload(text: Any, value: Any) -> bytes:
+    """What fastavro itself makes of a value."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(text), value)
+    return out.getvalue()
+
+
+def decoded(payloads: list[bytes], writer: Any, reader: Any = None) -> Coded:
+    """What payloads hold."""
+    own = schema(writer)
+    decoder = FORMAT.decoder(own, own if reader is None else schema(reader))
+    return decoder(pa.array(payloads, pa.binary()))
+
+
+def column(values: list[Any], kind: T.DataType) -> pa.Array:
+    """Values as Spark hands them over."""
+    return pa.array(values, arrow_schema(T.StructType([T.StructField("c", kind)])).field(0).type)
+
+
+def encoded(values: list[Any], text: Any, kind: T.DataType | None = None) -> Coded:
+    """What a schema's encoder makes of values."""
+    own = schema(text)
+    kind = kind or FORMAT.spark_type(own)
+    return FORMAT.encoder(own, kind)(column(values, kind))
+
+
+def fixed(size: int, **more: Any) -> dict[str, Any]:
+    """A fixed."""
+    return {"type": "fixed", "name": f"F{size}", "size": size, **more}
+
+
+def logical(base: str, name: str, **more: Any) -> dict[str, Any]:
+    """A logical type."""
+    return {"type": base, "logicalType": name, **more}
+
+
+# Type, Spark's name of it, a value in Avro, and the same as a column has it in Python.
+TYPES: dict[str, tuple[Any, str, Any, Any]] = {
+    "boolean": ("boolean", "boolean", True, True),
+    "int": ("int", "int", -(2**31), -(2**31)),
+    "long": ("long", "bigint", 2**63 - 1, 2**63 - 1),
+    "float": ("float", "float", 0.5, 0.5),
+    "double": ("double", "double", 0.1, 0.1),
+    "bytes": ("bytes", "binary", b"\x00\xff", b"\x00\xff"),
+    "string": ("string", "string", "zoë", "zoë"),
+    "enum": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "string", "B", "B"),
+    "fixed": (fixed(3), "binary", b"abc", b"abc"),
+    "decimal": (
+        logical("bytes", "decimal", precision=38, scale=3),
+        "decimal(38,3)",
+        Decimal("-12345678901234567890.123"),
+        Decimal("-12345678901234567890.123"),
+    ),
+    "decimal of a fixed": (
+        fixed(4, logicalType="decimal", precision=9, scale=2),
+        "decimal(9,2)",
+        Decimal("1234567.89"),
+        Decimal("1234567.89"),
+    ),
+    "date": (logical("int", "date"), "date", DAY, DAY),
+    "time in milliseconds": (logical("int", "time-millis"), "int", 86_399_999, 86_399_999),
+    "time in microseconds": (logical("long", "time-micros"), "bigint", 7, 7),
+    "timestamp in milliseconds": (
+        logical("long", "timestamp-millis"),
+        "timestamp",
+        -1,
+        MOMENT.replace(microsecond=999_000),
+    ),
+    "timestamp in microseconds": (logical("long", "timestamp-micros"), "timestamp", -1, MOMENT),
+    "timestamp in nanoseconds": (logical("long", "timestamp-nanos"), "timestamp", -1000, MOMENT),
+    "local timestamp": (
+        logical("long", "local-timestamp-micros"),
+        "timestamp_ntz",
+        -1,
+        LOCAL,
+    ),
+    "uuid": (logical("string", "uuid"), "string", str(UUID), str(UUID)),
+    "uuid of a fixed": (fixed(16, logicalType="uuid"), "string", UUID.bytes, str(UUID)),
+    "array": (
+        {"type": "array", "items": ["null", logical("int", "date")]},
+        "array<date>",
+        [DAY, None],
+        [DAY, None],
+    ),
+    "map": (
+        {"type": "map", "values": logical("int", "date")},
+        "map<string,date>",
+        {"a": DAY},
+        [("a", DAY)],
+    ),
+    "record": (
+        record(("when", logical("int", "date")), ("empty", record(name="Empty")), name="R"),
+        "struct<when:date,empty:struct<>>",
+        {"when": DAY, "empty": {}},
+        {"when": DAY, "empty": {}},
+    ),
+    "union": (
+        ["null", "string", logical("int", "date"), record(("n", "int"), name="shop.R")],
+        "struct<string:string,int:date,R:struct<n:int>>",
+        ("shop.R", {"n": 1}),
+        {"string": None, "int": None, "R": {"n": 1}},
+    ),
+    "unknown logical type": (logical("string", "colour"), "string", "red", "red"),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_each_type_is_read_and_written(name: str) -> None:
+    kind, spark, value, seen = TYPES[name]
+    text = record(("f", kind), ("nullable", kind if isinstance(kind, list) else ["null", kind]))
+    # A value of a union has the type that fastavro itself would choose for none.
+    base = json.loads(json.dumps(kind))
+    raw = base if isinstance(base, list) else _plain(base)
+    plain = record(("f", raw), ("nullable", raw if isinstance(raw, list) else ["null", raw]))
+    by_hand = plain if isinstance(value, int | bytes) and not isinstance(value, bool) else text
+    named = {**by_hand, "fields": [by_hand["fields"][0]]}
+    records = [payload(named, {"f": value}) + b"\x00"]
+    made = decoded(records, _once(text))
+    assert made.errors == {}
+    assert made.array.to_pylist() == [{"f": seen, "nullable": None}]
+    assert FORMAT.spark_type(schema(_once(text)))["f"].dataType.simpleString() == spark  # type: ignore[index]
+    back = encoded(made.array.to_pylist(), _once(text))
+    assert back.errors == {}
+    assert back.array.to_pylist() == records
+
+
+def _plain(kind: Any) -> Any:
+    return {k: v for k, v in kind.items() if k != "logicalType"} if isinstance(kind, dict) else kind
+
+
+def _once(text: dict[str, Any]) -> dict[str, Any]:
+    """Names are defined once; afterwards they are their names."""
+    first, second = text["fields"]
+    name = first["type"].get("name") if isinstance(first["type"], dict) else None
+    if name is not None:
+        second = {**second, "type": ["null", name]}
+    if isinstance(second["type"], list) and isinstance(first["type"], list):
+        second = {**second, "type": ["null", "int"]}
+    return {**text, "fields": [first, second]}
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("string", ["a", ""]),
+        ("long", [7]),
+        (logical("int", "date"), [DAY]),
+        (["null", "string"], ["a"]),
+        (["int", "string"], [{"int": None, "string": "a"}, {"int": 1, "string": None}]),
+        ({"type": "array", "items": "int"}, [[1, 2], []]),
+        ({"type": "map", "values": "int"}, [[("a", 1)], []]),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, ["A"]),
+    ],
+)
+def test_a_schema_need_not_be_a_record(text: Any, values: list[Any]) -> None:
+    made = encoded(values, text)
+    assert made.errors == {}
+    assert decoded(made.array.to_pylist(), text).array.to_pylist() == values
+
+
+# Writer, value, reader, and what is read.
+EVOLVED: dict[str, tuple[Any, Any, Any, Any]] = {
+    "an added field": (
+        record(("id", "int")),
+        {"id": 1},
+        record(("id", "int"), ("more", "string", "none")),
+        {"id": 1, "more": "none"},
+    ),
+    "a default of bytes": (
+        record(("id", "int")),
+        {"id": 1},
+        record(("b", "bytes", "\u00ff"), ("f", fixed(2), "\u0000\u00fe")),
+        {"b": b"\xff", "f": b"\x00\xfe"},
+    ),
+    "defaults within defaults": (
+        record(),
+        {},
+        record(
+            ("inner", record(("a", "int", 5), ("b", "bytes", "\u00ff"), name="I"), {}),
+            ("many", {"type": "array", "items": "I"}, [{"a": 1}]),
+            ("map", {"type": "map", "values": "bytes"}, {"k": "\u00fe"}),
+            ("date", logical("int", "date"), 1),
+            ("union", [logical("long", "timestamp-micros"), "null"], -1),
+        ),
+        {
+            "inner": {"a": 5, "b": b"\xff"},
+            "many": [{"a": 1, "b": b"\xff"}],
+            "map": [("k", b"\xfe")],
+            "date": datetime.date(1970, 1, 2),
+            "union": MOMENT,
+        },
+    ),
+    "a field that others' names are defined in": (
+        record(("gone", record(("n", "int"), name="I")), ("kept", "I")),
+        {"gone": {"n": 1}, "kept": {"n": 2}},
+        record(("new", record(("m", "long", 7), ("n", "long"), name="I"), {"n": 3}), ("kept", "I")),
+        {"new": {"m": 7, "n": 3}, "kept": {"m": 7, "n": 2}},
+    ),
+    "a removed field": (
+        record(("id", "int"), ("x", "string")),
+        {"id": 1, "x": "y"},
+        record(("id", "int")),
+        {"id": 1},
+    ),
+    "a renamed field": (
+        record(("id", "int")),
+        {"id": 1},
+        {
+            **record(name="Bestellung", aliases=["Order"]),
+            "fields": [{"name": "nr", "aliases": ["id"], "type": "int"}],
+        },
+        {"nr": 1},
+    ),
+    "promotion": (
+        record(("a", "int"), ("b", "float"), ("c", "string"), ("d", "int")),
+        {"a": 1, "b": 0.5, "c": "s", "d": 2},
+        record(("a", "long"), ("b", "double"), ("c", "bytes"), ("d", "double")),
+        {"a": 1, "b": 0.5, "c": b"s", "d": 2.0},
+    ),
+    "into a union": (record(("a", "int")), {"a": 1}, record(("a", ["null", "long"])), {"a": 1}),
+    "into a union of several": (
+        record(("a", "int")),
+        {"a": 1},
+        record(("a", ["null", "string", "long"])),
+        {"a": {"string": None, "long": 1}},
+    ),
+    "out of a union": (record(("a", ["null", "int"])), {"a": 1}, record(("a", "int")), {"a": 1}),
+    "out of a union of records": (
+        record(("a", [record(("n", "int"), name="R"), "string"])),
+        {"a": {"n": 1}},
+        record(("a", record(("n", "int"), name="R")), ("u", ["int", "string"], 3)),
+        {"a": {"n": 1}, "u": {"int": 3, "string": None}},
+    ),
+    "an unknown symbol": (
+        record(("e", {"type": "enum", "name": "E", "symbols": ["A", "B"]})),
+        {"e": "B"},
+        record(("e", {"type": "enum", "name": "E", "symbols": ["A"], "default": "A"})),
+        {"e": "A"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVOLVED)
+def test_records_are_resolved_by_avros_rules(name: str) -> None:
+    writer, value, reader, seen = EVOLVED[name]
+    made = decoded([payload(writer, value)], writer, reader)
+    assert made.errors == {}
+    assert made.array.to_pylist() == [seen]
+
+
+ORDER = record(("id", "string"), ("amount", "double"))
+GOOD = payload(ORDER, {"id": "o1", "amount": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("broken", "reader", "words"),
+    [
+        (GOOD[:-1], None, "truncated"),
+        (b"", None, "truncated"),
+        (GOOD + b"\x00", None, "1 bytes are left"),
+        (b"\x02\xff" + bytes(8), None, "not of its schema"),
+        (GOOD, record(("missing", "int")), "does not resolve.*No default value for field missing"),
+        (GOOD, record(("id", "int")), "does not resolve"),
+        (GOOD, record(("id", "string"), name="Refund"), "does not resolve"),
+    ],
+)
+def test_a_bad_record_costs_its_row(broken: bytes, reader: Any, words: str) -> None:
+    own = reader or ORDER
+    good = [] if reader else [GOOD]
+    made = decoded([*good, broken, *good], ORDER, own)
+    assert made.errors.keys() == {len(good)}
+    assert re.search(words, made.errors[len(good)])
+    assert made.array.is_null().to_pylist() == [
+        row in made.errors for row in range(len(made.array))
+    ]
+
+
+def test_numbers_that_do_not_fit_cost_their_row() -> None:
+    text = record(("n", "int"), ("d", logical("bytes", "decimal", precision=2)))
+    large = b"\xfe\xff\xff\xff\xff\x7f" + b"\x02\x01"
+    digits = b"\x02" + b"\x04\x03\xe8"
+    good = b"\x02\x02\x05"
+    made = decoded([good, large, digits, good], text)
+    assert made.errors.keys() == {1, 2}
+    assert made.array.to_pylist() == [
+        {"n": 1, "d": Decimal(5)},
+        None,
+        None,
+        {"n": 1, "d": Decimal(5)},
+    ]
+
+
+def test_references_are_found_by_their_names() -> None:
+    line = record(("when", logical("int", "date")), ("sum", "bytes", "\u00ff"), name="shop.Line")
+    order = record(("lines", {"type": "array", "items": "Line"}), name="shop.Order")
+    own = schema(order, line)
+    assert FORMAT.record_name(own) == "shop.Order"
+    value = {"lines": [{"when": DAY, "sum": b"x"}]}
+    kind = FORMAT.spark_type(own)
+    made = FORMAT.encoder(own, kind)(column([value], kind))
+    assert made.errors == {}
+    assert FORMAT.decoder(own, own)(made.array).array.to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            record(("name", "string"), ("next", ["null", "Order"])),
+            "next: record Order contains itself",
+        ),
+        (
+            record(("a", record(("b", {"type": "array", "items": "Order"}), name="I"))),
+            r"a\.b\[\]: record",
+        ),
+        (
+            record(("wait", fixed(12, logicalType="duration"))),
+            "wait: Spark has no type for a duration",
+        ),
+        (
+            record(("m", logical("bytes", "decimal", precision=50))),
+            "m: decimal.50, 0.: Spark has 38",
+        ),
+        (record(("u", ["int", "long"])), "u: in a union of int and long"),
+        (
+            record(("u", {"type": "map", "values": ["float", "double"]})),
+            r"u\{\}: in a union of double",
+        ),
+        ({"type": "record"}, "can't be used"),
+        ("no type", "can't be used"),
+    ],
+)
+def test_what_spark_has_no_column_for_is_refused_by_its_field(text: Any, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        FORMAT.spark_type(schema(text))
+
+
+INT, LONG, TEXT = T.IntegerType(), T.LongType(), T.StringType()
+
+
+def struct(**fields: T.DataType) -> T.StructType:
+    """A struct of fields by name."""
+    return T.StructType([T.StructField(name, kind) for name, kind in fields.items()])
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "words"),
+    [
+        (struct(id=INT), ORDER, "id is int, and its schema needs string"),
+        (struct(id=TEXT), ORDER, "lacks the field 'amount', for which its schema has no default"),
+        (
+            struct(id=TEXT, amount=T.DoubleType(), x=INT),
+            ORDER,
+            "has a field 'x' that its schema lacks",
+        ),
+        (struct(n=LONG), record(("n", "int")), "n is bigint, and its schema needs int"),
+        (
+            struct(n=T.DecimalType(9, 2)),
+            record(("n", logical("bytes", "decimal", precision=8, scale=2))),
+            "cast it",
+        ),
+        (
+            struct(n=T.DecimalType(9, 2)),
+            record(("n", logical("bytes", "decimal", precision=9, scale=1))),
+            "cast it",
+        ),
+        (
+            struct(a=T.ArrayType(struct(b=INT))),
+            record(("a", {"type": "array", "items": record(("b", "string"), name="I")})),
+            r"a\[\]\.b is int",
+        ),
+        (
+            struct(m=T.MapType(INT, INT)),
+            record(("m", {"type": "map", "values": "int"})),
+            "keys of Avro's maps",
+        ),
+        (
+            struct(u=struct(int=INT, boolean=T.BooleanType())),
+            record(("u", ["int", "string"])),
+            "'boolean' that its schema lacks",
+        ),
+        (
+            struct(t=T.TimestampType()),
+            record(("t", logical("long", "local-timestamp-micros"))),
+            "t is timestamp, and its schema needs timestamp_ntz",
+        ),
+        (struct(n=T.NullType()), record(("n", "int")), "n is void"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_before_any_row(
+    columns: T.StructType, text: Any, words: str
+) -> None:
+    with pytest.raises(SchemaError, match=words):
+        FORMAT.encoder(schema(text), columns)
+
+
+def test_narrower_columns_and_those_with_defaults_fit() -> None:
+    text = record(("n", "long"), ("d", "double"), ("b", "bytes", "\u00ff"), ("o", ["null", "int"]))
+    made = encoded([{"d": 0.5, "n": 1}], text, struct(d=T.FloatType(), n=INT))
+    assert made.errors == {}
+    assert decoded(made.array.to_pylist(), text).array.to_pylist() == [
+        {"n": 1, "d": 0.5, "b": b"\xff", "o": None}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "words"),
+    [
+        ({"a": None}, record(("a", "int")), "a is null"),
+        # fastavro would write false.
+        ({"a": None}, record(("a", "boolean")), "a is null"),
+        ({"a": {"b": None}}, record(("a", record(("b", "string"), name="I"))), "a.b is null"),
+        ({"a": [1, None]}, record(("a", {"type": "array", "items": "int"})), "a[] is null"),
+        ({"a": {"k": None}}, record(("a", {"type": "map", "values": "int"})), "a{} is null"),
+        (
+            {"a": "Z"},
+            record(("a", {"type": "enum", "name": "E", "symbols": ["A"]})),
+            "a: 'Z' is none of A",
+        ),
+        ({"a": b"abc"}, record(("a", fixed(2))), "a does not have 2 bytes"),
+        (
+            {"a": {"int": 1, "string": "x"}},
+            record(("a", ["int", "string"])),
+            "a must have exactly one",
+        ),
+        ({"a": "no uuid"}, record(("a", fixed(16, logicalType="uuid"))), "badly formed"),
+    ],
+)
+def test_a_row_that_can_not_be_written_costs_itself(value: Any, text: Any, words: str) -> None:
+    made = encoded([None, value, None], text)
+    assert made.errors.keys() == {1}
+    assert words in made.errors[1]
+    assert made.array.to_pylist() == [None, None, None]
+
+
+def test_rows_around_a_bad_one_are_written() -> None:
+    values = [{"a": n if n % 3 else None} for n in range(20)]
+    made = encoded(values, record(("a", "int")))
+    assert made.errors.keys() == {n for n in range(20) if n % 3 == 0}
+    good = made.array.drop_null().to_pylist()
+    assert good == [payload(record(("a", "int")), {"a": n}) for n in range(20) if n % 3]
+
+
+def test_a_slice_of_nested_columns_is_written_as_a_whole_one() -> None:
+    text = record(
+        ("a", {"type": "array", "items": logical("int", "date")}),
+        ("m", {"type": "map", "values": logical("int", "date")}),
+        ("u", ["int", "string"]),
+    )
+    values = [
+        {"a": [DAY] * n, "m": {str(k): DAY for k in range(n)}, "u": {"int": n, "string": None}}
+        for n in range(6)
+    ]
+    own = schema(text)
+    kind = FORMAT.spark_type(own)
+    encoder, whole = FORMAT.encoder(own, kind), column(values, kind)
+    assert encoder(whole[2:5]).array.to_pylist() == encoder(whole).array.to_pylist()[2:5]
+    bad = column([{**values[2], "a": [DAY, None]}, *values[3:]], kind)
+    assert encoder(bad[1:]).errors == {}
+    assert encoder(bad).errors.keys() == {0}
+
+
+@given(
+    st.lists(st.decimals(Decimal(-(10**8)), Decimal(10**8), places=2, allow_nan=False), max_size=20)
+)
+def test_decimals_are_written_as_fastavro_does(values: list[Decimal]) -> None:
+    text = record(("d", logical("bytes", "decimal", precision=12, scale=2)))
+    made = encoded([{"d": value} for value in values], text)
+    assert made.array.to_pylist() == [payload(text, {"d": value}) for value in values]
+    assert [row["d"] for row in decoded(made.array.to_pylist(), text).array.to_pylist()] == values
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_break_the_batch(value: bytes) -> None:
+    text = record(
+        ("id", "string"),
+        ("u", ["null", "int", "string"]),
+        ("l", {"type": "array", "items": "string"}),
+    )
+    made = decoded([value], text)
+    assert made.array.is_null().to_pylist() == [bool(made.errors)]

@@ -1,0 +1,223 @@
+"""What a registry answers: a bad record, an outage, or a refusal; and that no secret is shown."""
+
+import logging
+import pickle
+import ssl
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from spark_eos.errors import ConfigurationError, RegistryError, SchemaError
+from spark_eos.schemas import SchemaRegistry, client
+from spark_eos.schemas.client import Client
+from spark_eos.schemas.formats import Schema
+from support.certificates import rewritten
+from support.registry_answers import StubRegistry, stub_registry
+
+TEXT = '"string"'
+BUSY = (503, {"error_code": 50301, "message": "busy"})
+
+
+@pytest.fixture
+def registry() -> Iterator[StubRegistry]:
+    with stub_registry() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_AGAIN_SECONDS", 0.01)
+    client._unknown.clear()
+
+
+def _client(registry: StubRegistry, max_wait: float = 0.01, **settings: Any) -> Client:
+    return Client({"url": registry.url, **settings}, max_wait)
+
+
+def test_a_schema_is_asked_for_once_for_each_id_and_guid(registry: StubRegistry) -> None:
+    number, guid = registry.add("a", TEXT)
+    asking = _client(registry)
+    again = pickle.loads(pickle.dumps(asking))  # noqa: S301 - as Spark does
+    for one in (asking, again, asking):
+        for key in (number, uuid.UUID(guid)):
+            found = one.schema(key)
+            assert found is not None
+            assert found.text == TEXT
+    assert len(registry.authorization) == 2
+
+
+def test_an_unknown_id_is_none_once_the_registry_has_said_so_twice(registry: StubRegistry) -> None:
+    asking = _client(registry)
+    assert asking.schema(1) is None
+    assert asking.schema(1) is None
+    # No registry has such an id, and they answer as if the path were wrong.
+    assert asking.schema(2**31) is None
+    assert len(registry.authorization) == 2
+    # A follower that does not know it yet.
+    registry.add("a", TEXT)
+    registry.answers = [(404, {"error_code": 40403, "message": "Schema 1 not found"})]
+    assert _client(registry).schema(1) is not None
+
+
+def test_a_registry_without_guids_knows_none(registry: StubRegistry) -> None:
+    guid, missing = uuid.uuid4(), (404, {"error_code": 404, "message": "HTTP 404 Not Found"})
+    registry.answers = [missing, (200, ["AVRO"])] * 2
+    assert _client(registry).schema(guid) is None
+    assert not registry.answers
+    # Nor is anything else there: so it is the path, or a proxy.
+    registry.answers = [missing, missing]
+    with pytest.raises(RegistryError, match="404"):
+        _client(registry).schema(guid)
+
+
+def test_many_unknown_ids_are_asked_for_once_each(registry: StubRegistry) -> None:
+    asking = _client(registry)
+    assert [asking.schema(number) for number in range(14)] == [None] * 14
+    assert len(registry.authorization) == 14 + 10
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (401, {"error_code": 401, "message": "Unauthorized"}),
+        (403, {"error_code": 40301, "message": "Forbidden"}),
+        # A proxy's, or that of a wrong path.
+        (404, b"<html>not here</html>"),
+        (404, {"status": 404, "error": "Not Found"}),
+        (500, {"error_code": 50001, "message": "store"}),
+        (503, b"unavailable"),
+    ],
+)
+def test_another_answer_is_no_records_fault(registry: StubRegistry, status: int, body: Any) -> None:
+    registry.answers = [(status, body)] * 20
+    with pytest.raises(RegistryError, match=str(status)):
+        _client(registry).schema(1)
+
+
+def test_it_waits_for_a_registry_that_is_away_and_says_so(
+    registry: StubRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    number, _ = registry.add("a", TEXT)
+    registry.answers = [BUSY] * 3
+    with caplog.at_level(logging.WARNING, "spark_eos"):
+        assert _client(registry, 60).schema(number) is not None
+    (said,) = caplog.messages
+    assert f"schema registry {registry.url} does not answer: busy" in said
+    assert "EOS60" in said
+
+
+def test_nobody_there_is_an_outage() -> None:
+    with pytest.raises(RegistryError, match=r"127.0.0.1:1, asked for schema id 1.*for 0.1 s"):
+        Client({"url": "http://127.0.0.1:1"}, 0.1).schema(1)
+
+
+def test_a_refused_schema_is_told_in_the_registrys_words(registry: StubRegistry) -> None:
+    registry.answers = [(409, {"error_code": 409, "message": "READER_FIELD_MISSING 'cents'"})]
+    schema = _client(registry)
+    with pytest.raises(SchemaError, match=r"not compatible.*READER_FIELD_MISSING 'cents'"):
+        schema.registered("a", Schema("AVRO", TEXT), register=True)
+
+
+def test_references_come_with_their_schema_the_deepest_first(registry: StubRegistry) -> None:
+    def referring(*subjects: str) -> list[dict[str, Any]]:
+        return [{"name": f"shop.{one}", "subject": one, "version": 1} for one in subjects]
+
+    def answer(name: str, *subjects: str) -> tuple[int, Any]:
+        ids = {"id": 1, "version": 1, "subject": name}
+        return 200, {**ids, "schema": name, "references": referring(*subjects)}
+
+    registry.answers = [answer("Order", "Line", "Sum"), answer("Line", "Sum"), answer("Sum")]
+    found = _client(registry).schema(1)
+    assert found is not None
+    assert found.references == (("shop.Sum", "Sum"), ("shop.Line", "Line"))
+
+
+SECRETS: list[dict[str, Any]] = [
+    {"basic.auth.user.info": "alice:sesame"},
+    {
+        "bearer.auth.credentials.source": "STATIC_TOKEN",
+        "bearer.auth.token": "sesame",
+        "bearer.auth.logical.cluster": "lsrc-1",
+        "bearer.auth.identity.pool.id": "pool",
+    },
+]
+
+
+@pytest.mark.parametrize("settings", SECRETS)
+def test_no_secret_is_shown(registry: StubRegistry, settings: dict[str, Any]) -> None:
+    # A server that repeats what it was sent.
+    registry.answers = [(401, {"error_code": 401, "message": "sesame is wrong for alice:sesame"})]
+    found = SchemaRegistry({"url": registry.url, **settings}, max_wait=0.01)
+    with pytest.raises(RegistryError) as error:
+        found._client.version("a", None)
+    assert registry.authorization[0]
+    shown = [str(error.value), repr(error.value), repr(found), str(found), repr(found._client)]
+    assert "***" in str(error.value)
+    assert "sesame" not in "".join(shown)
+    assert error.value.__cause__ is None
+
+
+def test_a_users_name_and_password_in_the_url_are_not_shown(registry: StubRegistry) -> None:
+    url = registry.url.replace("//", "//alice:sesame@")
+    registry.answers = [(401, {"error_code": 401, "message": "no"})]
+    asking = Client({"url": url}, 0.01)
+    with pytest.raises(RegistryError) as error:
+        asking.schema(1)
+    assert asking.url == registry.url
+    assert registry.authorization[0]
+    assert "sesame" not in f"{error.value} {asking!r}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "url"),
+        ({"url": "localhost:8081"}, "Invalid url"),
+        ({"url": "http://a", "ssl.ca": "x"}, "Unrecognized properties: ssl.ca"),
+        ({"url": "http://a", "ssl.ca.location": "/nowhere.pem"}, "No such file"),
+    ],
+)
+def test_settings_that_can_not_be_used_are_refused(settings: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        SchemaRegistry(settings)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
+    with pytest.raises(ConfigurationError, match=r"install spark-eos\[schemas\]"):
+        SchemaRegistry({"url": "http://a"})
+
+
+def test_mutual_tls(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    own = authority.issue_cert("alice@example.org")
+    files = {name: str(tmp_path / name) for name in ("ca", "other", "certificate", "key")}
+    authority.cert_pem.write_to_path(files["ca"])
+    other.cert_pem.write_to_path(files["other"])
+    own.cert_chain_pems[0].write_to_path(files["certificate"])
+    Path(files["key"]).write_text(
+        rewritten(own.private_key_pem.bytes(), password="sesame"), encoding="utf-8"
+    )
+    settings: dict[str, Any] = {
+        "ssl.ca.location": files["ca"],
+        "ssl.certificate.location": files["certificate"],
+        "ssl.key.location": files["key"],
+        "ssl.key.password": "sesame",
+    }
+    with stub_registry(context) as registry:
+        number, _ = registry.add("a", TEXT)
+        assert _client(registry, **settings).schema(number) is not None
+        with pytest.raises(RegistryError, match=r"https://127\.0\.0\.1"):
+            _client(registry, 0.01, **{"ssl.ca.location": files["ca"]}).schema(number)
+        with pytest.raises(RegistryError, match=r"CERTIFICATE_VERIFY_FAILED"):
+            _client(registry, **{**settings, "ssl.ca.location": files["other"]}).schema(number)
