@@ -72,6 +72,7 @@ class Format(Protocol):
 
 _FORMATS: Final = {
     "AVRO": "spark_eos.schemas.avro:Avro",
+    "JSON": "spark_eos.schemas.json_schema:JsonSchema",
 }
 
 
