@@ -18,7 +18,11 @@ from spark_eos._spark.dead_letter_columns import (
     check_error_column,
     direct_columns,
 )
-from spark_eos._spark.failed_job import as_configuration_error, as_write_error
+from spark_eos._spark.failed_job import (
+    as_configuration_error,
+    as_schema_error,
+    as_write_error,
+)
 from spark_eos._spark.flat_source import (
     only_topic_of,
     topic_and_partition,
@@ -85,7 +89,8 @@ class BatchJobs:
             return self._outcome(written, settings, batch, only)
         except PythonException as error:
             group = settings.group_id
-            raise as_write_error(error, group, batch.batch_id, batch_plan, only) from error
+            own = as_schema_error(error)
+            raise own or as_write_error(error, group, batch.batch_id, batch_plan, only) from error
 
     def run_copy(
         self,

@@ -7,7 +7,13 @@ from typing import Final
 from pyspark.errors import PythonException
 
 from spark_eos._batch.plan import BatchPlan, Partitions
-from spark_eos.errors import ConfigurationError, WriteError
+from spark_eos.errors import (
+    ConfigurationError,
+    RegistryError,
+    SchemaError,
+    SparkEosError,
+    WriteError,
+)
 
 _NAMED: Final = 8
 _OURS: Final = "spark_eos|confluent_kafka|kafka|pyarrow|pandas|cachetools|tenacity|filelock"
@@ -16,6 +22,9 @@ _MISSING: Final = re.compile(
     r"|\[PACKAGE_NOT_INSTALLED\] (?P<package>\w+))"
 )
 _NO_PROGRAM: Final = re.compile(r'IOException: Cannot run program "(?P<path>[^"\n]+)": error=2\b')
+_OF_SCHEMAS: Final = re.compile(
+    r"^spark_eos\.errors\.(RegistryError|SchemaError): (.*)$", re.MULTILINE
+)
 _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?\.)(?:\s|$)")
 
 
@@ -51,6 +60,21 @@ def as_configuration_error(error: Exception) -> ConfigurationError | None:
     if found := _MISSING.search(str(error)):
         return missing_module(found["module"] or found["package"])
     return None
+
+
+def as_schema_error(error: Exception) -> SparkEosError | None:
+    r"""The error that `spark_eos.schemas` has raised in a task; None if it has raised none.
+
+    Example:
+        >>> from pyspark.errors import PythonException
+        >>> away = PythonException("...\nspark_eos.errors.RegistryError: nobody answers")
+        >>> print(as_schema_error(away))
+        nobody answers [EOS29, see docs/errors.md#eos29]
+    """
+    found = _OF_SCHEMAS.search(str(error))
+    return found and {"RegistryError": RegistryError, "SchemaError": SchemaError}[found[1]](
+        found[2]
+    )
 
 
 def as_write_error(

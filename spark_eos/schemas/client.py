@@ -24,12 +24,14 @@ _SECRETS: Final = ("password", "secret", "token", "user.info")
 _UNKNOWN: Final = {40401, 40402, 40403}
 # Registries have ids as Java's int, and refuse to look for others.
 _GREATEST: Final = 2**31 - 1
+_NOT_FOUND: Final = 404
 _INCOMPATIBLE: Final = 409
 _INVALID: Final = {400, 422}
 _RETRIED: Final = {408, 429}
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
 # A registry's followers learn of a new schema a moment after it was registered.
 _AGAIN_SECONDS: Final = 1.0
+_SEVERAL: Final = 10
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +97,8 @@ class Client:
         found = _schemas.get(place)
         if found is None and place not in _unknown:
             found = self._asked(lambda client: self._by_key(client, key), f"schema id {key}")
-            if found is None:
+            # Not for each of many: then they are no ids.
+            if found is None and len(_unknown) < _SEVERAL:
                 time.sleep(_AGAIN_SECONDS)
                 found = self._asked(lambda client: self._by_key(client, key), f"schema id {key}")
             if found is None:
@@ -150,9 +153,18 @@ class Client:
         return _confluent("schema_registry").Schema(schema.text, schema.kind)
 
     def _by_key(self, client: Any, key: SchemaKey) -> Schema:
-        by_id = isinstance(key, int)
-        found = client.get_schema(key) if by_id else client.get_schema_by_guid(str(key))
-        return self._schema(client, found)
+        if isinstance(key, int):
+            return self._schema(client, client.get_schema(key))
+        error = _confluent("schema_registry.error").SchemaRegistryError
+        try:
+            return self._schema(client, client.get_schema_by_guid(str(key)))
+        except error as failed:
+            if failed.http_status_code != _NOT_FOUND:
+                raise
+            # Most registries have no GUIDs. Then they do not know this one; a record may have
+            # bytes that look like one. This shows that the registry is there.
+            client.get_schema_types()
+            raise error(_NOT_FOUND, min(_UNKNOWN), str(failed)) from None
 
     def _registered(self, client: Any, found: Any) -> Registered:
         schema = self._schema(client, found.schema)

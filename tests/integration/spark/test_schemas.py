@@ -1,6 +1,7 @@
 """Records of a real schema registry as columns, in queries of each API and delivery."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import DeadLetters, ExactlyOnceSink
+from spark_eos._spark.failed_query import cause_of
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedSchemaRegistry
@@ -33,6 +35,7 @@ ORDER_2 = json.dumps({"type": "record", "name": "shop.Order", "fields": [AMOUNT,
 PRICE = json.dumps(
     {"type": "record", "name": "shop.Price", "fields": [ID, {"name": "cents", "type": "long"}]}
 )
+LIKE_A_GUID = b"\x01" * 30
 UNKNOWN = b"\x00\xff\xff\xff\xf0\x02a"
 
 
@@ -89,7 +92,7 @@ def test_records_are_read_and_written_as_confluents_are(
     orders = Records(registry_client, flow.source, ORDER, ORDER_2)
     prices = Records(registry_client, flow.target, PRICE)
     good = _orders(orders, 40)
-    broken = [b"oops", UNKNOWN, good[0][:-1], good[1] + b"\x00"]
+    broken = [b"oops", UNKNOWN, LIKE_A_GUID, good[0][:-1], good[1] + b"\x00"]
     flow.produce([*good, *broken], key=b"k")
     flow.produce([None], key=b"gone")
     names = {"url": schema_registry.url, "subject": orders.subject, "to": prices.subject}
@@ -108,6 +111,7 @@ def test_records_are_read_and_written_as_confluents_are(
     assert found.keys() == {*broken}
     assert "byte 0x6f" in found[b"oops"]
     assert f"schema id {0xFFFFFFF0} is not known" in found[UNKNOWN]
+    assert "schema id 01010101-0101-0101-0101-010101010101 is not" in found[LIKE_A_GUID]
     assert f"schema id {number}: it is truncated" in found[good[0][:-1]]
     assert "1 bytes are left" in found[good[1] + b"\x00"]
 
@@ -134,8 +138,14 @@ def test_a_registry_that_is_away_makes_no_dead_letters(
 
         run_available(spark_eos_session, flow, text, dead_letter_topic=letters)
 
-    with pytest.raises(StreamingQueryException, match=r"(?s)RegistryError.*for 2 s .max_wait"):
+    with pytest.raises(StreamingQueryException) as failed:
         start(schema_registry.kill, 2)
+    told = cause_of(str(failed.value))
+    assert re.fullmatch(
+        r"RegistryError: schema registry http://\S+, asked for schema id \d+: "
+        r"ConnectError: .*, for 2 s \(max_wait\) \[EOS29, .*\]",
+        told,
+    ), told
     assert flow.written() == flow.written(letters) == []
     schema_registry.start()
 

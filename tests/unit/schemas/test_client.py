@@ -31,6 +31,7 @@ def registry() -> Iterator[StubRegistry]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_AGAIN_SECONDS", 0.01)
+    client._unknown.clear()
 
 
 def _client(registry: StubRegistry, max_wait: float = 0.01, **settings: Any) -> Client:
@@ -60,6 +61,23 @@ def test_an_unknown_id_is_none_once_the_registry_has_said_so_twice(registry: Stu
     registry.add("a", TEXT)
     registry.answers = [(404, {"error_code": 40403, "message": "Schema 1 not found"})]
     assert _client(registry).schema(1) is not None
+
+
+def test_a_registry_without_guids_knows_none(registry: StubRegistry) -> None:
+    guid, missing = uuid.uuid4(), (404, {"error_code": 404, "message": "HTTP 404 Not Found"})
+    registry.answers = [missing, (200, ["AVRO"])] * 2
+    assert _client(registry).schema(guid) is None
+    assert not registry.answers
+    # Nor is anything else there: so it is the path, or a proxy.
+    registry.answers = [missing, missing]
+    with pytest.raises(RegistryError, match="404"):
+        _client(registry).schema(guid)
+
+
+def test_many_unknown_ids_are_asked_for_once_each(registry: StubRegistry) -> None:
+    asking = _client(registry)
+    assert [asking.schema(number) for number in range(14)] == [None] * 14
+    assert len(registry.authorization) == 14 + 10
 
 
 @pytest.mark.parametrize(
@@ -190,7 +208,7 @@ def test_mutual_tls(tmp_path: Path) -> None:
     Path(files["key"]).write_text(
         rewritten(own.private_key_pem.bytes(), password="sesame"), encoding="utf-8"
     )
-    settings = {
+    settings: dict[str, Any] = {
         "ssl.ca.location": files["ca"],
         "ssl.certificate.location": files["certificate"],
         "ssl.key.location": files["key"],
@@ -200,6 +218,6 @@ def test_mutual_tls(tmp_path: Path) -> None:
         number, _ = registry.add("a", TEXT)
         assert _client(registry, **settings).schema(number) is not None
         with pytest.raises(RegistryError, match=r"https://127\.0\.0\.1"):
-            _client(registry, **{"ssl.ca.location": files["ca"]}).schema(number)
+            _client(registry, 0.01, **{"ssl.ca.location": files["ca"]}).schema(number)
         with pytest.raises(RegistryError, match=r"CERTIFICATE_VERIFY_FAILED"):
             _client(registry, **{**settings, "ssl.ca.location": files["other"]}).schema(number)
