@@ -113,10 +113,11 @@ class _Encoder:
         errors = raw.errors
         made: list[bytes | None] = []
         check, to_write = self._validator.validate, self.kind.to_write
+        converted = self.kind.converted
         for row, found in enumerate(raw.array.to_pylist()):
             written = None
             if found is not None:
-                value = to_write(found)
+                value = to_write(found) if converted else found
                 try:
                     check(value)
                     written = _write(value).encode()

@@ -260,9 +260,9 @@ class Object(Record):
     def __init__(self, properties: Mapping[str, Kind], required: Sequence[str]) -> None:
         fields = [(name, kind, name not in required) for name, kind in properties.items()]
         super().__init__(fields)
-        self.converted = True
         self._left_out = {n for n, kind, optional in fields if optional and not kind.nullable}
         self._nulls = [n for n, kind, optional in fields if kind.nullable and not optional]
+        self.converted = bool(self._converted or self._left_out or self._nulls)
 
     def to_write(self, value: Any) -> Any:
         """A dictionary, with nulls where the schema has them, and else without."""
@@ -272,6 +272,8 @@ class Object(Record):
         for name in self._nulls:
             made.setdefault(name)
         left_out = self._left_out
+        if not left_out or None not in made.values():
+            return made
         return {name: one for name, one in made.items() if one is not None or name not in left_out}
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
-from spark_eos.errors import SchemaError
+from spark_eos.errors import ConfigurationError, SchemaError
 from spark_eos.schemas.formats import Coded, Schema, format_of
 from spark_eos.schemas.json_schema import JsonSchema
 
@@ -289,6 +290,14 @@ def test_a_record_is_called_by_its_title() -> None:
     assert FORMAT.record_name(schema({**record(a=STRING), "title": "Order"})) == "Order"
     assert FORMAT.record_name(schema({**record(a=STRING), "$id": "urn:order"})) == "urn:order"
     assert format_of(schema({})).record_name(schema(STRING)) == "object"
+
+
+def test_a_missing_package_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    for name in ("json_types", "json_schema"):
+        monkeypatch.delitem(sys.modules, f"spark_eos.schemas.{name}")
+    with pytest.raises(ConfigurationError, match=r"jsonschema_rs.*install spark-eos\[schemas\]"):
+        format_of(schema({}))
 
 
 DOCUMENTS = st.fixed_dictionaries(
