@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -15,6 +16,9 @@ from typing import Any
 import click
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,7 +27,9 @@ from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.errors import without_address
 from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions
+from spark_eos.testing import EmbeddedSchemaRegistry
 from spark_eos.testing.broker_properties import free_ports
+from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.jobs import ROOT
 from support.mirroring import MirroredFlow
@@ -169,6 +175,43 @@ def test_relay_job_copies_from_cluster_to_cluster(
         (partition, number) for partition in range(3) for number in range(partition, 30_000, 3)
     ]
     assert flow.open_transactions() == []
+
+
+@pytest.mark.slow
+def test_relay_job_writes_with_the_schemas_of_the_target(
+    flow: Flow, schema_registry: EmbeddedSchemaRegistry, tmp_path: Path
+) -> None:
+    avro = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    text = {"properties": {"id": {"type": "integer"}}, "required": ["id"], "title": "Order"}
+    subjects = f"{flow.source}-value", f"{flow.target}-value"
+    with SchemaRegistryClient({"url": schema_registry.url}) as client:
+        write = AvroSerializer(client, json.dumps(avro))
+        context = SerializationContext(flow.source, MessageField.VALUE)
+        orders = [write({"id": number}, context) for number in range(100)]
+        number = client.register_schema(subjects[1], Schema(json.dumps(text), "JSON"))
+    flow.produce([*orders, b"{"], key=b"k", headers=[("h", b"1")])
+    rejected = letter_topic(flow)
+    settings = tmp_path / "registry.conf"
+    settings.write_text(f"url={schema_registry.url}\n")
+    options = [
+        *("--schema-registry-config", str(settings), "--available-now"),
+        *("--source-schema-registry", f"url={schema_registry.url}"),
+        *("--source-value-subject", subjects[0], "--value-subject", subjects[1]),
+    ]
+    with submit("relay", *arguments(flow), *options) as process:
+        out, _ = process.communicate(timeout=240)
+    assert process.returncode == 1
+    assert "the value begins with byte 0x7b" in out
+    letters = ("--dead-letter-topic", rejected)
+    with submit("relay", *arguments(flow), *options, *letters) as process:
+        out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    prefix = struct.pack(">bI", 0, number)
+    assert sorted(m.value() or b"" for m in flow.written()) == sorted(
+        prefix + b'{"id":%d}' % one for one in range(100)
+    )
+    assert {(m.key(), *(m.headers() or ())) for m in flow.written()} == {(b"k", ("h", b"1"))}
+    assert [m.value() for m in flow.written(rejected)] == [b"{"]
 
 
 def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:
