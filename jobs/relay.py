@@ -1,6 +1,7 @@
 """Copies records from topics to a topic exactly once, also from one cluster to another.
 
-Key, value, headers and timestamp are kept, and with --keep-partitions the partition.
+Key, value, headers and timestamp are kept, and with --keep-partitions the partition. Keys and
+values may be written anew, with the schemas of another registry.
 
 spark-submit --properties-file conf/spark-defaults.conf --jars "$(spark-eos jars)" jobs/relay.py \
     --source-bootstrap-servers east:9092 --bootstrap-servers west:9092 --group-id relay \
@@ -14,11 +15,32 @@ from pyspark.sql import DataFrame
 
 from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions, job_options
+from spark_eos.jobs.schema_options import Recoding, schema_options
 
 
-def relay(records: DataFrame, *, keep_partitions: bool = False) -> DataFrame:
-    """Keeps everything; the producer chooses the partition by the key again, unless it is kept."""
+def relay(
+    records: DataFrame,
+    *,
+    keep_partitions: bool = False,
+    recoding: Recoding | None = None,
+    dead_letters: bool = False,
+) -> DataFrame:
+    """Keeps everything; the producer chooses the partition by the key again, unless it is kept.
+
+    Args:
+        records: Columns ``source``, ``key``, ``value``, ``headers``, ``timestamp``, ``partition``.
+        keep_partitions: Whether to keep the partition.
+        recoding: How keys and values are written anew.
+        dead_letters: Whether records that can't be read become dead letters; if not, the query
+            fails at the first one.
+
+    Returns:
+        The columns to write.
+    """
     kept = ["partition"] if keep_partitions else []
+    if recoding is not None:
+        records = recoding(records, errors="column" if dead_letters else "raise")
+        kept += ["error"] if dead_letters else []
     return records.select("source", "key", "value", "headers", "timestamp", *kept)
 
 
@@ -28,8 +50,9 @@ def relay(records: DataFrame, *, keep_partitions: bool = False) -> DataFrame:
     is_flag=True,
     help="Write each record to the partition it comes from. By default the key decides.",
 )
+@schema_options
 @job_options
-def main(options: JobOptions, *, keep_partitions: bool) -> None:
+def main(options: JobOptions, *, keep_partitions: bool, recoding: Recoding | None) -> None:
     """Copy records from topics to a topic, exactly once.
 
     Key, value, headers and timestamp are copied. Ctrl-C and SIGTERM stop the query cleanly;
@@ -37,8 +60,16 @@ def main(options: JobOptions, *, keep_partitions: bool) -> None:
 
     With --source-bootstrap-servers the source topics are in another cluster; the consumer group,
     and with it the progress, is in the cluster of --bootstrap-servers.
+
+    With --schema-registry and --value-subject or --key-subject, records are written with a schema
+    of the target's registry, whose ids differ from those of the source's.
     """
-    transform = functools.partial(relay, keep_partitions=keep_partitions)
+    transform = functools.partial(
+        relay,
+        keep_partitions=keep_partitions,
+        recoding=recoding,
+        dead_letters="dead_letters" in options.sink,
+    )
     run_job(options, transform, include_headers=True)
 
 

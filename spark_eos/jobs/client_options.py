@@ -9,9 +9,10 @@ import click
 from click.core import ParameterSource
 
 
-def _settings(
+def settings_of(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
+    """Settings of the form key=value; for click."""
     settings = {}
     for text in values:
         name, equals, value = text.partition("=")
@@ -21,9 +22,10 @@ def _settings(
     return settings
 
 
-def _file_settings(
+def file_settings(
     _context: click.Context, _parameter: click.Parameter, file: Path | None
 ) -> dict[str, str]:
+    """Settings of a file's lines; for click."""
     settings: dict[str, str] = {}
     if file is None:
         return settings
@@ -51,14 +53,14 @@ _CLIENT: Final = (
     click.option(
         "--kafka",
         multiple=True,
-        callback=_settings,
+        callback=settings_of,
         metavar="KEY=VALUE",
         help="Client setting by its librdkafka name, such as compression.type=zstd; repeatable.",
     ),
     click.option(
         "--kafka-config",
         type=click.Path(path_type=Path),
-        callback=_file_settings,
+        callback=file_settings,
         metavar="FILE",
         help="File of client settings, one KEY=VALUE per line. Use it for secrets: other users of "
         "the machine can see command lines.",
@@ -103,14 +105,14 @@ _SOURCE_CLIENT: Final = (
     click.option(
         "--source-kafka",
         multiple=True,
-        callback=_settings,
+        callback=settings_of,
         metavar="KEY=VALUE",
         help="As --kafka, for that cluster, which gets none of the other settings.",
     ),
     click.option(
         "--source-kafka-config",
         type=click.Path(path_type=Path),
-        callback=_file_settings,
+        callback=file_settings,
         metavar="FILE",
         help="As --kafka-config, for that cluster.",
     ),

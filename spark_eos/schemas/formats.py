@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.errors import SchemaError
+from spark_eos.errors import ConfigurationError, SchemaError
 
 
 @dataclass(frozen=True)
@@ -72,18 +72,29 @@ class Format(Protocol):
 
 _FORMATS: Final = {
     "AVRO": "spark_eos.schemas.avro:Avro",
+    "JSON": "spark_eos.schemas.json_schema:JsonSchema",
 }
 
 
 def format_of(schema: Schema) -> Format:
-    """The format of a schema."""
+    """The format of a schema.
+
+    Raises:
+        SchemaError: spark-eos does not have it.
+        ConfigurationError: a package is missing.
+    """
     try:
         module, _, name = _FORMATS[schema.kind].partition(":")
     except KeyError:
         raise SchemaError(
             f"the schema is of the format {schema.kind!r}; spark-eos has {', '.join(_FORMATS)}"
         ) from None
-    return cast("Format", getattr(importlib.import_module(module), name)())
+    try:
+        return cast("Format", getattr(importlib.import_module(module), name)())
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{error}: install spark-eos[schemas], on Spark's executors too"
+        ) from error
 
 
 def halved(function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType) -> Coded:

@@ -51,16 +51,17 @@ class SchemaRegistry:
         ConfigurationError: A setting is unknown or can't be used, or ``spark-eos[schemas]`` is not
             installed.
 
-    Example::
+    Examples:
+        ::
 
-        registry = SchemaRegistry({"url": "http://localhost:8081"})
-        read = sink.read(spark, subscribe="orders")
-        orders = registry.decode(read, "value", subject="orders-value")
-        prices = orders.select(
-            "source", "key", "error", F.struct("value.id", "value.cents").alias("value")
-        )
-        rows = registry.encode(prices, "value", subject="orders-prices-value")
-        query = sink.write(rows).start()
+            registry = SchemaRegistry({"url": "http://localhost:8081"})
+            read = sink.read(spark, subscribe="orders")
+            orders = registry.decode(read, "value", subject="orders-value")
+            prices = orders.select(
+                "source", "key", "error", F.struct("value.id", "value.cents").alias("value")
+            )
+            rows = registry.encode(prices, "value", subject="orders-prices-value")
+            query = sink.write(rows).start()
     """
 
     def __init__(self, settings: Mapping[str, Any], *, max_wait: float = 60.0) -> None:
@@ -113,12 +114,13 @@ class SchemaRegistry:
                 record is to blame.
             ConfigurationError: An argument can't be used.
 
-        Example::
+        Examples:
+            ::
 
-            events = registry.decode(
-                frame, subject={"order": "events-shop.Order", "refund": "events-shop.Refund"}
-            )
-            refunds = events.where("value.refund is not null")
+                events = registry.decode(
+                    frame, subject={"order": "events-shop.Order", "refund": "events-shop.Refund"}
+                )
+                refunds = events.where("value.refund is not null")
         """
         _check_column(frame, column)
         row_errors = RowErrors(frame.schema, errors)
@@ -185,9 +187,10 @@ class SchemaRegistry:
             RegistryError: The registry can't be reached, or refuses.
             ConfigurationError: An argument can't be used.
 
-        Example::
+        Examples:
+            ::
 
-            rows = registry.encode(prices, "value", subject="prices-value", framing="header")
+                rows = registry.encode(prices, "value", subject="prices-value", framing="header")
         """
         _check_column(frame, column)
         row_errors = RowErrors(frame.schema, errors)

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import spark_eos
+import spark_eos.schemas
 import spark_eos.testing
 import spark_eos.verify
 
@@ -27,7 +28,9 @@ def test_examples(name: str) -> None:
     assert not found.failed
 
 
-@pytest.mark.parametrize("module", [spark_eos, spark_eos.testing, spark_eos.verify])
+@pytest.mark.parametrize(
+    "module", [spark_eos, spark_eos.schemas, spark_eos.testing, spark_eos.verify]
+)
 def test_the_api_page_shows_examples_as_code(module: ModuleType) -> None:
     # Which it does below "Examples:", of Google's two titles.
     for name in module.__all__:

@@ -3,18 +3,23 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,9 +28,13 @@ from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.errors import without_address
 from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions
+from spark_eos.jobs.schema_options import Recoding
+from spark_eos.schemas import SchemaRegistry
+from spark_eos.testing import EmbeddedSchemaRegistry
 from spark_eos.testing.broker_properties import free_ports
+from support.dead_letters import letter_topic
 from support.flow import Flow
-from support.jobs import ROOT
+from support.jobs import ROOT, job
 from support.mirroring import MirroredFlow
 from support.queries import relay, until
 
@@ -171,6 +180,39 @@ def test_relay_job_copies_from_cluster_to_cluster(
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
+def test_relay_job_writes_with_the_schemas_of_the_target(
+    flow: Flow, schema_registry: EmbeddedSchemaRegistry, tmp_path: Path
+) -> None:
+    avro = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    text = {"properties": {"id": {"type": "integer"}}, "required": ["id"], "title": "Order"}
+    subjects = f"{flow.source}-value", f"{flow.target}-value"
+    with SchemaRegistryClient({"url": schema_registry.url}) as client:
+        write = AvroSerializer(client, json.dumps(avro))
+        context = SerializationContext(flow.source, MessageField.VALUE)
+        orders = [write({"id": number}, context) for number in range(100)]
+        number = client.register_schema(subjects[1], Schema(json.dumps(text), "JSON"))
+    flow.produce([*orders, b"{"], key=b"k", headers=[("h", b"1")])
+    rejected = letter_topic(flow)
+    settings = tmp_path / "registry.conf"
+    settings.write_text(f"url={schema_registry.url}\n")
+    options = [
+        *("--schema-registry-config", str(settings), "--available-now"),
+        *("--source-schema-registry", f"url={schema_registry.url}"),
+        *("--source-value-subject", subjects[0], "--value-subject", subjects[1]),
+    ]
+    letters = ("--dead-letter-topic", rejected)
+    with submit("relay", *arguments(flow), *options, *letters) as process:
+        out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    prefix = struct.pack(">bI", 0, number)
+    assert sorted(m.value() or b"" for m in flow.written()) == sorted(
+        prefix + b'{"id":%d}' % one for one in range(100)
+    )
+    assert {(m.key(), *(m.headers() or ())) for m in flow.written()} == {(b"k", ("h", b"1"))}
+    assert [m.value() for m in flow.written(rejected)] == [b"{"]
+
+
 def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:
     with submit("relay", *arguments(flow), "--kafka", "no.such.setting=1") as process:
         out, _ = process.communicate(timeout=240)
@@ -209,6 +251,28 @@ def job_options(flow: Flow, **changes: Any) -> JobOptions:
 
 def in_topic(name: str) -> Callable[[DataFrame], DataFrame]:
     return lambda frame: relay(frame).withColumn("topic", F.lit(name))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_signals")
+def test_relay_without_dead_letters_ends_at_a_record_that_can_not_be_read(
+    flow: Flow, spark_eos_session: SparkSession, schema_registry: EmbeddedSchemaRegistry
+) -> None:
+    registry = SchemaRegistry({"url": schema_registry.url})
+    subject = f"{flow.source}-value"
+    with SchemaRegistryClient({"url": schema_registry.url}) as client:
+        client.register_schema(subject, Schema('"string"', "AVRO"))
+    flow.produce([b"{"])
+    recoding = Recoding(registry, registry, {"value": (subject, subject)})
+    transform = partial(job("relay").relay, recoding=recoding)
+    with pytest.raises(click.ClickException, match="offset 0: the value begins with byte 0x7b"):
+        run_job(
+            job_options(flow),
+            transform,
+            include_headers=True,
+            session=lambda: spark_eos_session,
+        )
+    assert flow.written() == []
 
 
 @pytest.mark.usefixtures("own_signals")

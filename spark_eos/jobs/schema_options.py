@@ -1,0 +1,177 @@
+"""The command-line options of jobs that read and write records with schemas of a registry."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from pyspark.sql import DataFrame
+
+from spark_eos.errors import ConfigurationError
+from spark_eos.jobs.client_options import decorated, file_settings, settings_of
+from spark_eos.schemas import SchemaRegistry
+
+_COLUMNS: Final = ("value", "key")
+
+
+@dataclass(frozen=True)
+class Recoding:
+    """Reads columns with the schemas of one registry, and writes them with those of another.
+
+    Attributes:
+        source: The registry of the source's records.
+        target: The registry of the target's records.
+        subjects: For each column, its subject in either.
+
+    Example:
+        ::
+
+            registry = SchemaRegistry({"url": "http://localhost:8081"})
+            recoding = Recoding(registry, registry, {"value": ("orders-value", "copy-value")})
+            rows = recoding(frame, errors="raise")
+    """
+
+    source: SchemaRegistry
+    target: SchemaRegistry
+    subjects: Mapping[str, tuple[str, str]]
+
+    def __call__(self, frame: DataFrame, *, errors: str) -> DataFrame:
+        """The frame with its columns written anew.
+
+        Args:
+            frame: The rows.
+            errors: As for `SchemaRegistry.decode`.
+
+        Returns:
+            The same columns; and ``error``, unless ``errors`` is ``raise``.
+
+        Raises:
+            SchemaError: There is no such subject, or the schemas do not fit each other.
+            RegistryError: A registry can't be reached, or refuses.
+        """
+        for column, (source, target) in self.subjects.items():
+            frame = self.source.decode(frame, column, subject=source, errors=errors)
+            frame = self.target.encode(frame, column, subject=target, errors=errors)
+        return frame
+
+
+def _registry(prefix: str, setting: str, file: str) -> tuple[Callable[..., Any], ...]:
+    return (
+        click.option(
+            f"--{prefix}schema-registry",
+            multiple=True,
+            callback=settings_of,
+            metavar="KEY=VALUE",
+            help=setting,
+        ),
+        click.option(
+            f"--{prefix}schema-registry-config",
+            type=click.Path(path_type=Path),
+            callback=file_settings,
+            metavar="FILE",
+            help=file,
+        ),
+    )
+
+
+def _subjects() -> tuple[Callable[..., Any], ...]:
+    made = [
+        (
+            click.option(
+                f"--{column}-subject",
+                metavar="SUBJECT",
+                help=f"Write {column}s with this subject's latest schema; without it, they are "
+                "copied as they are.",
+            ),
+            click.option(
+                f"--source-{column}-subject",
+                metavar="SUBJECT",
+                help=f"Subject to read {column}s with, if its name differs from that.",
+            ),
+        )
+        for column in _COLUMNS
+    ]
+    return tuple(option for pair in made for option in pair)
+
+
+_OPTIONS: Final = (
+    *_registry(
+        "",
+        "Setting of the schema registry by its confluent-kafka name, such as "
+        "url=http://localhost:8081; repeatable.",
+        "File of such settings, one KEY=VALUE per line. Use it for secrets.",
+    ),
+    *_registry(
+        "source-",
+        "As --schema-registry, for the source's records, if they have another registry.",
+        "As --schema-registry-config, for that registry.",
+    ),
+    *_subjects(),
+)
+
+
+def schema_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds options of schemas to a click command, which receives them as ``recoding``.
+
+    That is a `Recoding`, or None if no subject is given.
+
+    Example:
+        >>> @click.command()
+        ... @schema_options
+        ... def show(recoding):
+        ...     print(recoding and recoding.subjects)
+        >>> show(
+        ...     "--schema-registry url=http://localhost:8081 --value-subject copy-value "
+        ...     "--source-value-subject orders-value".split(),
+        ...     standalone_mode=False,
+        ... )
+        {'value': ('orders-value', 'copy-value')}
+        >>> show([], standalone_mode=False)
+        None
+    """
+
+    @functools.wraps(command)
+    def with_options(
+        *,
+        schema_registry: Mapping[str, str],
+        schema_registry_config: Mapping[str, str],
+        source_schema_registry: Mapping[str, str],
+        source_schema_registry_config: Mapping[str, str],
+        **rest: Any,
+    ) -> None:
+        own = {**schema_registry_config, **schema_registry}
+        others = {**source_schema_registry_config, **source_schema_registry}
+        subjects = _given_subjects(rest)
+        command(recoding=_recoding(own, others, subjects), **rest)
+
+    return decorated(with_options, _OPTIONS)
+
+
+def _given_subjects(rest: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """The subjects of columns, taken out of a command's arguments."""
+    found = {}
+    for column in _COLUMNS:
+        target, source = rest.pop(f"{column}_subject"), rest.pop(f"source_{column}_subject")
+        if target is not None:
+            found[column] = (target if source is None else source, target)
+        elif source is not None:
+            raise click.UsageError(f"--source-{column}-subject needs --{column}-subject.")
+    return found
+
+
+def _recoding(
+    own: Mapping[str, str], others: Mapping[str, str], subjects: Mapping[str, tuple[str, str]]
+) -> Recoding | None:
+    if not subjects:
+        if own or others:
+            raise click.UsageError("A schema registry needs --value-subject or --key-subject.")
+        return None
+    if not own:
+        raise click.UsageError("Subjects need --schema-registry url=... or a file with it.")
+    try:
+        target = SchemaRegistry(own)
+        return Recoding(SchemaRegistry(others) if others else target, target, subjects)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error

@@ -1,0 +1,129 @@
+"""JSON: records are parsed and written by Python's own json, and validated by jsonschema-rs.
+
+Faster parsers round whole numbers beyond 64 bits, or write other numbers than Confluent's
+serializer.
+"""
+
+import json
+from typing import Any, Final, NoReturn
+
+import jsonschema_rs
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
+from spark_eos.schemas.json_types import Document, shape_validator
+
+
+class JsonSchema:
+    """The format ``JSON``."""
+
+    def spark_type(self, schema: Schema) -> T.DataType:
+        """The column that values of a schema become; all its parts may be null."""
+        return Document(schema).column().kind.spark
+
+    def record_name(self, schema: Schema) -> str:
+        """The title, which Confluent's serializers take for it; else the id."""
+        top = Document(schema).top
+        return str(top.get("title") or top.get("$id", "object")) if isinstance(top, dict) else ""
+
+    def decoder(self, writer: Schema, reader: Schema) -> Decoder:
+        """Reads what is of the writer's schema, and has the reader's types."""
+        return _Decoder(writer, reader)
+
+    def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
+        """Writes columns of a type; checks first that they fit."""
+        document = Document(schema)
+        made = _Encoder(document)
+        made.kind.check(kind, "")
+        return made
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no value in JSON")
+
+
+_parse: Final = json.JSONDecoder(parse_constant=_refuse).decode
+# As Confluent's JSONSerializer.
+_write: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+class _Decoder:
+    """Reads payloads that one schema has written, as another one has them."""
+
+    def __init__(self, writer: Schema, reader: Schema) -> None:
+        column = Document(reader).column()
+        self._kind = column.kind
+        self._shape = shape_validator(column.shape)
+        self._validators = [Document(writer).validator()]
+        if (writer.text, writer.references) != (reader.text, reader.references):
+            self._validators.append(self._shape)
+
+    def __call__(self, payloads: pa.Array) -> Coded:
+        values: list[Any] = []
+        errors: dict[int, str] = {}
+        checks = [validator.validate for validator in self._validators]
+        for row, payload in enumerate(payloads.to_pylist()):
+            try:
+                value = _parse(payload.decode())
+                for check in checks:
+                    check(value)
+            except jsonschema_rs.ValidationError as error:
+                errors[row], value = _told(error), None
+            except (ValueError, RecursionError) as error:
+                errors[row], value = f"it is no JSON: {error}", None
+            values.append(value)
+        made = halved(self._array, values, self._kind.arrow)
+        found = {row: self._cause(values[row], text) for row, text in made.errors.items()}
+        return Coded(made.array, found | errors)
+
+    def _array(self, values: list[Any]) -> pa.Array:
+        return self._kind.refined(pa.array(values, self._kind.raw))
+
+    def _cause(self, value: Any, text: str) -> str:
+        """Why a value is none of the column's, with the path, where Arrow has none."""
+        try:
+            self._shape.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return _told(error)
+        return text
+
+
+def _told(error: jsonschema_rs.ValidationError) -> str:
+    steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
+    path = "".join(steps).removeprefix(".")
+    return f"{path or 'the record'}: {error.message[:300]}"
+
+
+class _Encoder:
+    """Writes values as one schema has them.
+
+    Attributes:
+        kind: The schema's types.
+    """
+
+    prefix = b""
+
+    def __init__(self, document: Document) -> None:
+        self.kind = document.column().kind
+        self._validator = document.validator()
+
+    def __call__(self, values: pa.Array) -> Coded:
+        raw = halved(self.kind.coarsened, values, self.kind.raw)
+        errors = raw.errors
+        made: list[bytes | None] = []
+        check, to_write = self._validator.validate, self.kind.to_write
+        converted = self.kind.converted
+        for row, found in enumerate(raw.array.to_pylist()):
+            written = None
+            if found is not None:
+                value = to_write(found) if converted else found
+                try:
+                    check(value)
+                    written = _write(value).encode()
+                except jsonschema_rs.ValidationError as error:
+                    errors[row] = _told(error)
+                except ValueError as error:
+                    errors[row] = str(error)
+            made.append(written)
+        return Coded(pa.array(made, pa.binary()), errors)

@@ -1,0 +1,319 @@
+"""Which columns JSON Schema's types become; refuses those that Spark has no column for."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urldefrag, urljoin
+
+import jsonschema_rs
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro_kinds import PRIMITIVES, Kind
+from spark_eos.schemas.avro_nested import List, Map, Record
+from spark_eos.schemas.formats import Schema
+
+# Where a schema without an id is. Nothing is read from there.
+_ROOT: Final = "file:///"
+# What a value is called in errors, which don't show it.
+_MASK: Final = "the value"
+_REMEDY: Final = "Give schema= a reader's schema without that field"
+_COMBINING: Final = ("oneOf", "anyOf", "allOf")
+# Keywords from which a type without a name can be told.
+_TELLING: Final = {"properties": "object", "additionalProperties": "object", "items": "array"}
+_SCALARS: Final = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
+_LONG: Final = {"minimum": -(2**63), "maximum": 2**63 - 1}
+
+
+class Column(NamedTuple):
+    """A schema's values as a column.
+
+    Attributes:
+        kind: How they go there and back.
+        shape: A schema of its own, of no more than the column's types, and which properties must
+            be there.
+    """
+
+    kind: Kind
+    shape: dict[str, Any]
+
+
+class Document:
+    """A schema with those that it refers to, none of which is fetched.
+
+    Attributes:
+        top: The schema.
+
+    Raises:
+        SchemaError: it is no JSON Schema.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        try:
+            self.top: Any = json.loads(schema.text)
+            self._root = _root_of(self.top)
+            named = [(name, json.loads(text)) for name, text in schema.references]
+            # Names are relative to the schema's own id, if it has one.
+            found = {where: one for name, one in named for where in _places(name, self._root)}
+            self._registry = jsonschema_rs.Registry(list(found.items()))
+            whole = jsonschema_rs.Registry([*found.items(), (self._root, self.top)])
+            documents = {**found, self._root: self.top}
+            self._resolver = _Resolver(whole.resolver(self._root), documents)
+            self.validator()
+        except (ValueError, TypeError, jsonschema_rs.ReferencingError) as error:
+            message = getattr(error, "message", error)
+            raise SchemaError(f"the JSON Schema can't be used: {message}") from error
+
+    def validator(self) -> Any:
+        """Tells records that are not of the schema; formats are not its concern, as Confluent's."""
+        return jsonschema_rs.validator_for(
+            self.top,
+            registry=self._registry,
+            base_uri=self._root,
+            offline=True,
+            validate_formats=False,
+            mask=_MASK,
+        )
+
+    def column(self) -> Column:
+        """What values of the schema become.
+
+        Raises:
+            SchemaError: Spark has no type for one; names the field.
+        """
+        return _column(self.top, self._resolver, "", (self._root,))
+
+
+def shape_validator(shape: dict[str, Any]) -> Any:
+    """Tells values that are not of a column's types."""
+    return jsonschema_rs.validator_for(shape, validate_formats=True, mask=_MASK)
+
+
+def _root_of(top: Any) -> str:
+    own = top.get("$id", "") if isinstance(top, dict) else ""
+    return urljoin(_ROOT, own) if isinstance(own, str) else _ROOT
+
+
+def _places(name: str, root: str) -> set[str]:
+    return {urljoin(_ROOT, name), urljoin(root, name)}
+
+
+class _Resolver:
+    """Follows references from a place in one of the documents, by address.
+
+    jsonschema-rs knows the place; but what it has there, it sorts by name.
+    """
+
+    def __init__(self, resolver: Any, documents: Mapping[str, Any]) -> None:
+        self._resolver = resolver
+        self._documents = documents
+
+    def lookup(self, reference: str) -> tuple[Any, "_Resolver", str]:
+        """A schema, the place from where its own references count, and its address."""
+        found = self._resolver.lookup(reference)
+        address = urljoin(found.resolver.base_uri, reference)
+        document, fragment = urldefrag(address)
+        contents = found.contents
+        if document in self._documents and fragment[:1] in {"", "/"}:
+            contents = self._documents[document]
+            for step in fragment.split("/")[1:]:
+                name = unquote(step).replace("~1", "/").replace("~0", "~")
+                contents = contents[int(name) if isinstance(contents, list) else name]
+        return contents, _Resolver(found.resolver, self._documents), address
+
+
+def _column(schema: Any, resolver: _Resolver, path: str, within: Sequence[str]) -> Column:
+    where = path or "the schema"
+    if not isinstance(schema, dict):
+        raise SchemaError(f"{where}: its schema is {json.dumps(schema)}, which tells no type")
+    if (reference := schema.get("$ref")) is not None:
+        return _referred(reference, resolver, path, within)
+    if any(word in schema for word in _COMBINING):
+        return _combined(schema, resolver, path, within)
+    names = _type_names(schema, where)
+    nullable = "null" in names
+    others = [name for name in names if name != "null"]
+    if len(others) != 1:
+        raise SchemaError(f"{where} is {' or '.join(names)}, and a column has one type. {_REMEDY}")
+    (name,) = others
+    nested = {"object": _object, "array": _array}.get(name)
+    if nested is not None:
+        made = nested(schema, resolver, path, within)
+    elif name in _SCALARS:
+        made = _scalar(schema, name)
+    else:
+        raise SchemaError(f"{where}: JSON Schema has no type {name!r}")
+    return _nullable(made) if nullable else made
+
+
+def _nullable(column: Column) -> Column:
+    column.kind.nullable = True
+    names = column.shape["type"]
+    return column._replace(
+        shape={**column.shape, "type": names if isinstance(names, list) else [names, "null"]}
+    )
+
+
+def _referred(reference: str, resolver: _Resolver, path: str, within: Sequence[str]) -> Column:
+    try:
+        found, own, address = resolver.lookup(reference)
+    except jsonschema_rs.ReferencingError:
+        raise SchemaError(
+            f"{path or 'the schema'}: $ref {reference!r} is neither in the schema nor one of its "
+            "references in the registry"
+        ) from None
+    if address in within:
+        raise SchemaError(
+            f"{path}: {reference} contains itself, and Spark has no recursive columns. {_REMEDY}"
+        )
+    return _column(found, own, path, (*within, address))
+
+
+def _combined(
+    schema: Mapping[str, Any], resolver: _Resolver, path: str, within: Sequence[str]
+) -> Column:
+    """The one type that is combined with null."""
+    word, *more = (word for word in _COMBINING if word in schema)
+    branches = schema[word]
+    # Confluent's generator gives the null a title.
+    others = [one for one in branches if not (isinstance(one, dict) and one.get("type") == "null")]
+    if more or word == "allOf" or len(others) != 1 or {"properties", "items"} & schema.keys():
+        raise SchemaError(
+            f"{path or 'the schema'}: {word} is only read as one type or null. {_REMEDY}"
+        )
+    made = _column(others[0], resolver, path, within)
+    return _nullable(made) if len(others) < len(branches) else made
+
+
+def _type_names(schema: Mapping[str, Any], where: str) -> list[str]:
+    names = schema.get("type")
+    if names is not None:
+        return [names] if isinstance(names, str) else list(names)
+    if "const" in schema or "enum" in schema:
+        values = schema["enum"] if "enum" in schema else [schema["const"]]
+        return list(dict.fromkeys(_JSON_NAMES[type(value)] for value in values))
+    for word, name in _TELLING.items():
+        if word in schema:
+            return [name]
+    raise SchemaError(f"{where}: its schema tells no type. {_REMEDY}")
+
+
+_JSON_NAMES: Final[dict[type, str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    dict: "object",
+    list: "array",
+}
+
+
+def _scalar(schema: Mapping[str, Any], name: str) -> Column:
+    shape: dict[str, Any] = {"type": name}
+    kind = _FORMATS.get(schema.get("format", "")) if name == "string" else None
+    if kind is not None:
+        return Column(kind(), {**shape, "format": schema["format"]})
+    return Column(Kind(*PRIMITIVES[_SCALARS[name]]), shape | (_LONG if name == "integer" else {}))
+
+
+def _array(
+    schema: Mapping[str, Any], resolver: _Resolver, path: str, within: Sequence[str]
+) -> Column:
+    items = schema.get("items")
+    if not isinstance(items, dict) or "prefixItems" in schema:
+        raise SchemaError(f"{path or 'the schema'}: an array needs items of one type. {_REMEDY}")
+    item = _column(items, resolver, f"{path}[]", within)
+    return Column(List(item.kind), {"type": "array", "items": item.shape})
+
+
+def _object(
+    schema: Mapping[str, Any], resolver: _Resolver, path: str, within: Sequence[str]
+) -> Column:
+    properties = schema.get("properties")
+    if properties:
+        dot = f"{path}." if path else ""
+        parts = properties.items()
+        made = {name: _column(one, resolver, dot + name, within) for name, one in parts}
+        required = [name for name in schema.get("required", ()) if name in made]
+        shape = {
+            "type": "object",
+            "properties": {name: column.shape for name, column in made.items()},
+            "required": required,
+        }
+        return Column(Object({n: column.kind for n, column in made.items()}, required), shape)
+    values = schema.get("additionalProperties")
+    if not isinstance(values, dict) or "patternProperties" in schema:
+        raise SchemaError(
+            f"{path or 'the schema'}: an object needs properties, or additionalProperties of one "
+            f"type. {_REMEDY}"
+        )
+    value = _column(values, resolver, f"{path}{{}}", within)
+    return Column(Map(value.kind), {"type": "object", "additionalProperties": value.shape})
+
+
+class Object(Record):
+    """A struct, in whose records a null may be written as null, or be left out."""
+
+    def __init__(self, properties: Mapping[str, Kind], required: Sequence[str]) -> None:
+        fields = [(name, kind, name not in required) for name, kind in properties.items()]
+        super().__init__(fields)
+        self._left_out = {n for n, kind, optional in fields if optional and not kind.nullable}
+        self._nulls = [n for n, kind, optional in fields if kind.nullable and not optional]
+        self.converted = bool(self._converted or self._left_out or self._nulls)
+
+    def to_write(self, value: Any) -> Any:
+        """A dictionary, with nulls where the schema has them, and else without."""
+        if value is None:
+            return None
+        made = super().to_write(value)
+        for name in self._nulls:
+            made.setdefault(name)
+        left_out = self._left_out
+        if not left_out or None not in made.values():
+            return made
+        return {name: one for name, one in made.items() if one is not None or name not in left_out}
+
+
+class Date(Kind):
+    """A date as JSON has it."""
+
+    plain = False
+
+    def __init__(self) -> None:
+        super().__init__(T.DateType(), pa.string())
+
+    def coarsened(self, array: pa.Array) -> pa.Array:
+        """Texts."""
+        return _of_four_digits(array.cast(pa.string()), len("2026-01-01"))
+
+
+class DateTime(Kind):
+    """A date with time and zone as JSON has it."""
+
+    plain = False
+
+    def __init__(self) -> None:
+        super().__init__(T.TimestampType(), pa.string())
+
+    def refined(self, array: pa.Array) -> pa.Array:
+        """Timestamps, rounded down to microseconds."""
+        micros = pc.replace_substring_regex(array, r"(\.\d{6})\d+", r"\1")
+        return micros.cast(pa.timestamp("us", "UTC")).cast(self.arrow)
+
+    def coarsened(self, array: pa.Array) -> pa.Array:
+        """Texts in UTC."""
+        texts = array.cast(pa.timestamp("us", "UTC")).cast(pa.string())
+        texts = pc.replace_substring(texts, " ", "T")
+        return _of_four_digits(texts, len("2026-01-01T00:00:00.000000Z"))
+
+
+def _of_four_digits(texts: pa.Array, length: int) -> pa.Array:
+    if pc.any(pc.not_equal(pc.utf8_length(texts), length)).as_py():
+        raise ValueError("JSON has no years before 0 or after 9999")
+    return texts
+
+
+_FORMATS: Final[dict[str, type[Date] | type[DateTime]]] = {"date": Date, "date-time": DateTime}
