@@ -23,11 +23,13 @@ class Schema:
         text: The schema.
         references: Name and text of each schema that it refers to, after those which that one
             refers to itself.
+        message: The full name of the message, where a schema may have several; None for the first.
     """
 
     kind: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
+    message: str | None = None
 
 
 class Coded(NamedTuple):
@@ -72,6 +74,7 @@ class Format(Protocol):
 
 _FORMATS: Final = {
     "AVRO": "spark_eos.schemas.avro:Avro",
+    "PROTOBUF": "spark_eos.schemas.protobuf:Protobuf",
 }
 
 
