@@ -31,7 +31,8 @@ _PAYLOAD: Final = {"value", "headers", *_OPTIONAL}
 _WRITTEN: Final = {SOURCE, *_PAYLOAD}
 
 
-def _header_type_fits(data_type: T.DataType) -> bool:
+def header_type_fits(data_type: T.DataType) -> bool:
+    """Whether a type is that of headers."""
     if not isinstance(data_type, T.ArrayType) or not isinstance(
         data_type.elementType, T.StructType
     ):
@@ -102,7 +103,7 @@ def _check_others(types: Mapping[str, T.DataType], default_topic: str | None) ->
     for name, (allowed, words) in _OPTIONAL.items():
         if name in types and not isinstance(types[name], allowed):
             raise UnsupportedPipelineError(f"`{name}` is {types[name].simpleString()}, not {words}")
-    if "headers" in types and not _header_type_fits(types["headers"]):
+    if "headers" in types and not header_type_fits(types["headers"]):
         raise UnsupportedPipelineError(
             f"`headers` is {types['headers'].simpleString()}, "
             "not array<struct<key:string,value:binary>>"

@@ -31,6 +31,7 @@ _RETRIED: Final = {408, 429}
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
 # A registry's followers learn of a new schema a moment after it was registered.
 _AGAIN_SECONDS: Final = 1.0
+_SEVERAL: Final = 10
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,8 @@ class Client:
         found = _schemas.get(place)
         if found is None and place not in _unknown:
             found = self._asked(lambda client: self._by_key(client, key), f"schema id {key}")
-            if found is None:
+            # Not for each of many: then they are no ids.
+            if found is None and len(_unknown) < _SEVERAL:
                 time.sleep(_AGAIN_SECONDS)
                 found = self._asked(lambda client: self._by_key(client, key), f"schema id {key}")
             if found is None:

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 from spark_eos._driver.marker_files import Files
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.classic import HadoopFiles
+from spark_eos._spark.columns import header_type_fits
 from spark_eos._spark.connect_files import SparkFiles
 from spark_eos._spark.target_column import with_own_topic_marked
 from spark_eos.errors import ConfigurationError, SchemaError, warn, without_address
@@ -268,6 +269,11 @@ def _check_column(frame: DataFrame, column: str) -> None:
     if column not in frame.columns:
         raise ConfigurationError(
             f"there is no column {column!r}; the columns are {', '.join(frame.columns)}"
+        )
+    if HEADERS in frame.columns and not header_type_fits(frame.schema[HEADERS].dataType):
+        raise ConfigurationError(
+            f"`{HEADERS}` is {frame.schema[HEADERS].dataType.simpleString()}, not as sink.read "
+            "with include_headers=True has it: rename it"
         )
 
 

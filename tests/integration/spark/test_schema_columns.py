@@ -174,6 +174,9 @@ def test_columns_that_do_not_fit_are_refused_at_once(
         registry.encode(frame, subject=subject)
     with pytest.raises(ConfigurationError, match="only a binary column can be decoded"):
         registry.decode(frame.select(value), subject=subject)
+    mapped = frame.select(value, F.create_map(F.lit("a"), F.lit("b")).alias("headers"))
+    with pytest.raises(ConfigurationError, match="`headers` is map<string,string>"):
+        registry.encode(mapped, subject=subject)
     twice = frame.select(value, value)
     with pytest.raises(ConfigurationError, match="more than one `value` column"):
         registry.encode(twice, subject=subject)

@@ -31,6 +31,7 @@ def registry() -> Iterator[StubRegistry]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_AGAIN_SECONDS", 0.01)
+    client._unknown.clear()
 
 
 def _client(registry: StubRegistry, max_wait: float = 0.01, **settings: Any) -> Client:
@@ -71,6 +72,12 @@ def test_a_registry_without_guids_knows_none(registry: StubRegistry) -> None:
     registry.answers = [missing, missing]
     with pytest.raises(RegistryError, match="404"):
         _client(registry).schema(guid)
+
+
+def test_many_unknown_ids_are_asked_for_once_each(registry: StubRegistry) -> None:
+    asking = _client(registry)
+    assert [asking.schema(number) for number in range(14)] == [None] * 14
+    assert len(registry.authorization) == 14 + 10
 
 
 @pytest.mark.parametrize(
