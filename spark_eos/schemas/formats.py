@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.errors import SchemaError
+from spark_eos.errors import ConfigurationError, SchemaError
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,9 @@ class Format(Protocol):
     def record_name(self, schema: Schema) -> str:
         """The full name of the record that a schema describes, which tells schemas apart."""
 
+    def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
+        """The rows of each record's full name, among payloads that a schema has written."""
+
     def decoder(self, writer: Schema, reader: Schema) -> Decoder:
         """Reads what one schema has written as another one has it; for a worker."""
 
@@ -86,7 +90,13 @@ def format_of(schema: Schema) -> Format:
         raise SchemaError(
             f"the schema is of the format {schema.kind!r}; spark-eos has {', '.join(_FORMATS)}"
         ) from None
-    return cast("Format", getattr(importlib.import_module(module), name)())
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{error}: install spark-eos[schemas], on Spark's executors too"
+        ) from error
+    return cast("Format", getattr(found, name)())
 
 
 def halved(function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType) -> Coded:

@@ -4,10 +4,12 @@ Between schema id and message are the message's indexes: its place in the file, 
 that it is nested in.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka.schema_registry.serde import SchemaId
 from confluent_kafka.serialization import SerializationError
@@ -38,6 +40,18 @@ class Protobuf:
     def record_name(self, schema: Schema) -> str:
         """The message's full name."""
         return _Parsed(schema).name
+
+    def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
+        """Which message each is, by its indexes; an empty name where they can't be read."""
+        messages = _Parsed(schema).messages
+        rows: dict[str, list[int]] = defaultdict(list)
+        for row, payload in enumerate(payloads.to_pylist()):
+            try:
+                indexes, _ = _split(payload)
+            except SchemaError:
+                indexes = ()
+            rows[messages.get(indexes, "")].append(row)
+        return {name: np.array(own) for name, own in rows.items()}
 
     def decoder(self, writer: Schema, reader: Schema) -> Decoder:
         """Reads messages as a reader's schema has them, by the numbers of fields."""
@@ -91,7 +105,9 @@ def _messages(file: Any) -> Iterator[tuple[Indexes, str]]:
     """Place and full name of each message, first those that are nested in none."""
     whole = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(whole)
-    level = [((place,), whole.package, one) for place, one in enumerate(whole.message_type)]
+    level: list[tuple[Indexes, str, Any]] = [
+        ((place,), whole.package, one) for place, one in enumerate(whole.message_type)
+    ]
     while level:
         inner: list[tuple[Indexes, str, Any]] = []
         for place, prefix, one in level:
@@ -105,6 +121,16 @@ def _messages(file: Any) -> Iterator[tuple[Indexes, str]]:
 def _prefix(indexes: Indexes) -> bytes:
     r"""What precedes a message; ``\0`` for the first one of its file."""
     return SchemaId(_KIND, 0, None, [*indexes]).id_to_bytes()[len(_ID) :]
+
+
+def _split(payload: bytes) -> tuple[Indexes, bytes]:
+    """A payload's message indexes, and its message."""
+    found = SchemaId(_KIND)
+    try:
+        rest = found.from_bytes(BytesIO(_ID + payload)).read()
+    except (EOFError, SerializationError) as error:
+        raise SchemaError(f"its message indexes can't be read: {error}") from None
+    return tuple(found.message_indexes or ()), rest
 
 
 class _Decoder:
@@ -149,12 +175,7 @@ class _Decoder:
 
     def _rest(self, payload: bytes) -> bytes:
         """What follows indexes that are not written as they mostly are."""
-        found = SchemaId(_KIND)
-        try:
-            rest = found.from_bytes(BytesIO(_ID + payload)).read()
-        except (EOFError, SerializationError) as error:
-            raise SchemaError(f"its message indexes can't be read: {error}") from None
-        indexes = tuple(found.message_indexes or ())
+        indexes, rest = _split(payload)
         if indexes != self._indexes:
             name = self._messages.get(indexes)
             which = "of no message of its schema" if name is None else f"a {name}"

@@ -39,6 +39,8 @@ SCALARS: Final[dict[int, tuple[T.DataType, pa.DataType]]] = {
     F.TYPE_STRING: (T.StringType(), pa.string()),
     F.TYPE_BYTES: (T.BinaryType(), pa.binary()),
 }
+# What messages raise if a value does not fit.
+REFUSED: Final = (TypeError, ValueError, OverflowError)
 _MICROS: Final = 1_000_000
 _NUMBER: Final = re.compile(r"-?\d+")
 
@@ -86,6 +88,7 @@ class Kind:
             self.refuse(kind, path)
 
     def refuse(self, kind: T.DataType, path: str) -> None:
+        """Raises what `check` does."""
         raise SchemaError(
             f"{path or 'the column'} is {kind.simpleString()}, and its schema needs "
             f"{self.spark.simpleString()}"
@@ -191,13 +194,13 @@ class Wrapper(Kind):
         return self._inner.array([None if one is None else one.value for one in values])
 
     def values(self, array: pa.Array, path: str) -> list[Any]:
-        made = []
-        for one in self._inner.values(array, path):
-            try:
-                made.append(None if one is None else self._make(value=one))
-            except (TypeError, ValueError, OverflowError) as error:
-                made.append(Fault(f"{path}: {error}"))
-        return made
+        return [self._message(one, path) for one in self._inner.values(array, path)]
+
+    def _message(self, value: Any, path: str) -> Any:
+        try:
+            return None if value is None else self._make(value=value)
+        except REFUSED as error:
+            return Fault(f"{path}: {error}")
 
     def check(self, kind: T.DataType, path: str) -> None:
         self._inner.check(kind, path)

@@ -3,17 +3,14 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.protobuf_kinds import Fault, Kind, offsets_of, valid_rows
-
-# What messages raise if a value does not fit.
-REFUSED: Final = (TypeError, ValueError, OverflowError)
+from spark_eos.schemas.protobuf_kinds import REFUSED, Fault, Kind, offsets_of, valid_rows
 
 
 class Field:
@@ -37,7 +34,9 @@ class Field:
         """The field of all messages; null where one lacks it."""
         name = self.name
         if self._may_lack:
-            return self.kind.array([getattr(m, name) if m.HasField(name) else None for m in messages])
+            return self.kind.array(
+                [getattr(m, name) if m.HasField(name) else None for m in messages]
+            )
         return self.kind.array([*map(attrgetter(name), messages)])
 
     def values(self, array: pa.Array, path: str) -> list[Any]:
@@ -108,7 +107,9 @@ class Message(Kind):
         """Puts faults where more than one field of a oneof has a value."""
         for group in self._groups:
             own = [names.index(name) for name in group if name in names]
-            filled = sum((np.asarray(parts[one].is_valid()).astype(int) for one in own), np.zeros(1))
+            filled = sum(
+                (np.asarray(parts[one].is_valid()).astype(int) for one in own), np.zeros(1)
+            )
             for row in np.flatnonzero(filled > 1):
                 text = f"at most one of {', '.join(group)} may have a value"
                 columns[own[0]][int(row)] = Fault(f"{path}: {text}" if path else text)
@@ -124,9 +125,9 @@ class Message(Kind):
                     f"{', '.join(self._fields)}"
                 )
             self._fields[field.name].kind.check(field.dataType, dot + field.name)
-        for field in self._fields.values():
-            if field.required and field.name not in given.names:
-                raise SchemaError(f"{where} lacks the field {field.name!r}, which is required")
+        for name, own in self._fields.items():
+            if own.required and name not in given.names:
+                raise SchemaError(f"{where} lacks the field {name!r}, which is required")
 
 
 def _fault(value: Any) -> Fault | None:

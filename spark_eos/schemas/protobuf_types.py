@@ -111,7 +111,9 @@ def check_readable(
         if own.type == F.TYPE_ENUM and own.enum_type.is_closed:
             _check_closed(field, own, where)
         if own.type in _MESSAGES:
-            check_readable(field.message_type, own.message_type, f"{path}{own.name}.", seen | {pair})
+            check_readable(
+                field.message_type, own.message_type, f"{path}{own.name}.", seen | {pair}
+            )
 
 
 def _check_closed(writer: Any, reader: Any, where: str) -> None:
