@@ -6,6 +6,7 @@ so they still fail the query: `spark_eos._spark.outages` tells which errors are 
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -57,6 +58,9 @@ def guarded(
 
     An error that one of these has led to (``raise ... from``, or raised while it was handled) fails
     the query too, but not if it is raised ``from None``.
+
+    A row that has such an ``error`` already, of another guarded function or of
+    `spark_eos.schemas`, keeps it, and the function is not called for it.
 
     Returns:
         ``source``, if ``frame`` has it; the columns of ``schema``, null where the function has
@@ -202,6 +206,23 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def _by_errors(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Any] | None]]:
+    """Consecutive rows, and the errors that they have from functions or decoding before, if any."""
+    names = batch.schema.names
+    errors: Any = batch.column(names.index(ERROR)) if ERROR in names else pa.nulls(batch.num_rows)
+    texts = [field.name for field in _ERROR_ARROW]
+    # Of another type, it is the user's own.
+    if not pa.types.is_struct(errors.type) or [field.name for field in errors.type] != texts:
+        if batch.num_rows:
+            yield batch, None
+        return
+    start = 0
+    for has_error, run in groupby(errors.is_valid().to_pylist()):
+        rows = batch.slice(start, len([*run]))
+        start += rows.num_rows
+        yield rows, rows.column(ERROR).to_pylist() if has_error else None
+
+
 class _Mapping:
     """The function for ``mapInArrow``."""
 
@@ -213,11 +234,16 @@ class _Mapping:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         types = arrow_schema(self._made)
         for batch in batches:
-            start = 0
-            for made, errors in self._guard.made(batch, types) if batch.num_rows else ():
-                rows = batch.slice(start, made.num_rows)
-                start += made.num_rows
-                yield self._whole(rows, made, errors)
+            for rows, before in _by_errors(batch):
+                if before is not None:
+                    nothing = [pa.nulls(rows.num_rows, field.type) for field in types]
+                    made = pa.RecordBatch.from_arrays(nothing, self._made.names)
+                    yield self._whole(rows, made, before)
+                    continue
+                start = 0
+                for made, errors in self._guard.made(rows, types):
+                    yield self._whole(rows.slice(start, made.num_rows), made, errors)
+                    start += made.num_rows
 
     def _whole(
         self, rows: pa.RecordBatch, made: pa.RecordBatch, errors: Sequence[Any]

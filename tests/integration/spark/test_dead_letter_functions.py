@@ -66,6 +66,28 @@ def test_one_bad_row_costs_one_row(flow: Flow, spark_eos_session: SparkSession, 
     assert report.dead_letters == {"exception": 5}
 
 
+def test_an_error_of_an_earlier_function_stays(spark_eos_session: SparkSession) -> None:
+    def first(row: dict[str, Any]) -> dict[str, Any]:
+        return {"value": str(int(row["value"]))}
+
+    def second(row: dict[str, Any]) -> dict[str, Any]:
+        # What an earlier error has left: nothing.
+        return {"value": f"seen {row['value']}"} if row["value"] != "3" else {}
+
+    values = [("1",), ("two",), ("due",), ("3",), ("4",)]
+    frame = spark_eos_session.createDataFrame(values, "value string").coalesce(1)
+    made = guarded(guarded(frame, first, "value string"), second, "value string")
+    rows = [(row.value, row.error and row.error.message) for row in made.collect()]
+    assert [value for value, _ in rows] == ["seen 1", None, None, None, "seen 4"]
+    assert [text is not None for _, text in rows] == [False, True, True, True, False]
+    assert "'two'" in rows[1][1]
+    assert "'due'" in rows[2][1]
+    # A column of that name that holds something else is the function's to read.
+    own = spark_eos_session.createDataFrame([("1", "E42")], "value string, error string")
+    (row,) = guarded(own, lambda row: {"code": row["error"]}, "code string").collect()
+    assert (row.code, row.error) == ("E42", None)
+
+
 def _failing(frame: DataFrame, function: Callable[..., Any], words: str, **options: Any) -> None:
     with pytest.raises((PythonException, StreamingQueryException), match=words):
         guarded(frame, function, "value string", **options).collect()
