@@ -1,6 +1,6 @@
-"""What decoding and encoding Avro takes a core, against plain fastavro in a loop.
+"""What decoding and encoding takes a core, against a plain loop of the library that it uses.
 
-Records of ten fields, with logical types, in batches as Spark's. No Spark and no Kafka: what
+Records of ten fields, with dates and times, in batches as Spark's. No Spark and no Kafka: what
 is measured is what a task does for each batch. Processor time, in turns; the ratio is that within a
 round. A first round warms up and is thrown away.
 
@@ -14,16 +14,18 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import fastavro
 import pyarrow as pa
+from google.protobuf import message_factory
 from rich.console import Console
 from rich.table import Table
 
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import framed, prefix_of
+from spark_eos.schemas.protobuf_files import file_of
 
 _BATCH: Final = 10_000
 _MOMENT: Final = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
@@ -61,11 +63,27 @@ def _order(number: int) -> dict[str, Any]:
     }
 
 
-@click.command()
-@click.option("--batches", default=10, show_default=True)
-@click.option("--rounds", default=5, show_default=True)
-def main(batches: int, rounds: int) -> None:
-    """Prints records a second of each, and the ratio to the loop."""
+class Contest(NamedTuple):
+    """A format, and a plain loop of the library.
+
+    Attributes:
+        loop: The library.
+        schema: The writer's schema.
+        wider: The reader's, with a field more, so that each record is resolved.
+        records: What the loop has written.
+        read: The loop.
+        write: Likewise.
+    """
+
+    loop: str
+    schema: Schema
+    wider: Schema
+    records: list[bytes]
+    read: Callable[[], object]
+    write: Callable[[], object]
+
+
+def _avro() -> Contest:
     parsed = fastavro.parse_schema(_ORDER)
     orders = [_order(number) for number in range(_BATCH)]
 
@@ -78,28 +96,84 @@ def main(batches: int, rounds: int) -> None:
         return made
 
     records = write()
-    schema = Schema("AVRO", json.dumps(_ORDER))
-    own = format_of(schema)
-    decoder, encoder = own.decoder(schema, schema), own.encoder(schema, own.spark_type(schema))
-    # One field more, so that each record is resolved.
-    wider = {**_ORDER, "fields": [*_ORDER["fields"], {"name": "x", "type": "int", "default": 0}]}
-    resolving = own.decoder(schema, Schema("AVRO", json.dumps(wider)))
-    column = pa.array(records, pa.binary())
 
     def read() -> None:
         for record in records:
             fastavro.schemaless_reader(io.BytesIO(record[5:]), parsed, None)
+
+    wider = {**_ORDER, "fields": [*_ORDER["fields"], {"name": "x", "type": "int", "default": 0}]}
+    schema, other = (Schema("AVRO", json.dumps(one)) for one in (_ORDER, wider))
+    return Contest("fastavro", schema, other, records, read, write)
+
+
+_PROTO: Final = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+message Order {
+  enum Status { NEW = 0; PAID = 1; }
+  int64 id = 1; string customer = 2; string product = 3; double amount = 4; int32 count = 5;
+  bool paid = 6; optional string note = 7; google.protobuf.Timestamp at = 8; Status status = 9;
+  uint64 price = 10;
+}
+"""
+
+
+def _protobuf() -> Contest:
+    schema = Schema("PROTOBUF", _PROTO)
+    other = Schema("PROTOBUF", _PROTO.replace("price = 10;", "price = 10; int32 x = 11;"))
+    message = message_factory.GetMessageClass(file_of(schema).message_types_by_name["Order"])
+    made = (_order(number) for number in range(_BATCH))
+    orders = [{**order, "price": int(order["price"] * 100)} for order in made]
+    plain = [name for name in _FIELDS if name not in {"note", "at"}]
+
+    def write() -> list[bytes]:
+        return [prefix_of(1) + b"\x00" + message(**one).SerializeToString() for one in orders]
+
+    records = write()
+
+    def read() -> None:
+        for record in records:
+            one = message.FromString(record[6:])
+            found = {name: getattr(one, name) for name in plain}
+            found["note"] = one.note if one.HasField("note") else None
+            found["at"] = one.at.ToMicroseconds()
+
+    return Contest("protobuf", schema, other, records, read, write)
+
+
+_CONTESTS: Final = {"avro": _avro, "protobuf": _protobuf}
+
+
+@click.command()
+@click.argument("formats", nargs=-1, type=click.Choice([*_CONTESTS]))
+@click.option("--batches", default=10, show_default=True)
+@click.option("--rounds", default=5, show_default=True)
+def main(formats: tuple[str, ...], batches: int, rounds: int) -> None:
+    """Prints records a second of each, and the ratio to the loop."""
+    for name in formats or _CONTESTS:
+        Console().print(_measured(_CONTESTS[name](), batches, rounds))
+
+
+def _measured(contest: Contest, batches: int, rounds: int) -> Table:
+    own = format_of(contest.schema)
+    decoder = own.decoder(contest.schema, contest.schema)
+    resolving = own.decoder(contest.schema, contest.wider)
+    encoder = own.encoder(contest.schema, own.spark_type(contest.schema))
+    column = pa.array(contest.records, pa.binary())
 
     def decode(of: Any = decoder) -> pa.Array:
         (group,) = framed(column, None, "value").groups
         return of(group.payloads).array
 
     values = decode()
+    if values.null_count or encoder(values).errors:
+        raise click.ClickException("records were not read or written")
+    read, write = f"{contest.loop}: read", f"{contest.loop}: write"
     contestants: dict[str, Callable[[], object]] = {
-        "fastavro: read": read,
+        read: contest.read,
         "decode": decode,
         "decode, resolved": lambda: decode(resolving),
-        "fastavro: write": write,
+        write: contest.write,
         "encode": lambda: encoder(values),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -111,13 +185,11 @@ def main(batches: int, rounds: int) -> None:
             seconds[name].append(time.process_time() - began)
     table = Table("", "records/s", "of the loop")
     for name, taken in seconds.items():
-        loop = seconds[
-            "fastavro: write" if name in {"fastavro: write", "encode"} else "fastavro: read"
-        ]
+        loop = seconds[write if name in {write, "encode"} else read]
         ratios = [base / one for base, one in zip(loop[1:], taken[1:], strict=True)]
         speed = batches * _BATCH / statistics.median(taken[1:])
         table.add_row(name, f"{speed:,.0f}", f"{statistics.median(ratios):.2f}")
-    Console().print(table)
+    return table
 
 
 if __name__ == "__main__":

@@ -83,7 +83,12 @@ _FORMATS: Final = {
 
 
 def format_of(schema: Schema) -> Format:
-    """The format of a schema."""
+    """The format of a schema.
+
+    Raises:
+        SchemaError: spark-eos does not have it.
+        ConfigurationError: a package is missing.
+    """
     try:
         module, _, name = _FORMATS[schema.kind].partition(":")
     except KeyError:
@@ -91,12 +96,11 @@ def format_of(schema: Schema) -> Format:
             f"the schema is of the format {schema.kind!r}; spark-eos has {', '.join(_FORMATS)}"
         ) from None
     try:
-        found = importlib.import_module(module)
+        return cast("Format", getattr(importlib.import_module(module), name)())
     except ImportError as error:
         raise ConfigurationError(
             f"{error}: install spark-eos[schemas], on Spark's executors too"
         ) from error
-    return cast("Format", getattr(found, name)())
 
 
 def halved(function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType) -> Coded:

@@ -5,7 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -24,6 +24,7 @@ from support.apis import Api, Queries
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.pipelines import priced
+from support.protobuf_messages import MessageDeserializer, MessageSerializer, compiled
 from support.queries import run_available
 
 ID = {"name": "id", "type": "string"}
@@ -35,8 +36,46 @@ ORDER_2 = json.dumps({"type": "record", "name": "shop.Order", "fields": [AMOUNT,
 PRICE = json.dumps(
     {"type": "record", "name": "shop.Price", "fields": [ID, {"name": "cents", "type": "long"}]}
 )
+PROTO = 'syntax = "proto3"; package shop; '
+ORDER_PROTO = PROTO + "message Unit {} message Order { string id = 1; double amount = 2; }"
+ORDER_PROTO_2 = ORDER_PROTO.replace("2; }", "2; optional double discount = 3; }")
+PRICE_PROTO = compiled(PROTO + "message Price { string id = 1; int64 cents = 2; }")
 LIKE_A_GUID = b"\x01" * 30
 UNKNOWN = b"\x00\xff\xff\xff\xf0\x02a"
+
+
+class Format(NamedTuple):
+    """Confluent's own serializers of a format, orders and prices, and what broken ones lead to."""
+
+    kind: str
+    serializer: Callable[[SchemaRegistryClient, str], Any]
+    deserializer: Callable[[SchemaRegistryClient], Any]
+    orders: list[str]
+    price: str
+    truncated: str
+    too_long: str
+    message: str | None = None
+
+
+AVRO = Format(
+    "AVRO",
+    AvroSerializer,
+    AvroDeserializer,
+    [ORDER, ORDER_2],
+    PRICE,
+    "it is truncated",
+    "1 bytes are left",
+)
+PROTOBUF = Format(
+    "PROTOBUF",
+    MessageSerializer,
+    lambda client: MessageDeserializer(client, PRICE_PROTO),
+    [compiled(ORDER_PROTO), compiled(ORDER_PROTO_2)],
+    PRICE_PROTO,
+    "it is truncated",
+    "it is truncated, or not of its schema",
+    "shop.Order",
+)
 
 
 class Records:
@@ -46,21 +85,25 @@ class Records:
         client: of the registry.
         topic: the topic.
         schemas: versions of its value's schema; registered at the first use.
+        of: their format.
     """
 
-    def __init__(self, client: SchemaRegistryClient, topic: str, *schemas: str) -> None:
+    def __init__(
+        self, client: SchemaRegistryClient, topic: str, *schemas: str, of: Format = AVRO
+    ) -> None:
         self.client = client
         self.subject = f"{topic}-value"
         self.context = SerializationContext(topic, MessageField.VALUE)
-        self.writers = [AvroSerializer(self.client, schema) for schema in schemas]
+        self.writers = [of.serializer(self.client, schema) for schema in schemas]
         for schema in schemas:
-            self.client.register_schema(self.subject, Schema(schema, "AVRO"))
+            self.client.register_schema(self.subject, Schema(schema, of.kind))
+        self.reader = of.deserializer(self.client)
 
     def write(self, value: dict[str, Any], version: int = 1) -> bytes:
         return self.writers[version - 1](value, self.context) or b""
 
     def read(self, record: bytes) -> Any:
-        return AvroDeserializer(self.client)(record, self.context)
+        return self.reader(record, self.context)
 
 
 def _orders(records: Records, count: int) -> list[bytes]:
@@ -72,6 +115,7 @@ def _orders(records: Records, count: int) -> list[bytes]:
     ]
 
 
+@pytest.mark.parametrize("of", [AVRO, PROTOBUF], ids=lambda of: of.kind)
 @pytest.mark.parametrize(
     "delivery",
     [
@@ -86,16 +130,18 @@ def test_records_are_read_and_written_as_confluents_are(
     schema_registry: EmbeddedSchemaRegistry,
     registry_client: SchemaRegistryClient,
     delivery: str,
+    of: Format,
 ) -> None:
     flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
     letters = letter_topic(flow)
-    orders = Records(registry_client, flow.source, ORDER, ORDER_2)
-    prices = Records(registry_client, flow.target, PRICE)
+    orders = Records(registry_client, flow.source, *of.orders, of=of)
+    prices = Records(registry_client, flow.target, of.price, of=of)
     good = _orders(orders, 40)
     broken = [b"oops", UNKNOWN, LIKE_A_GUID, good[0][:-1], good[1] + b"\x00"]
     flow.produce([*good, *broken], key=b"k")
     flow.produce([None], key=b"gone")
     names = {"url": schema_registry.url, "subject": orders.subject, "to": prices.subject}
+    names |= {"message": of.message} if of.message else {}
     started = Api(queries).start(
         flow, "priced", arguments=names, dead_letter_topic=letters, delivery=delivery
     )
@@ -112,8 +158,8 @@ def test_records_are_read_and_written_as_confluents_are(
     assert "byte 0x6f" in found[b"oops"]
     assert f"schema id {0xFFFFFFF0} is not known" in found[UNKNOWN]
     assert "schema id 01010101-0101-0101-0101-010101010101 is not" in found[LIKE_A_GUID]
-    assert f"schema id {number}: it is truncated" in found[good[0][:-1]]
-    assert "1 bytes are left" in found[good[1] + b"\x00"]
+    assert f"schema id {number}: {of.truncated}" in found[good[0][:-1]]
+    assert of.too_long in found[good[1] + b"\x00"]
 
 
 @pytest.mark.slow
