@@ -37,21 +37,26 @@ File = Any
 """A FileDescriptorProto."""
 
 
-@lru_cache(maxsize=1000)
 def file_of(schema: Schema) -> Any:
     """The descriptor of a schema's file, in a pool with all that it imports.
 
     Raises:
         SchemaError: it can't be compiled.
-        ConfigurationError: protoc is not installed.
+        ConfigurationError: protoc is not installed, or does not run.
     """
-    parts = {name: text for name, text in schema.references if not _COMMON.fullmatch(name)}
-    parts[_OWN] = schema.text
+    return _file(schema.text, schema.references)
+
+
+# Whichever message is meant: protoc takes a good part of a second.
+@lru_cache(maxsize=1000)
+def _file(text: str, references: tuple[tuple[str, str], ...]) -> Any:
+    parts = {name: other for name, other in references if not _COMMON.fullmatch(name)}
+    parts[_OWN] = text
     compiled = {name: _compiled(name, text) for name, text in parts.items()}
     texts = {name: parts[name] for name, file in compiled.items() if file is None}
     files = {name: file for name, file in compiled.items() if file is not None}
-    for text in texts.values():
-        for name in _IMPORT.findall(text):
+    for other in texts.values():
+        for name in _IMPORT.findall(other):
             _add_common(name, files)
     for file in [*files.values()]:
         for name in file.dependency:
@@ -142,7 +147,12 @@ def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[s
             check=False,
         )
         if done.returncode:
-            text = done.stderr.strip().replace(_OWN, "the schema")
-            raise _unusable(text[-1000:] or f"protoc ended with {done.returncode}")
+            told = done.stderr.strip().replace(_OWN, "the schema")[-1000:]
+            if done.returncode == 1 and told and "Traceback" not in told:
+                raise _unusable(told)
+            # Killed, or not found: then no schema is to blame, and no record.
+            raise ConfigurationError(
+                f"{' '.join(command[:3])} ended with {done.returncode}: {told}"
+            )
         result = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes())
     return {file.name: file for file in result.file}

@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +13,7 @@ from google.protobuf import descriptor_pb2, message_factory
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
-from spark_eos.errors import SchemaError
+from spark_eos.errors import ConfigurationError, SchemaError
 from spark_eos.schemas.formats import Coded, Schema
 from spark_eos.schemas.protobuf import Protobuf
 from spark_eos.schemas.protobuf_files import file_of
@@ -149,8 +150,9 @@ def test_each_type_has_a_column() -> None:
     assert again.array.to_pylist() == [lacking, whole, gone]
     # A slice of an array, as Arrow shares them.
     assert encoded([gone, whole, lacking], own).array[1:].to_pylist() == [second, first]
+    again = decoded([b"\x00" + second, b"\x00" + first, b"\x00" + second], own)
     arrow = again.array.slice(1, 2)
-    assert FORMAT.encoder(own, kind)(arrow).array.to_pylist() == [second, fourth]
+    assert FORMAT.encoder(own, kind)(arrow).array.to_pylist() == [first, second]
 
 
 def test_proto2_has_defaults_and_required_fields() -> None:
@@ -222,6 +224,12 @@ def test_what_compiled_files_and_references_hold_is_found() -> None:
 def test_what_is_no_column_is_refused(own: Schema, text: str) -> None:
     with pytest.raises(SchemaError, match=text):
         FORMAT.spark_type(own)
+
+
+def test_no_schema_is_to_blame_if_protoc_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ConfigurationError, match=r"-m grpc_tools\.protoc ended with 1"):
+        FORMAT.spark_type(schema("message NeverCompiled {}"))
 
 
 SEVERAL = """message A { int32 x = 1; message B { int32 y = 1; message C { int32 z = 1; } } }
