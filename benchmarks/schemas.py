@@ -20,11 +20,13 @@ import click
 import fastavro
 import jsonschema_rs
 import pyarrow as pa
+from google.protobuf import message_factory
 from rich.console import Console
 from rich.table import Table
 
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import framed, prefix_of
+from spark_eos.schemas.protobuf_files import file_of
 
 _BATCH: Final = 10_000
 _MOMENT: Final = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
@@ -139,7 +141,42 @@ def _json() -> Contest:
     return Contest("json, jsonschema-rs", schema, other, records, read, write)
 
 
-_CONTESTS: Final = {"avro": _avro, "json": _json}
+_PROTO: Final = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+message Order {
+  enum Status { NEW = 0; PAID = 1; }
+  int64 id = 1; string customer = 2; string product = 3; double amount = 4; int32 count = 5;
+  bool paid = 6; optional string note = 7; google.protobuf.Timestamp at = 8; Status status = 9;
+  uint64 price = 10;
+}
+"""
+
+
+def _protobuf() -> Contest:
+    schema = Schema("PROTOBUF", _PROTO)
+    other = Schema("PROTOBUF", _PROTO.replace("price = 10;", "price = 10; int32 x = 11;"))
+    message = message_factory.GetMessageClass(file_of(schema).message_types_by_name["Order"])
+    made = (_order(number) for number in range(_BATCH))
+    orders = [{**order, "price": int(order["price"] * 100)} for order in made]
+    plain = [name for name in _FIELDS if name not in {"note", "at"}]
+
+    def write() -> list[bytes]:
+        return [prefix_of(1) + b"\x00" + message(**one).SerializeToString() for one in orders]
+
+    records = write()
+
+    def read() -> None:
+        for record in records:
+            one = message.FromString(record[6:])
+            found = {name: getattr(one, name) for name in plain}
+            found["note"] = one.note if one.HasField("note") else None
+            found["at"] = one.at.ToMicroseconds()
+
+    return Contest("protobuf", schema, other, records, read, write)
+
+
+_CONTESTS: Final = {"avro": _avro, "json": _json, "protobuf": _protobuf}
 
 
 @click.command()

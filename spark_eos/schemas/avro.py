@@ -40,6 +40,10 @@ class Avro:
         top = _Parsed(schema).top
         return str(top.get("name", top["type"]) if isinstance(top, dict) else top)
 
+    def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
+        """All payloads are of the one record."""
+        return {self.record_name(schema): np.arange(len(payloads))}
+
     def decoder(self, writer: Schema, reader: Schema) -> Decoder:
         """Reads what one schema has written as another one has it, by Avro's own rules."""
         return _Decoder(_Parsed(writer), _Parsed(reader))

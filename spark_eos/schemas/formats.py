@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
@@ -23,11 +24,13 @@ class Schema:
         text: The schema.
         references: Name and text of each schema that it refers to, after those which that one
             refers to itself.
+        message: The full name of the message, where a schema may have several; None for the first.
     """
 
     kind: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
+    message: str | None = None
 
 
 class Coded(NamedTuple):
@@ -63,6 +66,9 @@ class Format(Protocol):
     def record_name(self, schema: Schema) -> str:
         """The full name of the record that a schema describes, which tells schemas apart."""
 
+    def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
+        """The rows of each record's full name, among payloads that a schema has written."""
+
     def decoder(self, writer: Schema, reader: Schema) -> Decoder:
         """Reads what one schema has written as another one has it; for a worker."""
 
@@ -73,6 +79,7 @@ class Format(Protocol):
 _FORMATS: Final = {
     "AVRO": "spark_eos.schemas.avro:Avro",
     "JSON": "spark_eos.schemas.json_schema:JsonSchema",
+    "PROTOBUF": "spark_eos.schemas.protobuf:Protobuf",
 }
 
 

@@ -8,6 +8,7 @@ import json
 from typing import Any, Final, NoReturn
 
 import jsonschema_rs
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
@@ -26,6 +27,10 @@ class JsonSchema:
         """The title, which Confluent's serializers take for it; else the id."""
         top = Document(schema).top
         return str(top.get("title") or top.get("$id", "object")) if isinstance(top, dict) else ""
+
+    def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
+        """The rows of each record's full name, among payloads that a schema has written."""
+        return {self.record_name(schema): np.arange(len(payloads))}
 
     def decoder(self, writer: Schema, reader: Schema) -> Decoder:
         """Reads what is of the writer's schema, and has the reader's types."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +80,7 @@ class SchemaRegistry:
         schema: str | Mapping[str, str] | None = None,
         version: int | str | None = None,
         kind: str = "AVRO",
+        message: str | Mapping[str, str] | None = None,
         pinned: str | None = None,
         errors: str = "column",
     ) -> DataFrame:
@@ -99,6 +101,8 @@ class SchemaRegistry:
             version: The subject's version: a number, or ``latest``. By default the pinned one, or
                 else the latest. It is fixed now: a running query's columns do not change.
             kind: The format of ``schema``: ``AVRO``, ``PROTOBUF`` or ``JSON``.
+            message: The full name of Protobuf's message, by default the schema's first; by name if
+                there are several subjects.
             pinned: A directory, best the query's checkpoint location, that keeps the versions, so
                 that a restart has the same columns. ``version`` replaces what is there.
             errors: ``column``: a record that can't be read becomes null, and gets an ``error``, of
@@ -137,7 +141,7 @@ class SchemaRegistry:
                 found = self._chosen(frame, own, version, pinned).schema
             else:
                 raise ConfigurationError("decode needs subject=, or the reader's schema=")
-            members.append(Member(name, found, format_of(found).record_name(found)))
+            members.append(_member(name, found, message))
         types = [format_of(member.schema).spark_type(member.schema) for member in members]
         frame = with_own_topic_marked(frame)
         whole = _replaced(frame, column, _column_type(members, types), row_errors.added())
@@ -153,6 +157,7 @@ class SchemaRegistry:
         schema: str | Mapping[str, str] | None = None,
         version: int | str | None = None,
         kind: str = "AVRO",
+        message: str | Mapping[str, str] | None = None,
         register: bool = False,
         framing: str = "prefix",
         pinned: str | None = None,
@@ -171,6 +176,7 @@ class SchemaRegistry:
             schema: The schema, which the subject must have; by default that of ``version``.
             version: As in `decode`.
             kind: As in `decode`.
+            message: As in `decode`.
             register: Whether to register ``schema``. Without it, nothing ever is.
             framing: ``prefix``: the id precedes each record. ``header``: a header has the schema's
                 GUID, and ``headers`` is added if there is none.
@@ -207,11 +213,10 @@ class SchemaRegistry:
                 if given is None
                 else self._client.registered(own, Schema(kind, given), register=register)
             )
-            one = format_of(found.schema)
-            members.append(Member(name, found.schema, one.record_name(found.schema)))
+            members.append(_member(name, found.schema, message))
             types.append(_part(frame.schema[column], name))
             try:
-                one.encoder(found.schema, types[-1])
+                format_of(found.schema).encoder(members[-1].schema, types[-1])
             except SchemaError as error:
                 what = f"subject {own!r}, version {found.version}"
                 text = without_address(str(error))
@@ -292,6 +297,17 @@ def _named(
         raise ConfigurationError("subject and schema must both be by name, or none of them")
     names = dict.fromkeys([*subjects, *schemas])
     return [(name, subjects.get(name), schemas.get(name)) for name in names]
+
+
+def _member(name: str | None, schema: Schema, message: str | Mapping[str, str] | None) -> Member:
+    """A part of a column, whose records are of one message."""
+    if isinstance(message, Mapping):
+        message = message.get(name or "")
+    schema = replace(schema, message=message)
+    record = format_of(schema).record_name(schema)
+    if message not in {None, record}:
+        raise ConfigurationError(f"message is {message!r}, and the schema is of {record}")
+    return Member(name, schema, record)
 
 
 def _header(found: Registered) -> bytes:

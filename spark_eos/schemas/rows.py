@@ -17,6 +17,7 @@ from spark_eos.schemas.client import Client
 from spark_eos.schemas.errors_of_rows import RowErrors
 from spark_eos.schemas.formats import Coded, Decoder, Encoder, Schema, format_of
 from spark_eos.schemas.framing import (
+    Group,
     SchemaKey,
     framed,
     header_name,
@@ -105,8 +106,8 @@ class Decoding(_Mapping):
         errors = dict(found.errors)
         parts: list[pa.Array] = []
         places: list[np.ndarray] = []
-        for group in found.groups:
-            decoder, member, fault = self._decoder(group.key)
+        for group, record in self._by_record(found.groups):
+            decoder, member, fault = self._decoder(group.key, record)
             if decoder is None:
                 errors |= {int(row): fault for row in group.rows}
                 continue
@@ -117,25 +118,43 @@ class Decoding(_Mapping):
             places.append(group.rows)
         return Coded(_placed(parts, places, len(values), kind), errors)
 
-    def _decoder(self, key: SchemaKey) -> tuple[Decoder | None, str | None, str]:
+    def _by_record(self, groups: Sequence[Group]) -> Iterator[tuple[Group, str | None]]:
+        """Groups and their record's name; without one, if it does not tell the member."""
+        for group in groups:
+            schema = None if self._members[0].name is None else self._client.schema(group.key)
+            try:
+                names = schema and format_of(schema).records(schema, group.payloads)
+            except SchemaError:
+                names = None  # Making a decoder fails, too.
+            for record, rows in (names or {}).items():
+                payloads = group.payloads.take(pa.array(rows))
+                yield Group(group.key, group.rows[rows], payloads), record
+            if not names:
+                yield group, None
+
+    def _decoder(
+        self, key: SchemaKey, record: str | None
+    ) -> tuple[Decoder | None, str | None, str]:
         """How to read what a schema has written, and into which member; or why not."""
         schema = self._client.schema(key)
         if schema is None:
             # Not kept: it may be registered later.
             return None, None, f"schema id {key} is not known to the registry {self._client.url}"
         found: tuple[Decoder | None, str | None, str] = self._once(
-            key, partial(self._made, schema, key)
+            (key, record), partial(self._made, schema, key, record)
         )
         return found
 
-    def _made(self, schema: Schema, key: SchemaKey) -> tuple[Decoder | None, str | None, str]:
+    def _made(
+        self, schema: Schema, key: SchemaKey, record: str | None
+    ) -> tuple[Decoder | None, str | None, str]:
         try:
-            member = self._member(schema)
+            member = self._member(schema, record)
             return format_of(schema).decoder(schema, member.schema), member.name, ""
         except SchemaError as error:
             return None, None, f"schema id {key}: {without_address(str(error))}"
 
-    def _member(self, schema: Schema) -> Member:
+    def _member(self, schema: Schema, record: str | None) -> Member:
         kinds = {member.schema.kind for member in self._members}
         if schema.kind not in kinds:
             raise SchemaError(
@@ -143,12 +162,15 @@ class Decoding(_Mapping):
             )
         if self._members[0].name is None:
             return self._members[0]
-        record = format_of(schema).record_name(schema)
+        if record is None:
+            record = format_of(schema).record_name(schema)
         for member in self._members:
             if member.record == record:
                 return member
         names = ", ".join(member.record for member in self._members)
-        raise SchemaError(f"it is of a {record}, none of {names}")
+        raise SchemaError(
+            f"it is of a {record or 'message that its schema lacks'}, none of {names}"
+        )
 
 
 class Encoding(_Mapping):

@@ -25,6 +25,7 @@ from support.apis import Api, Queries
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.pipelines import priced
+from support.protobuf_messages import MessageDeserializer, MessageSerializer, compiled
 from support.queries import run_available
 
 ID = {"name": "id", "type": "string"}
@@ -50,6 +51,10 @@ PRICE_JSON = {
     "properties": {"id": {"type": "string"}, "cents": {"type": "integer"}},
     "required": ["id", "cents"],
 }
+PROTO = 'syntax = "proto3"; package shop; '
+ORDER_PROTO = PROTO + "message Unit {} message Order { string id = 1; double amount = 2; }"
+ORDER_PROTO_2 = ORDER_PROTO.replace("2; }", "2; optional double discount = 3; }")
+PRICE_PROTO = compiled(PROTO + "message Price { string id = 1; int64 cents = 2; }")
 LIKE_A_GUID = b"\x01" * 30
 UNKNOWN = b"\x00\xff\xff\xff\xf0\x02a"
 
@@ -64,6 +69,7 @@ class Format(NamedTuple):
     price: str
     truncated: str
     too_long: str
+    message: str | None = None
 
 
 AVRO = Format(
@@ -83,6 +89,16 @@ JSON = Format(
     json.dumps(PRICE_JSON),
     "it is no JSON: Expecting",
     "it is no JSON: Extra data",
+)
+PROTOBUF = Format(
+    "PROTOBUF",
+    MessageSerializer,
+    lambda client: MessageDeserializer(client, PRICE_PROTO),
+    [compiled(ORDER_PROTO), compiled(ORDER_PROTO_2)],
+    PRICE_PROTO,
+    "it is truncated",
+    "it is truncated, or not of its schema",
+    "shop.Order",
 )
 
 
@@ -123,7 +139,7 @@ def _orders(records: Records, count: int) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("of", [AVRO, JSON], ids=lambda of: of.kind)
+@pytest.mark.parametrize("of", [AVRO, JSON, PROTOBUF], ids=lambda of: of.kind)
 @pytest.mark.parametrize(
     "delivery",
     [
@@ -149,6 +165,7 @@ def test_records_are_read_and_written_as_confluents_are(
     flow.produce([*good, *broken], key=b"k")
     flow.produce([None], key=b"gone")
     names = {"url": schema_registry.url, "subject": orders.subject, "to": prices.subject}
+    names |= {"message": of.message} if of.message else {}
     started = Api(queries).start(
         flow, "priced", arguments=names, dead_letter_topic=letters, delivery=delivery
     )

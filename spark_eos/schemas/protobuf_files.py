@@ -1,0 +1,158 @@
+"""Protobuf schemas as registries hold them, and the descriptors that they are compiled to.
+
+A schema is the text of a ``.proto`` file, or a compiled one in base64, which is what Confluent's
+serializer for Python registers. Text is compiled by protoc, in a process of its own: it writes what
+is wrong to its standard error.
+"""
+
+import base64
+import binascii
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from spark_eos.errors import ConfigurationError, SchemaError
+from spark_eos.schemas.formats import Schema
+
+_OWN: Final = "spark_eos_schema.proto"
+_IMPORT: Final = re.compile(r"""import\s+(?:public\s+|weak\s+)?["']([^"']+)["']""")
+# Files that serializers do not register: readers have them.
+_COMMON: Final = re.compile(r"(google/(?:protobuf|type)|confluent)/(?:\w+/)*\w+\.proto")
+_CONFLUENT: Final = "confluent_kafka.schema_registry."
+_SECONDS: Final = 60
+
+File = Any
+"""A FileDescriptorProto."""
+
+
+def file_of(schema: Schema) -> Any:
+    """The descriptor of a schema's file, in a pool with all that it imports.
+
+    Raises:
+        SchemaError: it can't be compiled.
+        ConfigurationError: protoc is not installed, or does not run.
+    """
+    return _file(schema.text, schema.references)
+
+
+# Whichever message is meant: protoc takes a good part of a second.
+@lru_cache(maxsize=1000)
+def _file(text: str, references: tuple[tuple[str, str], ...]) -> Any:
+    parts = {name: other for name, other in references if not _COMMON.fullmatch(name)}
+    parts[_OWN] = text
+    compiled = {name: _compiled(name, text) for name, text in parts.items()}
+    texts = {name: parts[name] for name, file in compiled.items() if file is None}
+    files = {name: file for name, file in compiled.items() if file is not None}
+    for other in texts.values():
+        for name in _IMPORT.findall(other):
+            _add_common(name, files)
+    for file in [*files.values()]:
+        for name in file.dependency:
+            _add_common(name, files)
+    if texts:
+        files |= _by_protoc(texts, files)
+    pool = DescriptorPool()
+    try:
+        _add(_OWN, files, pool)
+        return pool.FindFileByName(_OWN)
+    except (TypeError, KeyError) as error:
+        raise _unusable(error) from None
+
+
+def _unusable(error: object) -> SchemaError:
+    return SchemaError(f"the Protobuf schema can't be used: {error}")
+
+
+def _compiled(name: str, text: str) -> File | None:
+    """The file that base64 holds; None if it is text."""
+    try:
+        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    file.name = name
+    return file
+
+
+def _add_common(name: str, files: dict[str, File]) -> None:
+    """Adds a file that readers have, and those that it imports."""
+    if name in files or not _COMMON.fullmatch(name):
+        return
+    package = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    try:
+        module = importlib.import_module(
+            _CONFLUENT + package if name.startswith("confluent") else package
+        )
+    except ImportError:
+        return  # protoc tells who imports it.
+    file = descriptor_pb2.FileDescriptorProto()
+    module.DESCRIPTOR.CopyToProto(file)
+    for other in file.dependency:
+        _add_common(other, files)
+    files[name] = file
+
+
+def _add(name: str, files: Mapping[str, File], pool: Any, within: tuple[str, ...] = ()) -> None:
+    if name in within:
+        raise _unusable(f"{name} imports itself")
+    if name not in files:
+        raise _unusable(f"the registry has no reference {name!r}, which {within[-1]} imports")
+    for other in files[name].dependency:
+        _add(other, files, pool, (*within, name))
+    pool.Add(files[name])
+
+
+def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[str, File]:
+    """Compiles files, which may import those that are compiled."""
+    if importlib.util.find_spec("grpc_tools") is None:
+        raise ConfigurationError(
+            "no module named 'grpc_tools', which compiles Protobuf schemas: install "
+            "spark-eos[schemas], on Spark's executors too"
+        )
+    with tempfile.TemporaryDirectory(prefix="spark-eos-protoc-") as directory:
+        # Apart from what Python may import: registries choose the files' names.
+        root = Path(directory, "files")
+        for name, text in texts.items():
+            parts = PurePosixPath(name)
+            if parts.is_absolute() or ".." in parts.parts:
+                raise _unusable(f"{name!r} is no name of a file to import")
+            path = root / parts
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        known, made = Path(directory, "known"), Path(directory, "made")
+        every = descriptor_pb2.FileDescriptorSet(file=[*compiled.values()])
+        known.write_bytes(every.SerializeToString())
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", "--include_imports"]
+        command += [f"--descriptor_set_in={known}"] if compiled else []
+        done = subprocess.run(
+            [*command, f"--descriptor_set_out={made}", _OWN],
+            cwd=directory,
+            # Where this process finds packages, as Spark has set it up.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            told = done.stderr.strip().replace(_OWN, "the schema")[-1000:]
+            if done.returncode == 1 and told and "Traceback" not in told:
+                raise _unusable(told)
+            # Killed, or not found: then no schema is to blame, and no record.
+            raise ConfigurationError(
+                f"{' '.join(command[:3])} ended with {done.returncode}: {told}"
+            )
+        result = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes())
+    return {file.name: file for file in result.file}

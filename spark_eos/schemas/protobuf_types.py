@@ -1,0 +1,130 @@
+"""Which columns Protobuf's messages become, and which messages another schema's can be read as."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from google.protobuf import message_factory
+from google.protobuf.descriptor import FieldDescriptor as F
+from pyspark.sql import types as T
+
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Kind, Time, Unsigned, Wrapper
+from spark_eos.schemas.protobuf_nested import Field, List, Map, Message
+
+_TIMES: Final[dict[str, tuple[T.DataType, tuple[int, int]]]] = {
+    "google.protobuf.Timestamp": (T.TimestampType(), (-62_135_596_800, 253_402_300_799)),
+    "google.protobuf.Duration": (T.DayTimeIntervalType(), (-315_576_000_000, 315_576_000_000)),
+}
+_WRAPPERS: Final = {
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+}
+_MESSAGES: Final = {F.TYPE_MESSAGE, F.TYPE_GROUP}
+# Types whose values another type has too, with the same bytes.
+_WIDER: Final[dict[int, set[int]]] = {
+    F.TYPE_INT32: {F.TYPE_INT64, F.TYPE_ENUM},
+    F.TYPE_UINT32: {F.TYPE_INT64, F.TYPE_UINT64},
+    F.TYPE_SINT32: {F.TYPE_SINT64},
+    F.TYPE_BOOL: {F.TYPE_INT32, F.TYPE_INT64, F.TYPE_UINT32, F.TYPE_UINT64},
+    F.TYPE_ENUM: {F.TYPE_INT32, F.TYPE_INT64},
+    F.TYPE_STRING: {F.TYPE_BYTES},
+    F.TYPE_BYTES: {F.TYPE_STRING},
+}
+_NAMES: Final = {
+    number: name.removeprefix("TYPE_").lower()
+    for name, number in vars(F).items()
+    if name.startswith("TYPE_")
+}
+
+
+def message_kind(descriptor: Any, path: str = "", within: Sequence[str] = ()) -> Message:
+    """How messages are a column.
+
+    Raises:
+        SchemaError: a message contains itself; names the field.
+    """
+    full = descriptor.full_name
+    if full in within:
+        raise SchemaError(
+            f"{path}: message {full} contains itself, and Spark has no recursive columns. Give "
+            "schema= a reader's schema without that field"
+        )
+    dot, inner = f"{path}." if path else "", (*within, full)
+    fields = [
+        Field(field, _field_kind(field, dot + field.name, inner)) for field in descriptor.fields
+    ]
+    groups = [[field.name for field in one.fields] for one in descriptor.oneofs]
+    make = message_factory.GetMessageClass(descriptor)
+    return Message(make, fields, [group for group in groups if len(group) > 1])
+
+
+def _field_kind(field: Any, path: str, within: Sequence[str]) -> Kind:
+    if _is_map(field):
+        parts = field.message_type.fields_by_name
+        return Map(*(_value_kind(parts[name], f"{path}{{}}", within) for name in ("key", "value")))
+    if field.is_repeated:
+        return List(_value_kind(field, f"{path}[]", within))
+    return _value_kind(field, path, within)
+
+
+def _is_map(field: Any) -> bool:
+    return bool(field.message_type and field.message_type.GetOptions().map_entry)
+
+
+def _value_kind(field: Any, path: str, within: Sequence[str]) -> Kind:
+    if field.type == F.TYPE_ENUM:
+        return Enum(field.enum_type)
+    if field.type not in _MESSAGES:
+        made = Unsigned if isinstance(SCALARS[field.type][0], T.DecimalType) else Kind
+        return made(*SCALARS[field.type])
+    descriptor = field.message_type
+    make = message_factory.GetMessageClass(descriptor)
+    if descriptor.full_name in _TIMES:
+        spark, limits = _TIMES[descriptor.full_name]
+        return Time(spark, make, limits)
+    if descriptor.full_name in _WRAPPERS:
+        return Wrapper(_value_kind(descriptor.fields_by_name["value"], path, within), make)
+    return message_kind(descriptor, path, within)
+
+
+def check_readable(
+    writer: Any, reader: Any, path: str = "", seen: frozenset[tuple[str, str]] = frozenset()
+) -> None:
+    """Refuses messages whose fields another message would lose, or have other values of.
+
+    Protobuf itself drops what has another type on the wire, and cuts off what is too long.
+
+    Raises:
+        SchemaError: names the field.
+    """
+    pair = (writer.full_name, reader.full_name)
+    if pair in seen:
+        return
+    for number, own in reader.fields_by_number.items():
+        field = writer.fields_by_number.get(number)
+        if field is None:
+            continue
+        where = f"{path}{own.name} (field {number})"
+        same = field.type == own.type or own.type in _WIDER.get(field.type, ())
+        if not same or (field.is_repeated and not own.is_repeated):
+            raise SchemaError(f"{where}: {_told(field)} can't be read as {_told(own)}")
+        if own.type == F.TYPE_ENUM and own.enum_type.is_closed:
+            _check_closed(field, own, where)
+        if own.type in _MESSAGES:
+            check_readable(
+                field.message_type, own.message_type, f"{path}{own.name}.", seen | {pair}
+            )
+
+
+def _check_closed(writer: Any, reader: Any, where: str) -> None:
+    """Refuses values that proto2's enums would drop."""
+    known = {one.number for one in reader.enum_type.values}
+    given = () if writer.enum_type is None else writer.enum_type.values
+    lost = [one.name for one in given if one.number not in known]
+    if writer.enum_type is None or lost:
+        what = ", ".join(lost) or _told(writer)
+        raise SchemaError(f"{where}: {what} is not in the reader's {reader.enum_type.full_name}")
+
+
+def _told(field: Any) -> str:
+    return f"repeated {_NAMES[field.type]}" if field.is_repeated else str(_NAMES[field.type])

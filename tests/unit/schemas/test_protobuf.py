@@ -1,0 +1,399 @@
+"""Protobuf as columns: types, resolution, indexes, and what can't be read or written."""
+
+import base64
+import datetime
+import sys
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry.serde import SchemaId
+from google.protobuf import descriptor_pb2, message_factory
+from pyspark.sql import types as T
+
+from spark_eos._pyspark_internals import arrow_schema
+from spark_eos.errors import ConfigurationError, SchemaError
+from spark_eos.schemas.formats import Coded, Schema
+from spark_eos.schemas.protobuf import Protobuf
+from spark_eos.schemas.protobuf_files import file_of
+
+FORMAT = Protobuf()
+UTC = datetime.timezone.utc
+MOMENT = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+EVERYTHING = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/duration.proto";
+import "google/protobuf/wrappers.proto";
+import "google/protobuf/any.proto";
+import "google/type/date.proto";
+message Order {
+  message Line { string product = 1; optional int32 count = 2; }
+  message Gone {}
+  enum Status { NEW = 0; PAID = 1; }
+  double d = 1; float f = 2; int32 i = 3; int64 l = 4; uint32 u = 5; uint64 ul = 6;
+  sint32 si = 7; sint64 sl = 8; fixed32 fu = 9; fixed64 ful = 10; sfixed32 fi = 11;
+  sfixed64 fl = 12; bool b = 13; string s = 14; bytes raw = 15;
+  Status status = 16;
+  Line line = 17;
+  repeated Line lines = 18;
+  repeated int32 numbers = 19;
+  map<string, int64> counts = 20;
+  map<int32, Line> by_number = 21;
+  oneof how { string card = 22; int64 cash = 23; Gone gone = 24; }
+  optional string note = 25;
+  google.protobuf.Timestamp at = 26;
+  google.protobuf.Duration took = 27;
+  google.protobuf.StringValue text = 28;
+  google.protobuf.UInt64Value number = 29;
+  google.protobuf.Any any = 30;
+  google.type.Date day = 31;
+  repeated google.protobuf.Timestamp times = 32;
+  map<string, google.protobuf.Timestamp> stamps = 33;
+  repeated Status states = 34;
+}
+"""
+# Of each field: its type in Spark, what it is if the message lacks it, and another value.
+FIELDS: dict[str, tuple[str, Any, Any]] = {
+    "d": ("double", 0.0, 1.5),
+    "f": ("float", 0.0, 0.5),
+    "i": ("int", 0, -(2**31)),
+    "l": ("bigint", 0, -(2**63)),
+    "u": ("bigint", 0, 2**32 - 1),
+    "ul": ("decimal(20,0)", Decimal(0), Decimal(2**64 - 1)),
+    "si": ("int", 0, -5),
+    "sl": ("bigint", 0, -5),
+    "fu": ("bigint", 0, 2**32 - 1),
+    "ful": ("decimal(20,0)", Decimal(0), Decimal(2**64 - 1)),
+    "fi": ("int", 0, -5),
+    "fl": ("bigint", 0, -5),
+    "b": ("boolean", False, True),
+    "s": ("string", "", "é"),
+    "raw": ("binary", b"", b"\xff"),
+    "status": ("string", "NEW", "PAID"),
+    "line": ("struct<product:string,count:int>", None, {"product": "", "count": None}),
+    "lines": (
+        "array<struct<product:string,count:int>>",
+        [],
+        [{"product": "a", "count": 0}, {"product": "b", "count": None}],
+    ),
+    "numbers": ("array<int>", [], [1, -1]),
+    "counts": ("map<string,bigint>", [], [("a", 1)]),
+    "by_number": (
+        "map<int,struct<product:string,count:int>>",
+        [],
+        [(-1, {"product": "a", "count": 1})],
+    ),
+    "card": ("string", None, ""),
+    "cash": ("bigint", None, None),
+    "gone": ("struct<>", None, None),
+    "note": ("string", None, ""),
+    "at": ("timestamp", None, MOMENT),
+    "took": ("interval day to second", None, datetime.timedelta(microseconds=-1_500_000)),
+    "text": ("string", None, ""),
+    "number": ("decimal(20,0)", None, Decimal(2**64 - 1)),
+    "any": ("struct<type_url:string,value:binary>", None, {"type_url": "a/b", "value": b"x"}),
+    "day": ("struct<year:int,month:int,day:int>", None, {"year": 2026, "month": 2, "day": 28}),
+    "times": ("array<timestamp>", [], [MOMENT]),
+    "stamps": ("map<string,timestamp>", [], [("a", MOMENT)]),
+    "states": ("array<string>", [], ["PAID", "NEW"]),
+}
+
+
+def schema(text: str, *references: tuple[str, str], message: str | None = None) -> Schema:
+    """A schema; proto3 unless its text says otherwise."""
+    head = "" if "syntax" in text else 'syntax = "proto3"; package shop; '
+    return Schema("PROTOBUF", head + text, references, message)
+
+
+def make(own: Schema) -> Any:
+    """The class of a schema's message."""
+    name = FORMAT.record_name(own)
+    return message_factory.GetMessageClass(file_of(own).pool.FindMessageTypeByName(name))
+
+
+def decoded(payloads: list[bytes], writer: Schema, reader: Schema | None = None) -> Coded:
+    """What payloads hold."""
+    return FORMAT.decoder(writer, reader or writer)(pa.array(payloads, pa.binary()))
+
+
+def encoded(values: list[Any], own: Schema, kind: T.DataType | None = None) -> Coded:
+    """What a schema's encoder makes of values, as Spark hands them over."""
+    kind = kind or FORMAT.spark_type(own)
+    arrow = arrow_schema(T.StructType([T.StructField("c", kind)])).field(0).type
+    return FORMAT.encoder(own, kind)(pa.array(values, arrow))
+
+
+def test_each_type_has_a_column() -> None:
+    own = schema(EVERYTHING)
+    kind = FORMAT.spark_type(own)
+    assert isinstance(kind, T.StructType)
+    assert {field.name: field.dataType.simpleString() for field in kind} == {
+        name: spark for name, (spark, _, _) in FIELDS.items()
+    }
+    lacking = {name: value for name, (_, value, _) in FIELDS.items()}
+    whole = {name: value for name, (_, _, value) in FIELDS.items()}
+    gone = lacking | {"gone": {}}
+    made = encoded([lacking, whole, None, gone], own)
+    assert made.errors == {}
+    first, second, third, fourth = made.array.to_pylist()
+    assert (first, third, fourth) == (b"", None, make(own)(gone={}).SerializeToString())
+    message = make(own).FromString(second)
+    assert (message.at.seconds, message.at.nanos) == (-1, 999_999_000)
+    assert (message.took.seconds, message.took.nanos) == (-1, -500_000_000)
+    assert message.WhichOneof("how") == "card"
+    assert message.HasField("note")
+    again = decoded([b"\x00" + first, b"\x00" + second, b"\x00" + fourth], own)
+    assert again.errors == {}
+    assert again.array.to_pylist() == [lacking, whole, gone]
+    # A slice of an array, as Arrow shares them.
+    assert encoded([gone, whole, lacking], own).array[1:].to_pylist() == [second, first]
+    again = decoded([b"\x00" + second, b"\x00" + first, b"\x00" + second], own)
+    arrow = again.array.slice(1, 2)
+    assert FORMAT.encoder(own, kind)(arrow).array.to_pylist() == [first, second]
+
+
+def test_proto2_has_defaults_and_required_fields() -> None:
+    own = schema("""
+        syntax = "proto2"; message Order {
+          required int64 id = 1; optional string unit = 2 [default = "pc"];
+          optional group Part = 3 { optional int32 n = 4; } extensions 100 to 200; }""")
+    made = decoded([b"\x00\x08\x01", b"\x00", b"\x00\x08\x01\x12\x02\xff\xff"], own)
+    assert made.array.to_pylist() == [{"id": 1, "unit": "pc", "part": None}, None, None]
+    assert made.errors.keys() == {1, 2}
+    assert made.errors[1] == "it lacks required fields: id"
+    wrong = encoded([{"id": None, "unit": None, "part": {"n": 1}}], own)
+    assert wrong.errors == {0: "id is null, which its schema does not allow"}
+    with pytest.raises(SchemaError, match="lacks the field 'id', which is required"):
+        FORMAT.encoder(own, T.StructType([T.StructField("unit", T.StringType())]))
+
+
+def test_what_compiled_files_and_references_hold_is_found() -> None:
+    money = 'syntax = "proto3"; package shop; message Money { int64 units = 1; }'
+    own = schema(
+        """import "shop/money.proto"; import "confluent/type/decimal.proto";
+        message Order { Money price = 1; confluent.type.Decimal exact = 2; }""",
+        ("shop/money.proto", money),
+    )
+    expected = (
+        "struct<price:struct<units:bigint>,exact:struct<value:binary,precision:bigint,scale:int>>"
+    )
+    assert FORMAT.spark_type(own).simpleString() == expected
+    # As Confluent's serializer for Python registers them.
+    texts = {}
+    for name in ("shop/money.proto", "spark_eos_schema.proto"):
+        file = descriptor_pb2.FileDescriptorProto()
+        file_of(own).pool.FindFileByName(name).CopyToProto(file)
+        texts[name] = base64.b64encode(file.SerializeToString()).decode()
+    compiled = texts["spark_eos_schema.proto"]
+    for reference in (money, texts["shop/money.proto"]):
+        same = Schema("PROTOBUF", compiled, (("shop/money.proto", reference),))
+        assert FORMAT.spark_type(same).simpleString() == expected
+    mixed = Schema("PROTOBUF", own.text, (("shop/money.proto", texts["shop/money.proto"]),))
+    assert FORMAT.spark_type(mixed).simpleString() == expected
+    with pytest.raises(SchemaError, match=r"has no reference 'shop/money.proto', which"):
+        FORMAT.spark_type(Schema("PROTOBUF", compiled))
+
+
+@pytest.mark.parametrize(
+    ("own", "text"),
+    [
+        (schema("message Order { Money price = 1; }"), r'"Money" is not defined'),
+        (schema("message Order {"), r"the schema:1:\d+: "),
+        (schema('import "other.proto"; message Order {}'), "other.proto: File not found"),
+        (schema("enum E { A = 0; }"), "has no message"),
+        (
+            schema("message A {} message B {}", message="shop.C"),
+            "no message 'shop.C'; it has shop.A",
+        ),
+        (schema("message A {}", ("../../a.proto", "message B {}")), "no name of a file"),
+        (
+            schema("message A { map<string, B> bs = 1; } message B { repeated A as = 1; }"),
+            r"bs\{\}\.as\[\]: message shop\.A contains itself",
+        ),
+        (
+            schema(
+                'import "google/protobuf/struct.proto"; message A { google.protobuf.Struct s = 1; }'
+            ),
+            r"s\.fields\{\}.*: message google\.protobuf\.\w+ contains itself",
+        ),
+    ],
+)
+def test_what_is_no_column_is_refused(own: Schema, text: str) -> None:
+    with pytest.raises(SchemaError, match=text):
+        FORMAT.spark_type(own)
+
+
+def test_no_schema_is_to_blame_if_protoc_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ConfigurationError, match=r"-m grpc_tools\.protoc ended with 1"):
+        FORMAT.spark_type(schema("message NeverCompiled {}"))
+
+
+SEVERAL = """message A { int32 x = 1; message B { int32 y = 1; message C { int32 z = 1; } } }
+    message D { int32 d = 1; }"""
+
+
+@pytest.mark.parametrize(
+    ("message", "indexes"),
+    [("shop.A", [0]), ("shop.A.B", [0, 0]), ("shop.A.B.C", [0, 0, 0]), ("shop.D", [1])],
+)
+def test_indexes_say_which_message_it_is(message: str, indexes: list[int]) -> None:
+    own = schema(SEVERAL, message=message)
+    kind = FORMAT.spark_type(own)
+    prefix = SchemaId("PROTOBUF", 7, None, indexes).id_to_bytes()[5:]
+    assert FORMAT.encoder(own, kind).prefix == prefix
+    # The first message may be written as an array of one, too.
+    long_form = bytes([2 * len(indexes), *(2 * index for index in indexes)])
+    others = [b"\x02\x04\x08\x05", b"\x04\x00\x0a\x08\x05", b"\x03\x08\x05", b"\x08\x00", b""]
+    made = decoded([prefix + b"\x08\x05", long_form + b"\x08\x05", *others], own)
+    (name,) = kind.fieldNames()  # type: ignore[attr-defined]
+    assert made.array.to_pylist() == [{name: 5}] * 2 + [None] * 5
+    assert made.errors.keys() == {2, 3, 4, 5, 6}
+    assert f"not a {message}" in made.errors[2]
+    assert "its message indexes can't be read" in made.errors[4]
+    other = schema(SEVERAL, message="shop.D" if message != "shop.D" else "shop.A")
+    wrong = decoded([prefix + b"\x08\x05"], own, other)
+    assert wrong.errors[0].startswith(f"it is a {message}, by its message indexes {indexes}, not")
+
+
+def test_bad_records_have_errors() -> None:
+    own = schema(
+        """import "google/protobuf/timestamp.proto";
+        message A { string s = 1; int32 i = 2; google.protobuf.Timestamp at = 3; }"""
+    )
+    late = make(own)(at={"seconds": 253_402_300_800}).SerializeToString()
+    whole = make(own)(s="abc", i=1).SerializeToString()
+    made = decoded(
+        [b"\x00" + one for one in (whole, whole[:3], b"\x07", b"\x0a\x01\xff", late)], own
+    )
+    assert made.array.to_pylist() == [{"s": "abc", "i": 1, "at": None}, None, None, None, None]
+    assert made.errors.keys() == {1, 2, 3, 4}
+    assert "it is truncated, or not of its schema" in made.errors[1]
+    assert "253402300800 s" in made.errors[4]
+
+
+def test_fields_come_and_go() -> None:
+    old = schema("message A { string s = 1; int32 i = 2; bool gone = 3; }")
+    new = schema("message A { bytes renamed = 1; int64 i = 2; optional int32 added = 4; }")
+    record = b"\x00" + make(old)(s="a", i=-1, gone=True).SerializeToString()
+    made = decoded([record], old, new)
+    assert (made.array.to_pylist(), made.errors) == (
+        [{"renamed": b"a", "i": -1, "added": None}],
+        {},
+    )
+    back = b"\x00" + make(new)(renamed=b"a", i=-1, added=7).SerializeToString()
+    assert (
+        decoded([back], new, schema("message A { bytes renamed = 1; int64 i = 2; }")).errors == {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "text"),
+    [
+        ("int64 a = 1;", "string a = 1;", r"a \(field 1\): int64 can't be read as string"),
+        ("int64 a = 1;", "int32 a = 1;", "int64 can't be read as int32"),
+        ("sint32 a = 1;", "int32 a = 1;", "sint32 can't be read as int32"),
+        ("repeated int32 a = 1;", "int32 a = 1;", "repeated int32 can't be read as int32"),
+        ("B a = 1; message B { int32 b = 2; }", "B a = 1; message B { bool b = 2; }", r"a\.b \(f"),
+    ],
+)
+def test_a_field_that_has_changed_its_type_is_not_lost(writer: str, reader: str, text: str) -> None:
+    one, other = schema(f"message A {{ {writer} }}"), schema(f"message A {{ {reader} }}")
+    with pytest.raises(SchemaError, match=text):
+        FORMAT.decoder(one, other)
+
+
+def test_values_of_enums_that_have_no_name_are_not_lost() -> None:
+    old = schema("message A { enum E { X = 0; } E e = 1; }")
+    new = schema("message A { enum E { X = 0; Y = 5; } E e = 1; }")
+    made = decoded([b"\x00\x08\x05", b"\x00"], new, old)
+    assert (made.array.to_pylist(), made.errors) == ([{"e": "5"}, {"e": "X"}], {})
+    assert encoded([{"e": "5"}], old).array.to_pylist() == [b"\x08\x05"]
+    closed = [
+        schema(f'syntax = "proto2"; message A {{ enum E {{ {e} }} optional E e = 1; }}')
+        for e in ("X = 0;", "X = 0; Y = 5;")
+    ]
+    with pytest.raises(SchemaError, match=r"e \(field 1\): Y is not in the reader's A\.E"):
+        FORMAT.decoder(closed[1], closed[0])
+
+
+def test_rows_that_do_not_fit_have_errors() -> None:
+    own = schema(
+        """message A { int32 i = 1; B b = 2; repeated B bs = 3; map<string, int32> m = 4;
+        oneof o { string x = 5; int32 y = 6; } enum E { X = 0; } E e = 7; uint32 u = 8; }
+        message B { int32 n = 1; }"""
+    )
+    good: dict[str, Any] = {
+        "i": 1,
+        "b": None,
+        "bs": [],
+        "m": [],
+        "x": None,
+        "y": None,
+        "e": "X",
+        "u": 0,
+    }
+    rows: dict[str, dict[str, Any]] = {
+        "": {},
+        "i is null, which its schema does not allow": {"i": None},
+        "b.n is null": {"b": {"n": None}},
+        "bs is null": {"bs": None},
+        "bs[] is null": {"bs": [{"n": 1}, None]},
+        "bs[].n is null": {"bs": [{"n": 1}, {"n": None}]},
+        "m{} is null": {"m": [("a", 1), ("b", None)]},
+        "at most one of x, y may have a value": {"x": "", "y": 0},
+        "e: 'Z' is none of X": {"e": "Z"},
+        "the message: Value out of range: -1": {"u": -1},
+        "the message: Value out of range: 4294967296": {"u": 2**32},
+        "the message: Value out of range: 2147483648": {"e": "2147483648"},
+    }
+    made = encoded([good | row for row in rows.values()], own)
+    for row, text in enumerate(rows):
+        assert made.errors.get(row, "").startswith(text)
+    assert made.array.is_valid().to_pylist() == [True] + [False] * (len(rows) - 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"i": T.LongType()}, "i is bigint, and its schema needs int"),
+        ({"j": T.IntegerType()}, "a field 'j' that its schema lacks; that has i, d, ul, m, ls"),
+        (
+            {"ul": T.DecimalType(3, 1)},
+            r"ul is decimal\(3,1\), and its schema needs decimal\(20,0\)",
+        ),
+        (
+            {"m": T.MapType(T.LongType(), T.IntegerType())},
+            r"m\{\} is bigint, and its schema needs string",
+        ),
+        (
+            {"ls": T.ArrayType(T.StructType([T.StructField("n", T.StringType())]))},
+            r"ls\[\]\.n is string, and its schema needs int",
+        ),
+    ],
+)
+def test_columns_are_checked_when_the_frame_is_made(
+    columns: dict[str, T.DataType], text: str
+) -> None:
+    with pytest.raises(SchemaError, match=text):
+        FORMAT.encoder(CHECKED, _struct(columns))
+
+
+def test_narrower_columns_fit() -> None:
+    kind = _struct({"d": T.FloatType(), "i": T.ShortType(), "ul": T.LongType()})
+    made = encoded([{"d": 0.5, "i": 1, "ul": 2}, {"d": 0.5, "i": 1, "ul": -2}], CHECKED, kind)
+    assert make(CHECKED).FromString(made.array[0].as_py()) == make(CHECKED)(d=0.5, i=1, ul=2)
+    assert made.errors == {1: "the message: Value out of range: -2"}
+
+
+CHECKED = schema(
+    """message A { int32 i = 1; double d = 2; uint64 ul = 3; map<string, int32> m = 4;
+    repeated B ls = 5; } message B { int32 n = 1; }"""
+)
+
+
+def _struct(columns: dict[str, T.DataType]) -> T.StructType:
+    return T.StructType([T.StructField(name, kind) for name, kind in columns.items()])
