@@ -1,33 +1,12 @@
 """``spark-eos broker``."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import click
 
+from spark_eos._cli.new_topics import METAVAR, new_topics
 from spark_eos._cli.serving import serve
-from spark_eos._client.kafka_python import ensure_valid_topic_name
 from spark_eos.testing import EmbeddedKafka
-
-_MOST: Final = 1_000
-
-
-def _topics(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for text in values:
-        name, colon, number = text.partition(":")
-        try:
-            ensure_valid_topic_name(name)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-        if name in found:
-            raise click.BadParameter(f"{name!r} is given twice")
-        if colon and not (number.isascii() and number.isdigit() and 1 <= int(number) <= _MOST):
-            raise click.BadParameter(f"{text!r} is not NAME or NAME:PARTITIONS, from 1 to {_MOST}")
-        found[name] = int(number or 1)
-    return found
 
 
 @click.command()
@@ -38,8 +17,8 @@ def _topics(
     "--topic",
     "topics",
     multiple=True,
-    callback=_topics,
-    metavar="NAME[:PARTITIONS]",
+    callback=new_topics,
+    metavar=METAVAR,
     help="Topic to create, with 1 partition by default; repeatable.",
 )
 def broker(port: int | None, topics: Mapping[str, int]) -> None:

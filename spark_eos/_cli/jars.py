@@ -44,7 +44,7 @@ def _note_other_version(kafka_source: Path, pyspark: str) -> None:
     version = kafka_source.stem.rpartition("-")[2]
     if version != pyspark:
         click.echo(
-            f"For pyspark {pyspark} this is the Kafka source of Spark {version}: the newest of "
-            "that minor version that spark-eos is tested with.",
+            f"pyspark {pyspark} is tested with the Kafka source of Spark {version}, so this is "
+            "that one.",
             err=True,
         )

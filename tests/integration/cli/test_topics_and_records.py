@@ -102,6 +102,16 @@ def test_topics_with_what_is_in_them(flow: Flow) -> None:
     assert flow.source in _run(flow, "topics").output
 
 
+def test_topics_are_created(flow: Flow) -> None:
+    one, other = f"one-{flow.name}", f"other-{flow.name}"
+    create = ["topics", "--create", f"{one}:3", "--create", other, "--json"]
+    found = {each["name"]: each for each in json.loads(_run(flow, *create).stdout)}
+    assert (found[one]["partitions"], found[other]["partitions"]) == (3, 1)
+    again = _run(flow, "topics", "--create", f"{one}:5", "--json")
+    assert again.stderr == f"{one} exists; it stays as it is\n"
+    assert {each["name"]: each for each in json.loads(again.stdout)}[one] == found[one]
+
+
 def test_a_broker_begins_with_topics() -> None:
     with subprocess.Popen(
         [
