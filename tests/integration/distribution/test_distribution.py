@@ -16,7 +16,7 @@ from support.jobs import ROOT
 
 # Bytes: code, and the locks of jars. What goes over it has been packed by mistake.
 _LARGEST_WHEEL = 600_000
-_LARGEST_SDIST = 400_000
+_LARGEST_SDIST = 500_000
 
 # Where the package is from, and that its data files came along.
 _LOOKS = """

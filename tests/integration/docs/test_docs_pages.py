@@ -209,7 +209,7 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "spark-submit": _spark_submit,
     "make": _make,
     "python": _python,
-    **dict.fromkeys(("pip", *_KAFKAS), _not_run),
+    **dict.fromkeys(("pip", "python3", ".", *_KAFKAS), _not_run),
 }
 
 

@@ -232,7 +232,7 @@ def test_help() -> None:
     text = " ".join(CliRunner().invoke(main, ["verify", "--help"]).stdout.split())
     assert "--expect PATH" in text
     assert "topic:NAME" in text
-    assert "for queries that aggregate, join or sort" in text
+    assert "queries that aggregate, join or sort" in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
