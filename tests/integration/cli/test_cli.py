@@ -49,7 +49,8 @@ def test_jars_prints_the_jars_and_nothing_else() -> None:
     result = run("jars")
     assert (result.returncode, result.stdout) == (0, f"{expected}\n")
     # Unless they are of another version, which it says.
-    assert re.fullmatch(r"(pyspark \S+ is tested with the Kafka source of Spark .*\n)?", result.stderr)
+    other = r"(pyspark \S+ is tested with the Kafka source of Spark .*\n)?"
+    assert re.fullmatch(other, result.stderr)
 
 
 def test_jars_for_an_unsupported_pyspark_is_one_line_without_traceback() -> None:
