@@ -17,6 +17,7 @@ from fastavro.schema import SchemaParseException
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro_changes import check_changes
 from spark_eos.schemas.avro_kinds import Kind
 from spark_eos.schemas.avro_types import kind_of
 from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
@@ -157,6 +158,8 @@ class _Decoder:
     """Reads payloads that one schema has written, as another one has them."""
 
     def __init__(self, writer: _Parsed, reader: _Parsed) -> None:
+        if writer.schema != reader.schema:
+            check_changes(writer.top, reader.top)
         self._kind = reader.kind
         self._wrapped = not (writer.is_record and reader.is_record)
         self._writer = writer.plain(wrapped=self._wrapped)

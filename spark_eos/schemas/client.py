@@ -1,6 +1,7 @@
 """The registry as tasks and the driver ask it: waits while it is away, and never shows a secret."""
 
 import importlib
+import json
 import logging
 import time
 import uuid
@@ -171,6 +172,8 @@ class Client:
         return Registered(found.subject, found.version, found.schema_id, found.guid, schema)
 
     def _schema(self, client: Any, found: Any) -> Schema:
+        if not isinstance(found.schema_str, str):
+            raise OSError("the registry's answer has no schema")
         references: dict[str, str] = {}
         _resolve(client, found, references)
         return Schema(found.schema_type or "AVRO", found.schema_str, (*references.items(),))
@@ -267,5 +270,7 @@ def _may_pass(error: BaseException) -> bool:
     status = getattr(error, "http_status_code", None)
     if status is not None:
         return status in _RETRIED or status >= 500
+    if isinstance(error, json.JSONDecodeError):
+        return True  # A proxy's page, with a status that says that all is well.
     # What the client refuses before it asks.
     return not isinstance(error, ValueError | TypeError | ConfigurationError)

@@ -106,15 +106,31 @@ def format_of(schema: Schema) -> Format:
 
 def halved(function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType) -> Coded:
     """Makes an array of rows; if that fails, of each half, until the rows at fault are alone."""
+    made = _halved(function, rows)
+    return Coded(_typed(made.array, empty), made.errors)
+
+
+def _halved(function: Callable[[Any], pa.Array], rows: Any) -> Coded:
     try:
         return Coded(function(rows), {})
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError, LookupError) as error:
         if not len(rows):
             raise
         if len(rows) == 1:
-            return Coded(pa.nulls(1, empty), {0: str(error) or type(error).__name__})
+            return Coded(pa.nulls(1), {0: str(error) or type(error).__name__})
         middle = len(rows) // 2
-        first = halved(function, rows[:middle], empty)
-        second = halved(function, rows[middle:], empty)
+        first = _halved(function, _part(rows, 0, middle))
+        second = _halved(function, _part(rows, middle, len(rows)))
         errors = first.errors | {middle + row: text for row, text in second.errors.items()}
-        return Coded(pa.concat_arrays([first.array, second.array]), errors)
+        one, other = _typed(first.array, second.array.type), second.array
+        return Coded(pa.concat_arrays([one, _typed(other, one.type)]), errors)
+
+
+def _part(rows: Any, begin: int, end: int) -> Any:
+    """Some of the rows; a slice of an array would still hold the items of the others."""
+    return rows.take(pa.array(range(begin, end))) if isinstance(rows, pa.Array) else rows[begin:end]
+
+
+def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Rows that all have failed have no type yet: they get that of the others."""
+    return pa.nulls(len(array), kind) if pa.types.is_null(array.type) else array

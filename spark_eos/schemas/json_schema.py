@@ -60,9 +60,8 @@ class _Decoder:
         column = Document(reader).column()
         self._kind = column.kind
         self._shape = shape_validator(column.shape)
-        self._validators = [Document(writer).validator()]
-        if (writer.text, writer.references) != (reader.text, reader.references):
-            self._validators.append(self._shape)
+        # The writer's own may leave open what the columns' types are inferred from.
+        self._validators = [Document(writer).validator(), self._shape]
 
     def __call__(self, payloads: pa.Array) -> Coded:
         values: list[Any] = []

@@ -111,9 +111,16 @@ def check_readable(
         if own.type == F.TYPE_ENUM and own.enum_type.is_closed:
             _check_closed(field, own, where)
         if own.type in _MESSAGES:
+            _check_well_known(field.message_type.full_name, own.message_type.full_name, where)
             check_readable(
                 field.message_type, own.message_type, f"{path}{own.name}.", seen | {pair}
             )
+
+
+def _check_well_known(writer: str, reader: str, where: str) -> None:
+    """Refuses one of Protobuf's own types for another, such as a duration for a timestamp."""
+    if writer != reader and any(name.startswith("google.protobuf.") for name in (writer, reader)):
+        raise SchemaError(f"{where}: {writer} can't be read as {reader}")
 
 
 def _check_closed(writer: Any, reader: Any, where: str) -> None:
@@ -121,8 +128,8 @@ def _check_closed(writer: Any, reader: Any, where: str) -> None:
     known = {one.number for one in reader.enum_type.values}
     given = () if writer.enum_type is None else writer.enum_type.values
     lost = [one.name for one in given if one.number not in known]
-    if writer.enum_type is None or lost:
-        what = ", ".join(lost) or _told(writer)
+    if writer.enum_type is None or not writer.enum_type.is_closed or lost:
+        what = ", ".join(lost) or f"each value of {_told(writer)}"
         raise SchemaError(f"{where}: {what} is not in the reader's {reader.enum_type.full_name}")
 
 

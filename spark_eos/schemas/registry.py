@@ -142,6 +142,7 @@ class SchemaRegistry:
             else:
                 raise ConfigurationError("decode needs subject=, or the reader's schema=")
             members.append(_member(name, found, message))
+        _check_told_apart(members)
         types = [format_of(member.schema).spark_type(member.schema) for member in members]
         frame = with_own_topic_marked(frame)
         whole = _replaced(frame, column, _column_type(members, types), row_errors.added())
@@ -209,7 +210,7 @@ class SchemaRegistry:
             if own is None:
                 raise ConfigurationError(f"encode needs a subject= for {name!r}")
             found = (
-                self._chosen(frame, own, version, pinned)
+                self._here(self._chosen(frame, own, version, pinned))
                 if given is None
                 else self._client.registered(own, Schema(kind, given), register=register)
             )
@@ -249,6 +250,12 @@ class SchemaRegistry:
         if found != before:
             pins.write(found)
         return found
+
+    def _here(self, found: Registered) -> Registered:
+        """With the id that this registry has for it now: a pin's may be another one's."""
+        if found.schema.references:
+            return found
+        return self._client.registered(found.subject, found.schema, register=False)
 
     def _tell_of_newer(self, pin: Registered) -> None:
         try:
@@ -308,6 +315,16 @@ def _member(name: str | None, schema: Schema, message: str | Mapping[str, str] |
     if message not in {None, record}:
         raise ConfigurationError(f"message is {message!r}, and the schema is of {record}")
     return Member(name, schema, record)
+
+
+def _check_told_apart(members: list[Member]) -> None:
+    records = [member.record for member in members]
+    for member in members[1:]:
+        if records.count(member.record) > 1:
+            raise SchemaError(
+                f"more than one subject has records of the name {member.record!r}: nothing tells "
+                "them apart"
+            )
 
 
 def _header(found: Registered) -> bytes:

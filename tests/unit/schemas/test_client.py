@@ -221,3 +221,15 @@ def test_mutual_tls(tmp_path: Path) -> None:
             _client(registry, 0.01, **{"ssl.ca.location": files["ca"]}).schema(number)
         with pytest.raises(RegistryError, match=r"CERTIFICATE_VERIFY_FAILED"):
             _client(registry, **{**settings, "ssl.ca.location": files["other"]}).schema(number)
+
+
+def test_an_answer_that_is_no_schema_is_an_outage(registry: StubRegistry) -> None:
+    registry.answers += [(200, {})] * 5
+    with pytest.raises(RegistryError, match="has no schema"):
+        _client(registry).schema(1)
+
+
+def test_a_proxys_page_is_an_outage(registry: StubRegistry) -> None:
+    number, _ = registry.add("a", TEXT)
+    registry.answers += [(200, b"<html>maintenance</html>")]
+    assert _client(registry, 20).schema(number) is not None

@@ -1,0 +1,152 @@
+"""Changes that would give another value, and values that would take others with them."""
+
+import datetime
+import json
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T
+
+from spark_eos._pyspark_internals import arrow_schema
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro import Avro
+from spark_eos.schemas.formats import Coded, Schema
+from spark_eos.schemas.json_schema import JsonSchema
+from spark_eos.schemas.protobuf import Protobuf
+
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+NANOS = {"type": "long", "logicalType": "timestamp-nanos"}
+
+
+def _decimal(scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": scale}
+
+
+def _avro(kind: Any, **more: Any) -> Schema:
+    field = {"name": "a", "type": kind, **more}
+    return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": [field]}))
+
+
+NAMED = {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}
+MAP = {"type": "map", "values": "int"}
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "words"),
+    [
+        (MILLIS, MICROS, "timestamp-micros, and was timestamp-millis"),
+        (["null", MILLIS], ["null", MICROS], "was timestamp-millis"),
+        ({"type": "array", "items": MILLIS}, {"type": "array", "items": MICROS}, "was"),
+        (_decimal(2), _decimal(4), "decimal of scale 4, and was decimal of scale 2"),
+        ({"type": "int", "logicalType": "date"}, MILLIS, "was date"),
+        (NAMED, [NAMED, MAP], "is a union"),
+    ],
+)
+def test_what_avro_would_read_as_another_value_is_refused(
+    writer: Any, reader: Any, words: str
+) -> None:
+    with pytest.raises(SchemaError, match=words):
+        Avro().decoder(_avro(writer), _avro(reader))
+    Avro().decoder(_avro(writer), _avro(writer, doc="the same"))
+
+
+def test_fields_are_compared_by_their_aliases_and_in_nested_records() -> None:
+    def outer(name: str, kind: Any, **more: Any) -> Schema:
+        inner = {"type": "record", "name": "I", "fields": [{"name": name, "type": kind, **more}]}
+        return _avro({"type": "array", "items": inner})
+
+    with pytest.raises(SchemaError, match="field 'b' of I"):
+        Avro().decoder(outer("c", MILLIS), outer("b", MICROS, aliases=["c"]))
+
+
+def test_what_has_no_logical_type_may_get_one() -> None:
+    Avro().decoder(_avro("long"), _avro(MICROS))
+
+
+def test_an_added_union_has_no_default_but_null() -> None:
+    before, union = _avro("int"), [NAMED, MAP]
+    text = json.loads(before.text)
+    text["fields"].append({"name": "b", "type": union, "default": {"x": 1}})
+    with pytest.raises(SchemaError, match="its default is of a union"):
+        Avro().decoder(before, Schema("AVRO", json.dumps(text)))
+
+
+def _encoded(schema: Schema, kind: T.StructType, rows: list[Any]) -> Coded:
+    arrow = arrow_schema(T.StructType([T.StructField("v", kind)])).field(0).type
+    return Avro().encoder(schema, kind)(pa.array(rows, arrow))
+
+
+def test_a_bad_item_costs_its_row_alone() -> None:
+    good = str(uuid.uuid4())
+    rows = [{"a": [good]}, {"a": ["bad"]}, {"a": [good]}, {"a": []}, None]
+    fixed = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+    made = _encoded(
+        _avro({"type": "array", "items": fixed}),
+        T.StructType().add("a", T.ArrayType(T.StringType())),
+        rows,
+    )
+    assert list(made.errors) == [1]
+    assert [one is None for one in made.array.to_pylist()] == [False, True, False, False, True]
+
+
+def test_a_bad_value_in_columns_of_another_order_costs_its_row_alone() -> None:
+    fields = [
+        {"name": "a", "type": "int"},
+        {"name": "t", "type": NANOS},
+        {"name": "z", "type": "int", "default": 0},
+    ]
+    schema = Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
+    now = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+    rows = [{"t": now, "a": 1}, {"t": now.replace(year=2400), "a": 2}, {"t": now, "a": 3}]
+    made = _encoded(
+        schema, T.StructType().add("t", T.TimestampType()).add("a", T.IntegerType()), rows
+    )
+    assert list(made.errors) == [1]
+    assert [one is None for one in made.array.to_pylist()] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        ({"items": {"type": "string"}}, b'"abc"'),
+        ({"properties": {"a": {"type": "string"}}}, b"[]"),
+        ({"additionalProperties": {"type": "string"}}, b"[]"),
+    ],
+)
+def test_json_of_another_kind_than_its_column_is_an_error(
+    schema: dict[str, Any], payload: bytes
+) -> None:
+    one = Schema("JSON", json.dumps(schema))
+    made = JsonSchema().decoder(one, one)(pa.array([payload], pa.binary()))
+    assert list(made.errors) == [0]
+    assert made.array.to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "words"),
+    [
+        ("google.protobuf.Duration", "google.protobuf.Timestamp", "Duration can't be read as"),
+        ("google.protobuf.StringValue", "google.protobuf.BytesValue", "can't be read as"),
+    ],
+)
+def test_protobufs_own_types_are_not_each_other(writer: str, reader: str, words: str) -> None:
+    imports = "".join(
+        f'import "google/protobuf/{name}.proto"; ' for name in ("duration", "timestamp", "wrappers")
+    )
+    texts = (
+        Schema("PROTOBUF", f'syntax = "proto3"; {imports} message M {{ {kind} a = 1; }}')
+        for kind in (writer, reader)
+    )
+    with pytest.raises(SchemaError, match=words):
+        Protobuf().decoder(*texts)
+
+
+def test_an_open_enum_is_not_read_as_a_closed_one() -> None:
+    enum = "enum E { A = 0; B = 1; } message M { %s E e = 1; }"
+    opened = Schema("PROTOBUF", 'syntax = "proto3"; ' + enum % "")
+    closed = Schema("PROTOBUF", 'syntax = "proto2"; ' + enum % "optional")
+    with pytest.raises(SchemaError, match="is not in the reader's E"):
+        Protobuf().decoder(opened, closed)
