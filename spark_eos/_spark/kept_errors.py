@@ -1,18 +1,23 @@
 """Refuses a stream that drops the errors of its bad rows: they would be written as nulls."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._spark.narrow_plan import explained
+from spark_eos._spark.narrow_plan import Operator, explained, operators
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import UnsupportedPipelineError
 
 ADDING_ERRORS: Final = ("_Mapping", "Decoding", "Encoding")
 """What `guarded`, `decode` and `encode` give to mapInArrow: Spark's plans have these names."""
 
-_OUTPUT: Final = re.compile(rf"MapInArrow \w+\(.*\)#\d+L?, \[.*\b{ERROR}#(\d+)\b")
+_ADDED: Final = re.compile(
+    rf"MapInArrow (?:{'|'.join(ADDING_ERRORS)})\(.*\)#\d+, \[.*\b{ERROR}#(\d+)\b"
+)
+# What has the columns that it names, and no others. A union has ids of its own.
+_CHOOSING: Final = ("Project", "Aggregate", "Map", "FlatMap", "TransformWithState")
 # Spark shortens lists of many columns; what is left out may be the error.
 _SHORTENED: Final = "more fields"
 
@@ -23,8 +28,6 @@ def check_errors_kept(frame: DataFrame) -> None:
     Raises:
         UnsupportedPipelineError: so it is.
     """
-    if ERROR in frame.schema.names:
-        return
     if drops_errors(explained(frame)["Analyzed Logical"]):
         raise UnsupportedPipelineError(
             f"the query drops the column `{ERROR}` of guarded, decode or encode, and would write "
@@ -37,23 +40,25 @@ def check_errors_kept(frame: DataFrame) -> None:
 
 def drops_errors(plan: str) -> bool:
     """Whether an analyzed plan has an ``error`` of ours that is dropped without a look at it."""
-    lines = plan.strip().splitlines()
-    for row, line in enumerate(lines):
-        if "MapInArrow" not in line or not any(f" {name}(" in line for name in ADDING_ERRORS):
-            continue
-        if (added := _OUTPUT.search(line)) is not None and _is_dropped(added[1], lines[:row]):
+    above: list[Operator] = []
+    # The first line has the names of the columns.
+    for operator in operators(plan.strip().partition("\n")[2]):
+        while above and above[-1].depth >= operator.depth:
+            above.pop()
+        added = _ADDED.search(operator.line)
+        if added is not None and _is_dropped(added[1], above):
             return True
+        above.append(operator)
     return False
 
 
-def _is_dropped(number: str, above: list[str]) -> bool:
-    """Whether the lines above the one that adds a column, the last step first, leave it out."""
+def _is_dropped(number: str, above: Sequence[Operator]) -> bool:
+    """Whether the operators above the one that adds a column, from the root, leave it out."""
     column = re.compile(rf"\b{ERROR}#{number}\b")
-    kept_as_it_is = re.compile(rf"(?<=[\[ ]){ERROR}#{number}(?=[,\]])")
-    for line in above:
-        if _SHORTENED in line or column.search(kept_as_it_is.sub("", line)):
+    as_it_is = re.compile(rf"(?<=[\[ ]){ERROR}#{number}(?=[,\]])")
+    for one in above:
+        looked_at = as_it_is.sub("", one.line) if one.name == "Project" else one.line
+        if one.name == "Union" or _SHORTENED in one.line or column.search(looked_at):
             return False
-        if "Project" not in line and column.search(line):
-            return False
-    last = next((line for line in above if "Project" in line), None)
-    return last is not None and column.search(last) is None
+    last = next((one for one in above if one.name.startswith(_CHOOSING)), None)
+    return last is not None and column.search(last.line) is None

@@ -72,7 +72,9 @@ _BATCH: Final = "Scan ExistingRDD"
 
 
 @dataclass(frozen=True)
-class _Operator:
+class Operator:
+    """A line of a plan."""
+
     depth: int
     name: str
     line: str
@@ -111,8 +113,8 @@ def check_sources_seen(frame: DataFrame, sources: Sequence[StreamSource]) -> Non
     A view or SQL hides what it reads from the client, but not from the plan.
     """
     # If all are hidden, the plan doesn't show that it streams either.
-    operators = _operators(explained(frame)["Physical"]) if sources else ()
-    if not sources or sum(_is_leaf(one, _STREAM) for one in operators) > len(sources):
+    found = operators(explained(frame)["Physical"]) if sources else ()
+    if not sources or sum(_is_leaf(one, _STREAM) for one in found) > len(sources):
         check_sources([])
 
 
@@ -165,7 +167,7 @@ def reads_by_name(frame: Any) -> bool:
     return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
 
 
-def _operators(plan: str) -> Iterator[_Operator]:
+def operators(plan: str) -> Iterator[Operator]:
     """A plan's operators from the root down, each with its depth in the tree."""
     root = True
     # What is persisted and has run shows the plan that ran, and then the one it was made from.
@@ -176,11 +178,11 @@ def _operators(plan: str) -> Iterator[_Operator]:
         initial = line.find("+-") if line.endswith("+- == Initial Plan ==") else None
         found = _LINE.match(line)
         if found is not None and (found["tree"] or root):
-            yield _Operator(len(found["tree"] or ""), found["name"], line)
+            yield Operator(len(found["tree"] or ""), found["name"], line)
         root = False
 
 
-def _aside(operator: _Operator) -> bool:
+def _aside(operator: Operator) -> bool:
     """Whether the operators below add no rows of their own to the result."""
     return (
         operator.name == "BroadcastExchange"
@@ -191,9 +193,9 @@ def _aside(operator: _Operator) -> bool:
 
 def _check_narrow(plan: str, leaf: str) -> int:
     """Refuses a physical plan in which rows may move."""
-    kept: list[_Operator] = []
+    kept: list[Operator] = []
     below: int | None = None
-    for operator in _operators(plan):
+    for operator in operators(plan):
         if below is None or operator.depth <= below:
             kept.append(operator)
             below = operator.depth if _aside(operator) else None
@@ -224,22 +226,22 @@ def _check_narrow(plan: str, leaf: str) -> int:
     return sum(_is_leaf(operator, leaf) for operator in kept)
 
 
-def _is_leaf(operator: _Operator, leaf: str) -> bool:
+def _is_leaf(operator: Operator, leaf: str) -> bool:
     return leaf in operator.line.partition("[")[0]
 
 
-def _is_narrow(operator: _Operator) -> bool:
+def _is_narrow(operator: Operator) -> bool:
     if operator.name == "LocalTableScan":
         return "<empty>" in operator.line
     return operator.name in _NARROW
 
 
 def _check_joins(plan: str, leaf: str) -> None:
-    operators = list(_operators(plan))
-    for index, operator in enumerate(operators):
+    found = list(operators(plan))
+    for index, operator in enumerate(found):
         if operator.name != "Join" or "Hint=(strategy=broadcast" in operator.line:
             continue
-        for below in operators[index + 1 :]:
+        for below in found[index + 1 :]:
             if below.depth <= operator.depth:
                 break
             if _is_leaf(below, leaf):

@@ -25,6 +25,9 @@ def _outcomes(session: SparkSession, options: dict[str, Any], source: str) -> di
         "kept": made,
         "dropped": made.select("source", "key", "value"),
         "dropped later": made.withColumn("more", made["key"]).select("source", "key", "value"),
+        "dropped before the next": guarded(
+            made.select("source", "key", "value"), _as_it_is, "key binary, value binary"
+        ),
         "left out": made.where("error is null").select("source", "key", "value"),
         "told": made.selectExpr("source", "key", "coalesce(error.message, value) AS value"),
     }
@@ -42,7 +45,8 @@ def _outcome(sink: ExactlyOnceSink, frame: DataFrame) -> str:
 
 
 def _check(found: dict[str, str]) -> None:
-    dropped = found.pop("dropped"), found.pop("dropped later")
+    names = ("dropped", "dropped later", "dropped before the next")
+    dropped = [found.pop(name) for name in names]
     assert all("the query drops the column `error`" in text for text in dropped), dropped
     assert found == {"kept": "taken", "left out": "taken", "told": "taken"}
 
