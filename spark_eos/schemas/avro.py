@@ -18,9 +18,9 @@ from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro_changes import check_changes
-from spark_eos.schemas.avro_kinds import Kind
 from spark_eos.schemas.avro_types import kind_of
 from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
+from spark_eos.schemas.kinds import Kind
 
 _VALUE: Final = "value"
 _WRAPPER: Final = "spark_eos.Wrapper"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.avro_kinds import (
+from spark_eos.schemas.kinds import (
     PRIMITIVES,
     UNITS,
     Date,
@@ -15,7 +15,7 @@ from spark_eos.schemas.avro_kinds import (
     Kind,
     Timestamp,
 )
-from spark_eos.schemas.avro_nested import List, Map, Record, Union
+from spark_eos.schemas.nested import List, Map, Record, Union
 
 
 def kind_of(schema: Any, named: dict[str, Any], path: str = "", within: Sequence[str] = ()) -> Kind:

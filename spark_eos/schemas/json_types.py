@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.avro_kinds import PRIMITIVES, Kind
-from spark_eos.schemas.avro_nested import List, Map, Record
 from spark_eos.schemas.formats import Schema
+from spark_eos.schemas.kinds import PRIMITIVES, Kind
+from spark_eos.schemas.nested import List, Map, Record
 
 # Where a schema without an id is. Nothing is read from there.
 _ROOT: Final = "file:///"

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
+from spark_eos.schemas.formats import check_fields
 from spark_eos.schemas.protobuf_kinds import REFUSED, Fault, Kind, offsets_of, valid_rows
 
 
@@ -116,15 +117,9 @@ class Message(Kind):
 
     def check(self, kind: T.DataType, path: str) -> None:
         super().check(kind, path)
-        where, dot = path or "the column", f"{path}." if path else ""
+        where = path or "the column"
         given = cast("T.StructType", kind)
-        for field in given:
-            if field.name not in self._fields:
-                raise SchemaError(
-                    f"{where} has a field {field.name!r} that its schema lacks; that has "
-                    f"{', '.join(self._fields)}"
-                )
-            self._fields[field.name].kind.check(field.dataType, dot + field.name)
+        check_fields(given, {name: own.kind for name, own in self._fields.items()}, path)
         for name, own in self._fields.items():
             if own.required and name not in given.names:
                 raise SchemaError(f"{where} lacks the field {name!r}, which is required")

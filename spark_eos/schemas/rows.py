@@ -138,7 +138,7 @@ class Decoding(_Mapping):
         """How to read what a schema has written, and into which member; or why not."""
         schema = self._client.schema(key)
         if schema is None:
-            # Not kept: it may be registered later.
+            # Not kept here: the client asks again after a minute.
             return None, None, f"schema id {key} is not known to the registry {self._client.url}"
         found: tuple[Decoder | None, str | None, str] = self._once(
             (key, record), partial(self._made, schema, key, record)

@@ -1,4 +1,4 @@
-"""Avro's arrays, maps, records and unions as columns."""
+"""Arrays, maps, records and unions of Avro, and those of JSON, as columns."""
 
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.avro_kinds import Faults, Kind
+from spark_eos.schemas.formats import check_fields
+from spark_eos.schemas.kinds import Faults, Kind
 
 
 class List(Kind):
@@ -134,15 +135,9 @@ class Record(Kind):
 
     def check(self, kind: T.DataType, path: str) -> None:
         super().check(kind, path)
-        where, dot = path or "the column", f"{path}." if path else ""
+        where = path or "the column"
         given = cast("T.StructType", kind)
-        for field in given:
-            if field.name not in self._fields:
-                raise SchemaError(
-                    f"{where} has a field {field.name!r} that its schema lacks; that has "
-                    f"{', '.join(self._fields)}"
-                )
-            self._fields[field.name].check(field.dataType, dot + field.name)
+        check_fields(given, self._fields, path)
         for name, own in self._fields.items():
             if name not in given.names and name not in self._with_default and not own.nullable:
                 raise SchemaError(
