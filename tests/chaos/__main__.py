@@ -14,11 +14,11 @@ import click
 from rich.console import Console
 
 from chaos.breakages import MUTATIONS, mutated
+from chaos.every_load import EVERY_LOAD
 from chaos.figures import code_and_date, summary
 from chaos.proving import markdown, prove
 from chaos.schedule import FRONTS, Kind, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
-from chaos.staged_loads import EVERY_LOAD
 from chaos.trial import Outcome, run_trial
 
 _console = Console(stderr=True, highlight=False)

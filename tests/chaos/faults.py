@@ -190,6 +190,23 @@ def _workers_cut_off(stage: Stage, fault: Fault) -> None:
         stage.proxy.concerns = everybody
 
 
+def _registry_kill(stage: Stage, fault: Fault) -> None:
+    assert stage.registry is not None
+    stage.registry.kill()
+    time.sleep(4 * fault.seconds)
+    stage.registry.start()
+
+
+def _registry_pause(stage: Stage, fault: Fault) -> None:
+    """Connections are accepted, and nothing is answered."""
+    assert stage.registry is not None
+    stage.registry.pause()
+    try:
+        time.sleep(4 * fault.seconds)
+    finally:
+        stage.registry.resume()
+
+
 def _task_sleep(stage: Stage, fault: Fault) -> None:
     seconds = stage.transaction_timeout_ms / 1000 + fault.seconds
     loads.ask_a_task_to_sleep(stage.control, seconds)
@@ -460,6 +477,8 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.SOURCE_BROKER_PAUSE: _broker_paused(_source),
     Kind.SOURCE_NETWORK_CUT: _cutting(_source),
     Kind.SOURCE_NETWORK_NO_ANSWERS: _blocking("answers", _source),
+    Kind.REGISTRY_KILL: _registry_kill,
+    Kind.REGISTRY_PAUSE: _registry_pause,
 }
 
 

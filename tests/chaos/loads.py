@@ -52,12 +52,15 @@ class Load:
         top_up: so many records are produced whenever the query is about to run out of them.
         options: of ExactlyOnceSink.
         record: makes the n-th record, given the partitions of a source topic.
-        transform: from the source's frame to the columns to write, headers excepted.
+        transform: from the source's frame and the targets to the columns to write, headers
+            excepted; with schemas, from the registry's URL and a directory for pins, too.
         of_batch: what a function of the user's does to each batch; None if there is none.
         mode: the query's output mode.
         by_key: whether a row replaces the one before of its key.
         closing: of a staged load, the record that each partition gets last, if any.
         dead_letters: whether one record in a hundred can't be written, and there is a topic for it.
+        small: whether the last target takes no more than `MAX_BYTES`.
+        of_registry: of a load with schemas, what makes `record` of a registry's URL.
     """
 
     sources: int
@@ -68,12 +71,14 @@ class Load:
     top_up: int
     options: dict[str, Any]
     record: Callable[[random.Random, int, int], Record]
-    transform: Callable[[DataFrame, list[str]], DataFrame]
+    transform: Callable[..., DataFrame]
     of_batch: Callable[[DataFrame, int], DataFrame] | None = None
     mode: str = "append"
     by_key: bool = False
     closing: Callable[[int], Record] | None = None
     dead_letters: bool = False
+    small: bool = False
+    of_registry: Callable[[str], Callable[[random.Random, int, int], Record]] | None = None
 
 
 def _relay_record(chosen: random.Random, number: int, partitions: int) -> Record:
@@ -185,13 +190,16 @@ LOADS = {
         _poison_record,
         _poison,
         dead_letters=True,
+        small=True,
     ),
 }  # fmt: skip
 
 
-def transformed(load: Load, frame: DataFrame, targets: list[str], control: Path) -> DataFrame:
+def transformed(
+    load: Load, frame: DataFrame, targets: list[str], control: Path, schemas: dict[str, str]
+) -> DataFrame:
     """The whole transformation, with its position header, and a hand in its tasks."""
-    rows = load.transform(disturbed(frame, control), targets)
+    rows = load.transform(disturbed(frame, control), targets, **schemas)
     position = F.expr(
         "encode(concat(source.topic, ':', source.partition, ':', source.offset), 'UTF-8')"
     )

@@ -17,7 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from chaos.loads import LOADS, disturbed, transformed
+from chaos.every_load import EVERY_LOAD
+from chaos.loads import disturbed, transformed
 from chaos.reports import add_report
 from chaos.staged_loads import STAGED
 from chaos.staged_stops import stop_at_places
@@ -69,12 +70,13 @@ def _session(settings: dict[str, Any]) -> SparkSession:
 
 
 def _sink_writer(spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]) -> Writer:
-    load = LOADS[settings["load"]]
+    load = EVERY_LOAD[settings["load"]]
     sink = ExactlyOnceSink(
         **arguments(**load.options, **settings["sink"], on_batch=_Reports(settings["reports"]))
     )
     frame = sink.read(spark, **reading)
-    return sink.write(transformed(load, frame, settings["targets"], Path(settings["control"])))
+    control = Path(settings["control"])
+    return sink.write(transformed(load, frame, settings["targets"], control, settings["schemas"]))
 
 
 def _staged_writer(

@@ -57,6 +57,8 @@ class Kind(enum.Enum):
     SOURCE_BROKER_PAUSE = "source-broker-pause"
     SOURCE_NETWORK_CUT = "source-network-cut"
     SOURCE_NETWORK_NO_ANSWERS = "source-network-no-answers"
+    REGISTRY_KILL = "registry-kill"
+    REGISTRY_PAUSE = "registry-pause"
 
 
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
@@ -85,12 +87,14 @@ _SOURCE_BROKER = frozenset(
     {Kind.SOURCE_BROKER_KILL, Kind.SOURCE_BROKER_RESTART, Kind.SOURCE_BROKER_PAUSE}
 )
 MIRRORED_ONLY = _SOURCE_BROKER | {Kind.SOURCE_NETWORK_CUT, Kind.SOURCE_NETWORK_NO_ANSWERS}
+REGISTRY_ONLY = frozenset({Kind.REGISTRY_KILL, Kind.REGISTRY_PAUSE})
 # How the query writes: `ExactlyOnceSink` in classic Spark or on Spark Connect, with queries that
 # have to be staged, or with another cluster.
 FRONTS = ("sink", "connect", "staged", "mirrored")
 _IN_ONE_PROCESS = ("sink", "staged", "mirrored")
 # Names of the loads that have to be staged; all others are for all other fronts.
 STAGED_LOADS = ("shuffled", "spoiled", "windows", "totals")
+LOADS_WITH_REGISTRY = ("schemas",)
 # The proxy does one of these at a time, the broker one of those.
 NETWORK = frozenset(
     {
@@ -185,10 +189,11 @@ class Schedule:
         return random.Random(f"{self.seed}-{start}").random() < 0.6
 
 
-def impossible(front: str, *, cluster: bool) -> frozenset[Kind]:
-    """Faults that can't be done to a front."""
+def impossible(front: str, load: str, *, cluster: bool) -> frozenset[Kind]:
+    """Faults that can't be done to a front with a load."""
     found = NOT_OF_THE_SINK if front in _IN_ONE_PROCESS else frozenset()
     found |= frozenset() if cluster else CLUSTER_ONLY
+    found |= frozenset() if load in LOADS_WITH_REGISTRY else REGISTRY_ONLY
     found |= frozenset() if front == "mirrored" else MIRRORED_ONLY
     found |= frozenset() if front in _ASYNCHRONOUS_FRONTS else ASYNCHRONOUS
     return found | (frozenset() if front == "staged" else STAGED_ONLY)
@@ -202,7 +207,8 @@ def _go_together(one: Kind, other: Kind) -> bool:
     pair = {one, other}
     if one is other or ALONE & pair:
         return False
-    return not (pair <= NETWORK or pair <= BROKER or pair <= MIRRORED_ONLY)
+    groups = (NETWORK, BROKER, MIRRORED_ONLY, REGISTRY_ONLY)
+    return not any(pair <= group for group in groups)
 
 
 def schedule(
@@ -229,10 +235,13 @@ def schedule(
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster
     front = chosen.choice([f for f in fronts if any(_fits(load, f) for load in loads)])
     on_cluster = on_cluster and front in _IN_ONE_PROCESS
-    without = impossible(front, cluster=on_cluster)
+    load = chosen.choice([load for load in loads if _fits(load, front)])
+    without = impossible(front, load, cluster=on_cluster)
     pool = [k for k in Kind if (not kinds or k in kinds) and k not in without]
     if not pool:
-        raise ValueError(f"none of these faults can be done to {front}, cluster={on_cluster}")
+        raise ValueError(
+            f"none of these faults can be done to {front} with {load}, cluster={on_cluster}"
+        )
     bag: list[Kind] = []
 
     def draw() -> Kind:
@@ -260,7 +269,7 @@ def schedule(
         )
     return Schedule(
         seed,
-        chosen.choice([load for load in loads if _fits(load, front)]),
+        load,
         front,
         on_cluster,
         on_cluster and chosen.random() < 0.5,

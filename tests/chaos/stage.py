@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from chaos.every_load import EVERY_LOAD
 from chaos.invariants import Rule, Violation
 from chaos.loads import MAX_BYTES, Source, ask_nothing_more
 from chaos.order import OrderCheck
@@ -25,7 +26,6 @@ from chaos.processes import children, holders_of, send
 from chaos.reports import reports_of
 from chaos.schedule import Schedule
 from chaos.staged_files import StagedFiles
-from chaos.staged_loads import EVERY_LOAD
 from spark_eos._client.settings import ClientSettings
 from spark_eos._demo.process import session_members
 from spark_eos._kafka.connection import Connections
@@ -35,7 +35,7 @@ from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
 from support.proxy import KafkaProxy
 
 TRANSACTION_TIMEOUT_MS = 12_000
@@ -96,6 +96,7 @@ class Stage:
         self.staged = StagedFiles(self.checkpoint) if plan.front == "staged" else None
         self.control = directory / "control"
         self.starts = 0
+        self.registry: EmbeddedSchemaRegistry | None = None
         self.proxy = KafkaProxy(record=False)
         self.order = OrderCheck()
         self.proxy.observer = self.order
@@ -116,7 +117,7 @@ class Stage:
             for topic in self.sources:
                 self.source_broker.create_topic(topic, self.partitions)
             for topic in (*self.targets, *self.letters):
-                small = self.letters and topic == self.targets[-1]
+                small = self.load.small and topic == self.targets[-1]
                 config = {"max.message.bytes": str(MAX_BYTES)} if small else {}
                 self.broker.create_topic(topic, self.partitions, config)
             self.servers = self.broker.direct_servers
@@ -132,6 +133,10 @@ class Stage:
                 ClientSettings({"bootstrap.servers": self.servers}), request_timeout=1.0
             )
             self._stack.callback(self.connections.close)
+            if self.load.of_registry is not None:
+                self.registry = self._stack.enter_context(EmbeddedSchemaRegistry())
+                made = self.load.of_registry(self.registry.url)
+                self.load = replace(self.load, record=made)
             self.source = Source(self.load, self.sources, self.source_servers, self.plan.seed)
             self.top_up()
             self.watcher = _Watcher(self)
@@ -197,6 +202,7 @@ class Stage:
             # Many batches are to be over before Spark logs one.
             "max_offsets": self.load.max_offsets // (20 if asynchronous and not drain else 1),
             "drain": drain,
+            "schemas": self._schemas(checkpoint),
             "reports": str(log.with_suffix(".reports")),
             "sink": {
                 "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
@@ -222,6 +228,12 @@ class Stage:
                 ),
             },
         }
+
+    def _schemas(self, checkpoint: Path) -> dict[str, str]:
+        """Arguments of a load with schemas."""
+        if self.registry is None:
+            return {}
+        return {"registry": self.registry.url, "pinned": str(checkpoint)}
 
     def _launch(self, settings: Mapping[str, Any], log: Path) -> "subprocess.Popen[bytes]":
         paths = [str(p) for p in (self._project, _TESTS, os.environ.get("PYTHONPATH")) if p]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from chaos.loads import FAULTS, LOADS, Load, Record
+from chaos.loads import FAULTS, Load, Record
 from spark_eos import guarded
 
 ATTEMPT = "attempt"
@@ -199,5 +199,3 @@ STAGED = {
         by_key=True,
     ),
 }
-
-EVERY_LOAD = {**LOADS, **STAGED}

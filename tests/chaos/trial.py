@@ -7,11 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka.schema_registry import SchemaRegistryClient
+
 from chaos.faults import inflict_together
 from chaos.invariants import Rule, Violation, ViolationError, violations
 from chaos.loads import EXPECT, POSITION
+from chaos.lockstep import judged, read_logs
 from chaos.reports import reports_of
 from chaos.schedule import DEADLY, FATAL, Schedule, Step
+from chaos.schema_load import OUTPUT_SUBJECT, wrong_values
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
 from chaos.staged_judging import judge
 from spark_eos.verify import Kind as FindingKind
@@ -261,9 +265,39 @@ def _dead_letters_miscounted(stage: Stage) -> list[Violation]:
     return [Violation(Rule.COUNTED, f"{told} are reported, and {there} are there")]
 
 
+def _wrong_values(stage: Stage) -> list[Violation]:
+    if stage.registry is None:
+        return []
+    with SchemaRegistryClient({"url": stage.registry.url}) as client:
+        schema = client.get_latest_version(OUTPUT_SUBJECT).schema_id
+    assert schema is not None
+    return wrong_values(
+        consume(stage.servers, stage.targets[0]), consume(stage.servers, stage.letters[0]), schema
+    )
+
+
+def _differing_logs(
+    stage: Stage, records_out: int, counts: dict[str, int], *, drained: bool
+) -> list[Violation]:
+    """What the target's brokers tell otherwise than the verifier."""
+    told = read_logs(
+        stage.broker._data(),
+        group_id=stage.name,
+        prefix=f"spark-eos/{stage.name}/",
+        outputs=[*stage.targets, *stage.letters],
+        positions=not stage.mirrored and stage.staged is None,
+        drained=drained,
+    )
+    counts |= {"transactions_committed": told.committed, "transactions_aborted": told.aborted}
+    return judged(told, records_out, drained=drained)
+
+
 def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
     if stage.staged is not None:
         violated, outcome.findings = judge(stage, drained=drained)
+        counts = outcome.findings
+        written = counts["records_out"] + sum(len(consume(stage.servers, t)) for t in stage.letters)
+        violated += _differing_logs(stage, written, counts, drained=drained)
         outcome.violations += [*violated, *_dead_letters_miscounted(stage)]
         return
     found = verify(
@@ -278,9 +312,11 @@ def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
         prefix=f"spark-eos/{stage.name}/",
         complete=drained,
     )
+    outcome.violations += _wrong_values(stage)
     counts = {kind.value: found.count(kind) for kind in FindingKind}
     counts["records_in"], counts["records_out"] = found.records_in, found.records_out
     counts["order_violations"] = len(stage.order.violations)
+    outcome.violations += _differing_logs(stage, found.records_out, counts, drained=drained)
     outcome.findings = counts
     seen = violations(found, drained=drained)
     outcome.violations += seen

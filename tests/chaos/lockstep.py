@@ -1,0 +1,292 @@
+"""Whether brokers' own logs tell what the verifier tells: transaction by transaction.
+
+It knows nothing of clients: what was committed is what the coordinator's log decided, what is
+visible is what markers say, and offsets count in the order in which they took effect.
+"""
+
+import sys
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.broker_logs import (
+    OFFSETS,
+    Batch,
+    GroupOffset,
+    State,
+    batches,
+    group_offset,
+    states,
+)
+from chaos.invariants import Rule, Violation
+from chaos.loads import POSITION
+from spark_eos._kafka.topic_partition import TopicPartition
+
+
+@dataclass
+class Told:
+    """What the logs told.
+
+    Attributes:
+        committed: number of the query's transactions that were committed.
+        aborted: number of those that were aborted.
+        records: visible output records, dead letters included.
+        offsets: the group's last offsets.
+        problems: what does not fit, each in words.
+    """
+
+    committed: int = 0
+    aborted: int = 0
+    records: int = 0
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Transaction:
+    """What the coordinator's log has of a transaction.
+
+    Attributes:
+        transactional_id: the producer's.
+        commit: what was decided; None while nothing is.
+        partitions: all that it was said to write to.
+        prepared_ms: when it was decided, by the broker's clock; its markers follow.
+    """
+
+    transactional_id: str
+    commit: bool | None
+    partitions: frozenset[TopicPartition]
+    prepared_ms: int = sys.maxsize
+
+
+@dataclass(eq=False)
+class _Part:
+    """What one partition has of one transaction.
+
+    Attributes:
+        partition: the partition.
+        transaction: the transaction; None if it was written in none.
+        records: how many records it has.
+        sources: the first and last offset that they bear, by source partition.
+        offsets: those that it commits.
+        commit: what its marker says; None if it has none.
+        ended: where in the log it took effect.
+    """
+
+    partition: TopicPartition
+    transaction: _Transaction | None = None
+    records: int = 0
+    sources: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    offsets: list[GroupOffset] = field(default_factory=list)
+    commit: bool | None = None
+    ended: int = -1
+
+
+_Parts = Mapping[TopicPartition, _Part]
+
+
+def read_logs(
+    data: Path,
+    *,
+    group_id: str,
+    prefix: str,
+    outputs: Iterable[str],
+    positions: bool,
+    drained: bool,
+) -> Told:
+    """Reads all of a cluster's logs that concern a query.
+
+    Args:
+        data: the broker's directory.
+        group_id: the query's group.
+        prefix: of its transactional ids.
+        outputs: its target topics and its dead-letter topic.
+        positions: whether outputs bear positions in the partitions that its offsets are of.
+        drained: whether it has come to its end.
+    """
+    told = Told()
+    transactions = _transactions(states(data), prefix, told)
+    parts: dict[_Transaction, dict[TopicPartition, _Part]] = defaultdict(dict)
+    add = _add_positions if positions else _add_count
+    for topic in outputs:
+        for part in _parts(batches(data, topic), add, transactions):
+            if part.transaction is None:
+                told.problems.append(f"records of {part.partition} are in no known transaction")
+            else:
+                parts[part.transaction][part.partition] = part
+    offsets = [
+        part
+        for part in _parts(batches(data, OFFSETS), _adding_offsets(group_id), transactions)
+        if part.offsets
+    ]
+    for part in offsets:
+        if part.transaction is not None:
+            parts[part.transaction][part.partition] = part
+    for transaction in (one for of_producer in transactions.values() for one in of_producer):
+        _compare(transaction, parts[transaction], told, drained=drained)
+    effective = (part for part in offsets if part.commit)
+    for part in sorted(effective, key=lambda part: (part.partition, part.ended)):
+        _take_effect(part, {} if part.transaction is None else parts[part.transaction], told)
+    return told
+
+
+def judged(told: Told, records_out: int, *, drained: bool) -> list[Violation]:
+    """What the logs and the verifier tell differently.
+
+    Args:
+        told: what the logs told.
+        records_out: how many records the verifier has seen.
+        drained: whether the query has come to its end.
+    """
+    problems = list(told.problems)
+    if drained and told.records != records_out:
+        problems.append(f"{told.records:,} records are visible, the verifier saw {records_out:,}")
+    if not problems:
+        return []
+    return [Violation(Rule.LOCKSTEP, f"{len(problems):,} times, first: {problems[0]}")]
+
+
+_DECIDED = {
+    "PrepareCommit": True,
+    "PrepareAbort": False,
+    "CompleteCommit": True,
+    "CompleteAbort": False,
+}
+# By producer id, in the order in which they began.
+_Transactions = Mapping[int, Sequence[_Transaction]]
+
+
+def _transactions(found: Iterable[State], prefix: str, told: Told) -> _Transactions:
+    """What the coordinator decided on each transaction."""
+    transactions: dict[int, list[_Transaction]] = defaultdict(list)
+    current: dict[str, _Transaction] = {}
+    for state in found:
+        name = state.transactional_id
+        if not name.startswith(prefix):
+            continue
+        if state.name == "Ongoing" and name not in current:
+            current[name] = _Transaction(name, None, state.partitions)
+            transactions[state.producer_id].append(current[name])
+        one = current.get(name)
+        if one is None:
+            continue  # An epoch was fenced, and nothing was in it.
+        one.partitions |= state.partitions
+        commit = _DECIDED.get(state.name)
+        if commit is None:
+            continue
+        if one.commit is None:
+            one.commit, one.prepared_ms = commit, state.time_ms
+        elif one.commit != commit:
+            told.problems.append(f"{name}: both committed and aborted")
+        if state.name.startswith("Complete"):
+            del current[name]
+    return transactions
+
+
+def _parts(
+    found: Iterable[Batch], add: Callable[[_Part, Batch], None], transactions: _Transactions
+) -> Iterator[_Part]:
+    """Each partition's parts of transactions, and what was written in none."""
+    begun: dict[tuple[TopicPartition, int], _Part] = {}
+    for number, batch in enumerate(found):
+        place = (batch.partition, batch.producer_id)
+        if not batch.transactional:
+            part = _Part(batch.partition, commit=True, ended=number)
+            add(part, batch)
+            yield part
+        elif batch.commit is None:
+            add(begun.setdefault(place, _Part(batch.partition)), batch)
+        elif place in begun:  # else a marker that was written once more
+            part = begun.pop(place)
+            part.commit, part.ended = batch.commit, number
+            of_producer = transactions.get(batch.producer_id, ())
+            # Its marker follows its decision, and comes before the next one.
+            after = bisect_right(of_producer, batch.time_ms, key=lambda one: one.prepared_ms)
+            part.transaction = of_producer[after - 1] if after else None
+            yield part
+    for (_, producer_id), part in begun.items():
+        of_producer = transactions.get(producer_id, ())
+        part.transaction = of_producer[-1] if of_producer else None
+        yield part
+
+
+def _add_count(part: _Part, batch: Batch) -> None:
+    part.records += len(batch.records)
+
+
+def _add_positions(part: _Part, batch: Batch) -> None:
+    _add_count(part, batch)
+    for record in batch.records:
+        source, offset = _position(dict(record.headers))
+        first, last = part.sources.get(source, (offset, offset))
+        part.sources[source] = min(first, offset), max(last, offset)
+
+
+def _adding_offsets(group_id: str) -> Callable[[_Part, Batch], None]:
+    def add(part: _Part, batch: Batch) -> None:
+        found = map(group_offset, batch.records)
+        part.offsets += [one for one in found if one is not None and one.group_id == group_id]
+
+    return add
+
+
+def _position(headers: Mapping[str, bytes]) -> tuple[TopicPartition, int]:
+    """The source position that a record or a dead letter bears."""
+    if POSITION in headers:
+        topic, partition, offset = headers[POSITION].decode().rsplit(":", 2)
+    else:
+        of = {name.rpartition(".")[2]: text for name, text in headers.items() if "errors." in name}
+        topic, partition, offset = (of[name].decode() for name in ("topic", "partition", "offset"))
+    return TopicPartition(topic, int(partition)), int(offset)
+
+
+def _compare(transaction: _Transaction, parts: _Parts, told: Told, *, drained: bool) -> None:
+    """The coordinator's decision with what the partitions have."""
+    problems = []
+    if transaction.commit is None:
+        problems += ["it was neither committed nor aborted"] if drained else []
+    else:
+        told.committed += transaction.commit
+        told.aborted += not transaction.commit
+        problems += [
+            f"{partition} has commit={part.commit}, decided was commit={transaction.commit}"
+            for partition, part in parts.items()
+            if part.commit != transaction.commit and (drained or part.commit is not None)
+        ]
+    problems += [
+        f"{partition} has records, and is not in it"
+        for partition in parts.keys() - transaction.partitions
+    ]
+    if transaction.commit:
+        told.records += sum(part.records for part in parts.values())
+        problems += [
+            f"{partition} has nothing of it" for partition in transaction.partitions - parts.keys()
+        ]
+        if not any(part.offsets for part in parts.values()):
+            problems.append("it has records, and no offsets")
+    told.problems += [f"{transaction.transactional_id}: {problem}" for problem in problems]
+
+
+def _take_effect(part: _Part, parts: _Parts, told: Told) -> None:
+    """Offsets go on from those before; their transaction's records lie between the two."""
+    before = dict(told.offsets)
+    for one in part.offsets:
+        if one.offset is None:  # deleted
+            told.offsets.pop(one.partition, None)
+            continue
+        known = told.offsets.get(one.partition)
+        forward = part.transaction is not None and one.offset > (known or 0)
+        if known is not None and one.offset != known and not forward:
+            what = "in a transaction" if part.transaction else "in no transaction"
+            told.problems.append(f"{one.partition}: from {known} to {one.offset} {what}")
+        told.offsets[one.partition] = one.offset
+    for partition, other in parts.items():
+        for source, (first, last) in other.sources.items():
+            low, high = before.get(source, 0), told.offsets.get(source, 0)
+            if not low <= first <= last < high:
+                told.problems.append(
+                    f"{partition} has records of {source} from {first} to {last}, "
+                    f"and their offset went from {low} to {high}"
+                )

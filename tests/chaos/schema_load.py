@@ -1,0 +1,230 @@
+"""A load of Avro records whose schema changes while the query runs, and how it is judged.
+
+Every so many records are of a new version, some are of the versions before. One record in a hundred
+is broken, and must become a dead letter.
+"""
+
+import io
+import json
+import random
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import tenacity
+from confluent_kafka import Message
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from chaos.invariants import Rule, Violation
+from chaos.loads import Load, Record
+from spark_eos.schemas import SchemaRegistry
+
+SUBJECT, OUTPUT_SUBJECT = "chaos-orders", "chaos-prices"
+_RECORDS_OF_A_VERSION = 40_000
+_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
+_OPTIONAL: Any = ["null", "string"]
+_SHIPPING = {
+    "type": "record",
+    "name": "Shipping",
+    "fields": [
+        {"name": "city", "type": "string"},
+        {"name": "zip", "type": "string", "default": "none"},
+    ],
+}
+_OUTPUT = {
+    "type": "record",
+    "name": "chaos.Price",
+    "fields": [
+        {"name": "number", "type": "long"},
+        {"name": "title", "type": "string"},
+        {"name": "amount", "type": _DECIMAL},
+        {"name": "tag", "type": _OPTIONAL},
+        {"name": "city", "type": "string"},
+        {"name": "items", "type": {"type": "array", "items": "string"}},
+    ],
+}
+# Not the id of any schema.
+_UNKNOWN_ID = (2**31 - 2).to_bytes(4, "big")
+
+
+def _schema(version: int) -> dict[str, Any]:
+    """Each has a field of its own; some have no tag, and a smaller number."""
+    other = _is_other(version)
+    tag = [] if other else [{"name": "tag", "type": _OPTIONAL, "default": None}]
+    return {
+        "type": "record",
+        "name": "chaos.Order",
+        "fields": [
+            {"name": f"new_in_{version}", "type": "string", "default": ""},
+            {"name": "number", "type": "int" if other else "long"},
+            {"name": "name", "type": "string"},
+            {"name": "amount", "type": _DECIMAL},
+            *tag,
+            {"name": "shipping", "type": _SHIPPING},
+            {"name": "items", "type": {"type": "array", "items": "string"}},
+        ],
+    }
+
+
+def _is_other(version: int) -> bool:
+    return version % 3 == 2
+
+
+def _version(number: int) -> int:
+    """Of the n-th record."""
+    return max(0, number // _RECORDS_OF_A_VERSION - number % 4)
+
+
+def _order(number: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "name": f"order {number}",
+        "amount": Decimal(number).scaleb(-2),
+        "tag": None if number % 5 else f"tag {number}",
+        "shipping": {"city": f"city {number % 100}", "zip": "1"},
+        "items": [f"item {n}" for n in range(number % 3)],
+    }
+
+
+def _price(number: int) -> dict[str, Any]:
+    """What the query makes of it."""
+    order = _order(number)
+    return {
+        "number": number,
+        "title": order["name"].upper(),
+        "amount": order["amount"],
+        "tag": None if _is_other(_version(number)) else order["tag"],
+        "city": order["shipping"]["city"],
+        "items": order["items"],
+    }
+
+
+def _is_broken(number: int) -> bool:
+    return number % 100 == 7
+
+
+def _broken(number: int, whole: bytes) -> bytes:
+    payload = whole[5:]
+    ways = (
+        b"\0" + _UNKNOWN_ID + payload,
+        whole[:-2],
+        whole + b"\0",
+        b"\1" + whole[1:],
+        b"",
+        b"\0\0",
+        b'{"number": 1}',
+    )
+    return ways[number // 100 % len(ways)]
+
+
+class SchemaRecords:
+    """Makes the n-th record; registers each version when its first record is made.
+
+    Args:
+        url: of the registry.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._schemas: list[tuple[bytes, Any]] = []
+        registered(url, OUTPUT_SUBJECT, _OUTPUT)
+        self._prefix_and_schema(0)
+
+    def __call__(self, chosen: random.Random, number: int, partitions: int) -> Record:
+        prefix, schema = self._prefix_and_schema(_version(number))
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, schema, _order(number))
+        whole = prefix + file.getvalue()
+        value = _broken(number, whole) if _is_broken(number) else whole
+        return Record(0, chosen.randrange(partitions), b"%d" % number, value, 1)
+
+    def _prefix_and_schema(self, version: int) -> tuple[bytes, Any]:
+        while len(self._schemas) <= version:
+            one = len(self._schemas)
+            schema = _schema(one)
+            # The query reads by whichever version is the latest when it starts without pins.
+            subject = "chaos-others" if _is_other(one) else SUBJECT
+            number = registered(self._url, subject, schema)
+            prefix = b"\0" + number.to_bytes(4, "big")
+            self._schemas.append((prefix, fastavro.parse_schema(schema)))
+        return self._schemas[version]
+
+
+@tenacity.retry(stop=tenacity.stop_after_delay(120), wait=tenacity.wait_fixed(0.5), reraise=True)
+def registered(url: str, subject: str, schema: dict[str, Any]) -> int:
+    """Registers a schema, with a registry that may be away; returns its id."""
+    with SchemaRegistryClient({"url": url, "timeout": 5}) as client:
+        return int(client.register_schema(subject, Schema(json.dumps(schema), "AVRO")))
+
+
+def _no_record(_chosen: random.Random, _number: int, _partitions: int) -> Record:
+    raise NotImplementedError("the registry decides on the records: see `Load.of_registry`")
+
+
+def _prices(frame: DataFrame, targets: list[str], *, registry: str, pinned: str) -> DataFrame:
+    # An absence that is longer than this ends the query.
+    schemas = SchemaRegistry({"url": registry, "timeout": 2}, max_wait=4)
+    orders = schemas.decode(frame, "value", subject=SUBJECT, pinned=pinned)
+    price = F.struct(
+        "value.number",
+        F.upper("value.name").alias("title"),
+        "value.amount",
+        "value.tag",
+        "value.shipping.city",
+        "value.items",
+    )
+    rows = orders.select(
+        "source", "key", "error", price.alias("value"), F.lit(targets[0]).alias("topic")
+    )
+    return schemas.encode(rows, "value", subject=OUTPUT_SUBJECT)
+
+
+WITH_SCHEMAS = {
+    "schemas": Load(
+        1,
+        1,
+        4,
+        30_000,
+        5_000,
+        120_000,
+        {"max_transaction_records": 5_000},
+        _no_record,
+        _prices,
+        dead_letters=True,
+        of_registry=SchemaRecords,
+    )
+}  # fmt: skip
+
+
+def wrong_values(
+    outputs: Iterable[Message], letters: Iterable[Message], schema: int
+) -> list[Violation]:
+    """Outputs and dead letters that are not what their input records lead to.
+
+    Args:
+        outputs: what the query has written.
+        letters: its dead letters.
+        schema: the id that outputs have.
+    """
+    parsed = fastavro.parse_schema(_OUTPUT)
+    prefix = b"\0" + schema.to_bytes(4, "big")
+    wrong = []
+    for message in outputs:
+        number, value = int(message.key() or b""), message.value() or b""
+        found = None
+        if value[:5] == prefix:
+            file = io.BytesIO(value[5:])
+            found = fastavro.schemaless_reader(file, parsed, None)
+        if _is_broken(number) or found != _price(number):
+            wrong.append(f"record {number} gave {found!r}")
+    wrong += [
+        f"record {number} became a dead letter"
+        for number in (int(message.key() or b"") for message in letters)
+        if not _is_broken(number)
+    ]
+    if not wrong:
+        return []
+    return [Violation(Rule.VALUES_KEPT, f"{len(wrong):,} times, first: {wrong[0]}")]
