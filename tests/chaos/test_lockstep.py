@@ -83,13 +83,14 @@ def test_what_does_not_fit(query: Query) -> None:
     query.write(4, offset=None)
     query.write(3, offset=2)
     groups.set_offsets(query.broker.bootstrap_servers, "query", {OwnPartition("in", 0): 9})
-    query.begin(9, offset=10)
+    query.write(8, offset=10)
+    query.begin(10, offset=11)
     told = query.told()
     assert sorted(problem.partition(": ")[2] or problem for problem in told.problems) == [
-        "from 2 to 9 in no transaction",
-        "from 3 to 2 in a transaction",
+        "from 3 back to 2",
         "it has records, and no offsets",
         "it was neither committed nor aborted",
         "out-0 has records of in-0 from 1 to 1, and their offset went from 2 to 3",
         "out-0 has records of in-0 from 3 to 3, and their offset went from 3 to 2",
+        "out-0 has records of in-0 from 8 to 8, and their offset went from 9 to 10",
     ]
