@@ -172,6 +172,7 @@ STAGED = {
         _spoiled,
         of_batch=_in_another_order,
         dead_letters=True,
+        small=True,
     ),
     "windows": Load(
         1,
