@@ -54,8 +54,12 @@ class State:
 
 @dataclass(frozen=True)
 class GroupOffset:
-    """A record of ``__consumer_offsets``; the offset is None in a tombstone."""
+    """A record of ``__consumer_offsets``; the offset is None in a tombstone.
 
+    Of two that are committed the later one in the log counts, whenever their transactions end.
+    """
+
+    position: int
     group_id: str
     partition: TopicPartition
     offset: int | None
@@ -122,7 +126,7 @@ def group_offset(record: Any) -> GroupOffset | None:
         value = _Reader(record.value)
         value.number("h")
         offset = value.number("q")
-    return GroupOffset(group_id, TopicPartition(topic, partition), offset)
+    return GroupOffset(record.offset, group_id, TopicPartition(topic, partition), offset)
 
 
 class _Reader:

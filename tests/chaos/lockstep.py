@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 from chaos.broker_logs import (
@@ -72,7 +73,6 @@ class _Part:
         sources: the first and last offset that they bear, by source partition.
         offsets: those that it commits.
         commit: what its marker says; None if it has none.
-        ended: where in the log it took effect.
     """
 
     partition: TopicPartition
@@ -81,7 +81,6 @@ class _Part:
     sources: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     offsets: list[GroupOffset] = field(default_factory=list)
     commit: bool | None = None
-    ended: int = -1
 
 
 _Parts = Mapping[TopicPartition, _Part]
@@ -126,9 +125,18 @@ def read_logs(
             parts[part.transaction][part.partition] = part
     for transaction in (one for of_producer in transactions.values() for one in of_producer):
         _compare(transaction, parts[transaction], told, drained=drained)
-    effective = (part for part in offsets if part.commit)
-    for part in sorted(effective, key=lambda part: (part.partition, part.ended)):
-        _take_effect(part, {} if part.transaction is None else parts[part.transaction], told)
+    effective = (
+        (part.partition, one.position, part, one)
+        for part in offsets
+        if part.commit
+        # Of several in a transaction the last one counts.
+        for one in {one.partition: one for one in part.offsets}.values()
+    )
+    for _, _, part, one in sorted(effective, key=itemgetter(0, 1)):
+        low = told.offsets.get(one.partition, 0)
+        _take_effect(one, told)
+        if part.transaction is not None:
+            _compare_records(one, low, parts[part.transaction], told)
     return told
 
 
@@ -190,17 +198,17 @@ def _parts(
 ) -> Iterator[_Part]:
     """Each partition's parts of transactions, and what was written in none."""
     begun: dict[tuple[TopicPartition, int], _Part] = {}
-    for number, batch in enumerate(found):
+    for batch in found:
         place = (batch.partition, batch.producer_id)
         if not batch.transactional:
-            part = _Part(batch.partition, commit=True, ended=number)
+            part = _Part(batch.partition, commit=True)
             add(part, batch)
             yield part
         elif batch.commit is None:
             add(begun.setdefault(place, _Part(batch.partition)), batch)
         elif place in begun:  # else a marker that was written once more
             part = begun.pop(place)
-            part.commit, part.ended = batch.commit, number
+            part.commit = batch.commit
             of_producer = transactions.get(batch.producer_id, ())
             # Its marker follows its decision, and comes before the next one.
             after = bisect_right(of_producer, batch.time_ms, key=lambda one: one.prepared_ms)
@@ -264,28 +272,32 @@ def _compare(transaction: _Transaction, parts: _Parts, told: Told, *, drained: b
         problems += [
             f"{partition} has nothing of it" for partition in transaction.partitions - parts.keys()
         ]
-        if not any(part.offsets for part in parts.values()):
-            problems.append("it has records, and no offsets")
+        moved = {one.partition for part in parts.values() for one in part.offsets}
+        sources = {source for part in parts.values() for source in part.sources}
+        if not moved or sources - moved:
+            problems.append(f"it has records of {sorted(sources)}, and offsets of {sorted(moved)}")
     told.problems += [f"{transaction.transactional_id}: {problem}" for problem in problems]
 
 
-def _take_effect(part: _Part, parts: _Parts, told: Told) -> None:
-    """Offsets go on from those before; their transaction's records lie between the two."""
-    before = dict(told.offsets)
-    for one in part.offsets:
-        if one.offset is None:  # deleted
-            told.offsets.pop(one.partition, None)
+def _take_effect(one: GroupOffset, told: Told) -> None:
+    if one.offset is None:  # deleted
+        told.offsets.pop(one.partition, None)
+        return
+    # In no transaction the driver commits the ends of partitions that led to no output.
+    if one.offset < (known := told.offsets.get(one.partition, 0)):
+        told.problems.append(f"{one.partition}: from {known} back to {one.offset}")
+    told.offsets[one.partition] = one.offset
+
+
+def _compare_records(one: GroupOffset, low: int, parts: _Parts, told: Told) -> None:
+    """The records of a transaction lie between the offset before it and its own."""
+    source, high = one.partition, one.offset or 0
+    for partition, part in parts.items():
+        if source not in part.sources:
             continue
-        known = told.offsets.get(one.partition, 0)
-        # In no transaction the driver commits the ends of partitions that led to no output.
-        if one.offset < known:
-            told.problems.append(f"{one.partition}: from {known} back to {one.offset}")
-        told.offsets[one.partition] = one.offset
-    for partition, other in parts.items():
-        for source, (first, last) in other.sources.items():
-            low, high = before.get(source, 0), told.offsets.get(source, 0)
-            if not low <= first <= last < high:
-                told.problems.append(
-                    f"{partition} has records of {source} from {first} to {last}, "
-                    f"and their offset went from {low} to {high}"
-                )
+        first, last = part.sources[source]
+        if not low <= first <= last < high:
+            told.problems.append(
+                f"{partition} has records of {source} from {first} to {last}, and their offset "
+                f"went from {low} to {high}"
+            )

@@ -88,7 +88,7 @@ def test_what_does_not_fit(query: Query) -> None:
     told = query.told()
     assert sorted(problem.partition(": ")[2] or problem for problem in told.problems) == [
         "from 3 back to 2",
-        "it has records, and no offsets",
+        f"it has records of {[OwnPartition('in', 0)]}, and offsets of []",
         "it was neither committed nor aborted",
         "out-0 has records of in-0 from 1 to 1, and their offset went from 2 to 3",
         "out-0 has records of in-0 from 3 to 3, and their offset went from 3 to 2",
