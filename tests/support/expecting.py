@@ -19,8 +19,9 @@ class Outputs:
 
     def __init__(self, flow: Flow, name: str = "outputs") -> None:
         self._flow = flow
+        self._transactional_id = f"{name}-{flow.name}"
         self._producer = Producer(
-            {**flow.kafka, "transactional.id": f"{name}-{flow.name}", "log_level": 0}
+            {**flow.kafka, "transactional.id": self._transactional_id, "log_level": 0}
         )
         self._producer.init_transactions(60)
 
@@ -33,9 +34,11 @@ class Outputs:
 
     def commit(self) -> None:
         self._producer.commit_transaction(20)
+        self._flow.wait_for_markers(self._transactional_id)
 
     def abort(self) -> None:
         self._producer.abort_transaction(20)
+        self._flow.wait_for_markers(self._transactional_id)
 
     def write(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
         """A transaction that is committed."""

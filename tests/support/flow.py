@@ -15,7 +15,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, groups, offsets
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.open_transactions import open_transactions
+from spark_eos._kafka.open_transactions import described, open_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos.options import Limits
@@ -166,6 +166,14 @@ class Flow:
             return open_transactions(
                 connections, id_pattern("spark-eos", self.group_id), _deadline()
             )
+
+    def wait_for_markers(self, transactional_id: str) -> None:
+        """Waits until the last transaction's markers are written, which its end does not wait for."""
+        until = time.monotonic() + 60
+        with self.connections() as connections:
+            while described(connections, transactional_id, _deadline()) is not None:
+                assert time.monotonic() < until, f"{transactional_id} has not ended"
+                time.sleep(0.02)
 
     def members(self) -> list[groups.DescribedMember]:
         """Live members of the group."""

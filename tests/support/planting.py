@@ -88,9 +88,11 @@ class Writer:
 
     def commit(self) -> None:
         self._producer.commit_transaction(20)
+        self._flow.wait_for_markers(self.transactional_id)
 
     def abort(self) -> None:
         self._producer.abort_transaction(20)
+        self._flow.wait_for_markers(self.transactional_id)
 
     def write(
         self, written: Iterable[Source], offsets: Mapping[int, int] | None = None, **more: Any
