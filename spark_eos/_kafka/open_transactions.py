@@ -14,7 +14,7 @@ from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import driver_id, id_pattern, id_prefix_of
 from spark_eos.acls import Operation, transactional_ids
-from spark_eos.errors import KafkaResponseError
+from spark_eos.errors import KafkaResponseError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def open_transactions(
     connections: Connections,
     pattern: str,
     deadline: Deadline,
-    on_silent: Callable[[str], None] = logger.warning,
+    on_silent: Callable[[str], None] | None = None,
     *,
     producer_ids: Collection[int] = (),
 ) -> list[str]:
@@ -111,11 +111,15 @@ def open_transactions(
             what = f"ListTransactions: broker {', '.join(silent)} does not answer"
             if len(silent) == len(nodes) or not patience.expired:
                 raise RetriableError(what)
-            on_silent(what)
+            (on_silent or _warn)(what)
         # Brokers before Kafka 4.1 ignore the pattern, so filter here too.
         return sorted(name for name in found if re.fullmatch(pattern, name))
 
     return deadline.attempts("listing open transactions", pause=0.05)(attempt)
+
+
+def _warn(silent: str) -> None:
+    warn(logger, "EOS57", "%s: its transactions are not listed", silent)
 
 
 def describe_transaction(

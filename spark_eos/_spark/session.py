@@ -18,7 +18,7 @@ from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.java import find_java
 from spark_eos._pyspark_internals import is_connect, shipped_python_files, started_by_submit
 from spark_eos._spark.executor_packages import check_executors
-from spark_eos.errors import ConfigurationError
+from spark_eos.errors import ConfigurationError, warn
 from spark_eos.testing.spark_image import driver_options
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,11 @@ def session_builder(
     if class_archive:
         options = driver_options(make=False)
         if options is None:
-            logger.warning("there is no archive of Spark's classes: run `spark-eos class-archive`")
+            warn(
+                logger,
+                "EOS70",
+                "there is no archive of Spark's classes: run `spark-eos class-archive`",
+            )
         else:
             builder = builder.config("spark.driver.defaultJavaOptions", options)
     return builder

@@ -35,7 +35,7 @@ from spark_eos._worker.record_sender import RecordSender
 from spark_eos._worker.slot import Slot
 from spark_eos._worker.target_topics import MOST_NAMES
 from spark_eos._worker.topic_rules import TopicRules
-from spark_eos.errors import KafkaResponseError, SparkEosError
+from spark_eos.errors import KafkaResponseError, SparkEosError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class TransactionalProducer:
             )
         except SparkEosError as error:
             # The driver ends open transactions before anyone else may write.
-            logger.warning("leaving %s to the driver: %s", identity.transactional_id, error)
+            warn(logger, "EOS69", "leaving %s to the driver: %s", identity.transactional_id, error)
         try:
             producer.purge()
             producer.flush(0)

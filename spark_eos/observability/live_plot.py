@@ -13,7 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch.batch_report import BatchReport
-from spark_eos.errors import SparkEosError
+from spark_eos.errors import SparkEosError, warn
 from spark_eos.observability.batch_pictures import Batch, picture
 from spark_eos.observability.listener import source_lag
 
@@ -143,8 +143,8 @@ class LivePlot:
                     if not (lives or self._woken or self._changed):
                         self._thread = None
                         return
-        except Exception:
-            logger.warning("the live plot is not drawn any more; show it again", exc_info=True)
+        except Exception:  # noqa: BLE001 - the query must not end for a picture
+            warn(logger, "EOS68", "the live plot has stopped; show it again", trace=True)
             with self._lock:
                 self._thread = None
                 self._shown.clear()

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from spark_eos._jars.cache import check_trusted, locked
 from spark_eos._jars.java import Java
+from spark_eos.errors import warn
 
 JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags that let a JVM start sooner, at the expense of long-running work."""
@@ -19,7 +20,7 @@ JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _QUIET = "-Xlog:cds=off,cds+dynamic=off"
 # What made a training fail, such as a busy machine or a full disk, may be over by then.
 _RETRY_SECONDS = 3600.0
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def fingerprint(java: Java, jars: Iterable[Path]) -> str:
@@ -78,7 +79,13 @@ class ClassArchive:
             try:
                 self._make(exercise)
             except (OSError, RuntimeError) as error:
-                _logger.warning("%s will start slowly: no class data archive: %s", self.of, error)
+                warn(
+                    logger,
+                    "EOS70",
+                    "%s will start slowly: no class data archive: %s",
+                    self.of,
+                    error,
+                )
                 with contextlib.suppress(OSError):
                     failed.write_text(str(error), encoding="utf-8")
 

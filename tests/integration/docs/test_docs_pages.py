@@ -119,7 +119,7 @@ def test_the_runbook_has_every_error() -> None:
 
 @pytest.fixture
 def page_kafka() -> Iterator[EmbeddedKafka]:
-    """A broker of the page's own, since pages share names of topics and groups."""
+    """A broker of the page's own, since pages share names of topics."""
     with EmbeddedKafka() as broker:
         yield broker
 
@@ -284,7 +284,7 @@ def reader(
 
 
 def _empty_topics(reader: Reader) -> None:
-    names = ("enriched", "rejected", "copy", "notices", "archive")
+    names = ("enriched", "rejected", "copy", "notices", "archive", "positioned")
     for topic in ("orders", *(f"orders-{name}" for name in names)):
         reader.broker.create_topic(topic, partitions=4)
 
@@ -326,9 +326,9 @@ def _own_sink(reader: Reader) -> None:
 
 
 def _query(reader: Reader) -> None:
-    """The query that docs/operations.md is about."""
+    """The query that docs/operations.md is about, README's."""
     _topics(reader)
-    for block in blocks("docs/verify.md"):
+    for block in blocks("README.md"):
         if block.language == "python":
             reader.follow(block)
 
@@ -379,8 +379,8 @@ def _dead_letter_replayed(reader: Reader) -> None:
     assert written(reader.broker, "orders") == sorted([*orders(), "oops", "oops"])
 
 
-def _as_they_were(reader: Reader) -> None:
-    assert written(reader.broker, "orders-enriched") == orders()
+def _with_positions(reader: Reader) -> None:
+    assert written(reader.broker, "orders-positioned") == orders()
 
 
 _AFTER = {
@@ -389,8 +389,8 @@ _AFTER = {
     "docs/guide.md": _after_guide,
     "docs/index.md": _capitals_of_its_own,
     "docs/moving.md": _after_moving,
-    "docs/operations.md": _as_they_were,
-    "docs/verify.md": _as_they_were,
+    "docs/operations.md": _in_capitals,
+    "docs/verify.md": _with_positions,
 }
 
 

@@ -70,9 +70,9 @@ def _names(flow: Flow, spark: SparkSession, page: Page) -> dict[str, Any]:
     names: dict[str, Any] = {"spark": spark}
     words = {
         "localhost:9092": flow.bootstrap_servers,
-        "order-processors": flow.group_id,
+        "orders-plotted": flow.group_id,
         "orders-enriched": flow.target,
-        "/checkpoints/orders": flow.checkpoint,
+        "/checkpoints/plotted": flow.checkpoint,
         'subscribe="orders"': f'subscribe="{flow.source}"',
     }
     code = SINK

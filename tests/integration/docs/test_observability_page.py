@@ -71,9 +71,9 @@ def _running(
     """The names of a block, after a query with its sink; its listener is there until the end."""
     words = {
         "localhost:9092": flow.bootstrap_servers,
-        "order-processors": flow.group_id,
+        "orders-observed": flow.group_id,
         "orders-enriched": flow.target,
-        "/checkpoints/orders": flow.checkpoint,
+        "/checkpoints/observed": flow.checkpoint,
         **instead,
     }
     names = run_block(code, words, spark=spark)

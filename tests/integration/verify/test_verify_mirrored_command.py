@@ -29,7 +29,7 @@ def test_the_documented_command(flow: MirroredFlow) -> None:
     instead = {
         "target:9092": flow.bootstrap_servers,
         "source:9092": flow.source_servers,
-        "order-processors": flow.group_id,
+        "orders-to-west": flow.group_id,
         "orders-enriched": flow.target,
         "orders": flow.source,
         "source": "src",
