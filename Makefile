@@ -97,6 +97,7 @@ docs: $(VENV)/.stamp ## Update the generated pages and build the documentation i
 	@$(BIN)/python tools/options.py
 	@$(BIN)/python tools/versions.py
 	@$(BIN)/python tools/evidence.py
+	@$(BIN)/python tools/reliability.py
 	@$(BIN)/python tools/picture.py
 	@$(MKDOCS)
 

@@ -9,14 +9,15 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
 from chaos.breakages import MUTATIONS, mutated
 from chaos.every_load import EVERY_LOAD
-from chaos.figures import code_and_date, summary
-from chaos.proving import markdown, prove
+from chaos.figures import code_and_date, commit, summary, today
+from chaos.proving import document, markdown, prove
 from chaos.schedule import FRONTS, Kind, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
 from chaos.trial import Outcome, run_trial
@@ -43,7 +44,13 @@ _console = Console(stderr=True, highlight=False)
 @click.option("--mutation", "chosen", multiple=True, type=click.Choice(list(MUTATIONS)),
               help="Only this one; may be repeated.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep data and logs of trials that went well too.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Append outcomes here.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Append outcomes here; "
+    "tools/reliability.py makes the tables of docs/reliability.md of docs/chaos.jsonl.",
+)
 def main(
     *,
     seed: int | None,
@@ -73,6 +80,8 @@ def main(
             lambda plan, name, timeout: _run(plan, keep=keep, name=name, timeout=timeout),
         )
         print(f"Seed {first}, {code_and_date()}:\n\n{markdown(proofs)}")
+        for proof in proofs:
+            _append(json_file, {**document(proof), "seed": first})
         sys.exit(0 if all(proof.found is not None for proof in proofs) else 1)
     began = time.monotonic()
     outcomes: list[Outcome] = []
@@ -87,14 +96,19 @@ def main(
         )
         outcome = _run(plan, keep=keep)
         outcomes.append(outcome)
-        if json_file is not None:
-            with json_file.open("a") as file:
-                file.write(json.dumps(asdict(outcome), default=str) + "\n")
+        _append(json_file, {**asdict(outcome), "cluster": plan.cluster})
     Console().print(summary(outcomes))
     failed = [outcome.seed for outcome in outcomes if outcome.problem is not None]
     if failed:
         _console.print(f"failed seeds: {', '.join(map(str, failed))}")
         sys.exit(1)
+
+
+def _append(file: Path | None, document: dict[str, Any]) -> None:
+    if file is not None:
+        told = {**document, "commit": commit(), "date": today()}
+        with file.open("a") as opened:
+            opened.write(json.dumps(told, default=str) + "\n")
 
 
 def _run(

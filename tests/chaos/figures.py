@@ -14,7 +14,16 @@ from chaos.trial import BAR, Outcome, Recovery
 
 def code_and_date() -> str:
     """Today's date and the commit that is checked out, for a figure's caption."""
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return f"{today()}, commit {commit()}"
+
+
+def today() -> str:
+    """Today's date in UTC."""
+    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+
+
+def commit() -> str:
+    """The commit that is checked out."""
     git = shutil.which("git") or "git"
     described = subprocess.run(
         [git, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
@@ -23,7 +32,7 @@ def code_and_date() -> str:
         text=True,
         check=False,
     )
-    return f"{today}, commit {described.stdout.strip() or 'unknown'}"
+    return described.stdout.strip() or "unknown"
 
 
 def summary(outcomes: list[Outcome]) -> Table:

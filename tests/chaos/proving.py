@@ -7,6 +7,7 @@ finds nothing out, and a harness that fails makes a result void.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from chaos.breakages import MUTATIONS, Mutation
 from chaos.invariants import Category, Violation
@@ -82,8 +83,18 @@ def _plan(mutation: Mutation, seed: int) -> Schedule:
     )
 
 
+def document(proof: Proof) -> dict[str, Any]:
+    """A proof as tools/reliability.py reads it."""
+    return {
+        "breakage": proof.name,
+        "faults": sorted(set(proof.faults)),
+        "rule": None if proof.found is None else proof.found.rule.value,
+        "why_not": proof.why_not,
+    }
+
+
 def markdown(proofs: list[Proof]) -> str:
-    """The table of docs/reliability.md."""
+    """A table of all proofs."""
     rows = ["| breakage | faults | found out by |", "| --- | --- | --- |"]
     for proof in proofs:
         by = f"**{proof.why_not}**"

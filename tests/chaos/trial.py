@@ -44,12 +44,15 @@ class Recovery:
             start of a new driver, and of its Spark, is in it.
         since_begin: since the first of them began.
         restarted: whether a driver had to be started again.
+        started: of a new driver, seconds from the end of the faults until its query had started:
+            a JVM, a session and the checks of a start.
     """
 
     kinds: str
     seconds: float
     since_begin: float
     restarted: bool
+    started: float | None = None
 
     @property
     def missed(self) -> bool:
@@ -181,7 +184,9 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     if FATAL & done:
         _await_end(stage)
     moved = _recovered(stage, over, starts)
-    recovery = Recovery(kinds, moved - over, moved - began, stage.starts > starts)
+    restarted = stage.starts > starts
+    started = max(0.0, stage.queries()[-1] - over) if restarted else None
+    recovery = Recovery(kinds, moved - over, moved - began, restarted, started)
     outcome.recoveries.append(recovery)
     if DEADLY & done:
         left = stage.abandoned(over_by_the_clock)

@@ -79,7 +79,7 @@ WITH_CODE = [
 # What is made from the code -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["options", "versions"])
+@pytest.mark.parametrize("name", ["options", "versions", "reliability"])
 def test_pages_made_from_the_code_are_up_to_date(name: str) -> None:
     page = runpy.run_path(str(ROOT / "tools" / f"{name}.py"))["page"]()
     assert (DOCS / f"{name}.md").read_text() == page, (
