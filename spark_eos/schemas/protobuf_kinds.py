@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor as F
+from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
@@ -54,6 +55,19 @@ class Fault:
 
     def __init__(self, text: str) -> None:
         self.text = text
+
+
+def check_known(messages: Sequence[Any]) -> None:
+    """Raises ValueError for a field with what its type does not have, which Protobuf sets aside."""
+    aside = map(len, map(UnknownFieldSet, filter(None, messages)))
+    for message in filter(None, messages) if any(aside) else ():
+        for found in UnknownFieldSet(message):
+            field = type(message).DESCRIPTOR.fields_by_number.get(found.field_number)
+            if field is not None:
+                raise ValueError(
+                    f"{field.name} (field {field.number}) has a value that is none of its type: "
+                    "its enum has no such number, or it is written as another type is"
+                )
 
 
 class Kind:
@@ -152,6 +166,7 @@ class Time(Kind):
         self._limits = limits
 
     def array(self, values: Sequence[Any]) -> pa.Array:
+        check_known(values)
         is_null = np.array([one is None for one in values], bool)
         seconds = np.array([0 if one is None else one.seconds for one in values], np.int64)
         nanos = np.array([0 if one is None else one.nanos for one in values], np.int64)
@@ -191,6 +206,7 @@ class Wrapper(Kind):
         self._make = make
 
     def array(self, values: Sequence[Any]) -> pa.Array:
+        check_known(values)
         return self._inner.array([None if one is None else one.value for one in values])
 
     def values(self, array: pa.Array, path: str) -> list[Any]:

@@ -1,6 +1,6 @@
 """Protobuf's messages, repeated fields and maps as columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, cast
@@ -11,11 +11,23 @@ from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.formats import check_fields
-from spark_eos.schemas.protobuf_kinds import REFUSED, Fault, Kind, offsets_of, valid_rows
+from spark_eos.schemas.protobuf_kinds import (
+    REFUSED,
+    Fault,
+    Kind,
+    check_known,
+    offsets_of,
+    valid_rows,
+)
 
 
 class Field:
     """A field of a message.
+
+    Args:
+        descriptor: The field.
+        kind: Its type as a column.
+        has: Whether a message has a field of a name; a message's own attribute may be a field.
 
     Attributes:
         name: Its name.
@@ -24,20 +36,19 @@ class Field:
         nullable: Whether a null may be written.
     """
 
-    def __init__(self, descriptor: Any, kind: Kind) -> None:
+    def __init__(self, descriptor: Any, kind: Kind, has: Callable[[Any, str], bool]) -> None:
         self.name: str = descriptor.name
         self.kind = kind
+        self._has = has
         self.required: bool = descriptor.is_required
         self.nullable: bool = descriptor.has_presence and not descriptor.is_required
         self._may_lack = self.nullable and not descriptor.has_default_value
 
     def array(self, messages: Sequence[Any]) -> pa.Array:
         """The field of all messages; null where one lacks it."""
-        name = self.name
+        name, has = self.name, self._has
         if self._may_lack:
-            return self.kind.array(
-                [getattr(m, name) if m.HasField(name) else None for m in messages]
-            )
+            return self.kind.array([getattr(m, name) if has(m, name) else None for m in messages])
         return self.kind.array([*map(attrgetter(name), messages)])
 
     def values(self, array: pa.Array, path: str) -> list[Any]:
@@ -70,6 +81,7 @@ class Message(Kind):
         self._groups = groups
 
     def array(self, values: Sequence[Any]) -> pa.Array:
+        check_known(values)
         is_null = pa.array([one is None for one in values], pa.bool_())
         if not self._fields:
             return pa.array([None if one is None else {} for one in values], self.arrow)
@@ -186,6 +198,9 @@ class Map(Kind):
 
     def check(self, kind: T.DataType, path: str) -> None:
         super().check(kind, path)
+        if "CopyFrom" in getattr(self._value.spark, "names", ()):
+            # The one method by which Protobuf fills in a map is a field then.
+            raise SchemaError(f"{path}{{}}: messages with a field 'CopyFrom' can't be put in a map")
         given = cast("T.MapType", kind)
         self._key.check(given.keyType, f"{path}{{}}")
         self._value.check(given.valueType, f"{path}{{}}")

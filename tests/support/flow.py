@@ -168,7 +168,7 @@ class Flow:
             )
 
     def wait_for_markers(self, transactional_id: str) -> None:
-        """Waits until the last transaction's markers are written, which its end does not wait for."""
+        """Waits for the markers of the last transaction, which its end does not wait for."""
         until = time.monotonic() + 60
         with self.connections() as connections:
             while described(connections, transactional_id, _deadline()) is not None:
