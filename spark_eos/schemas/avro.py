@@ -17,6 +17,7 @@ from fastavro.schema import SchemaParseException
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro_bytes import Checker
 from spark_eos.schemas.avro_changes import check_changes
 from spark_eos.schemas.avro_types import kind_of
 from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
@@ -163,6 +164,7 @@ class _Decoder:
         self._kind = reader.kind
         self._wrapped = not (writer.is_record and reader.is_record)
         self._writer = writer.plain(wrapped=self._wrapped)
+        self._check = Checker(self._writer).check
         resolved = reader.plain(wrapped=self._wrapped)
         # Resolving takes as long as reading; but mostly fields come and go, and none changes.
         self._added = None if self._kind.tagged else _added_fields(self._writer, resolved)
@@ -173,14 +175,14 @@ class _Decoder:
         errors: dict[int, str] = {}
         read, writer, reader, wrapped = _read, self._writer, self._reader, self._wrapped
         tagged, as_raw, added = self._kind.tagged, self._kind.raw_of, self._added
+        check = self._check
         for row, payload in enumerate(payloads.to_pylist()):
             stream = BytesIO(payload)
             try:
                 # Its arguments by position: keywords take it a tenth longer.
                 value = read(stream, writer, reader, False, False, "strict", tagged)  # noqa: FBT003
-                if left := len(payload) - stream.tell():
-                    errors[row], value = f"{left} bytes are left after the record", None
-                elif wrapped or tagged or added:
+                check(payload, stream.tell())
+                if wrapped or tagged or added:
                     value = {**value, **added} if added else value
                     value = value[_VALUE] if wrapped else value
                     value = as_raw(value) if tagged else value
