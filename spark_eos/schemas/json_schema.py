@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
-from spark_eos.schemas.json_types import Document, shape_validator
+from spark_eos.schemas.json_types import Document, document_of, shape_validator
 
 
 class JsonSchema:
@@ -21,11 +21,11 @@ class JsonSchema:
 
     def spark_type(self, schema: Schema) -> T.DataType:
         """The column that values of a schema become; all its parts may be null."""
-        return Document(schema).column().kind.spark
+        return document_of(schema).column().kind.spark
 
     def record_name(self, schema: Schema) -> str:
         """The title, which Confluent's serializers take for it; else the id."""
-        top = Document(schema).top
+        top = document_of(schema).top
         return str(top.get("title") or top.get("$id", "object")) if isinstance(top, dict) else ""
 
     def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
@@ -38,7 +38,7 @@ class JsonSchema:
 
     def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
         """Writes columns of a type; checks first that they fit."""
-        document = Document(schema)
+        document = document_of(schema)
         made = _Encoder(document)
         made.kind.check(kind, "")
         return made
@@ -57,11 +57,11 @@ class _Decoder:
     """Reads payloads that one schema has written, as another one has them."""
 
     def __init__(self, writer: Schema, reader: Schema) -> None:
-        column = Document(reader).column()
+        column = document_of(reader).column()
         self._kind = column.kind
         self._shape = shape_validator(column.shape)
         # The writer's own may leave open what the columns' types are inferred from.
-        self._validators = [Document(writer).validator(), self._shape]
+        self._validators = [document_of(writer).validator(), self._shape]
 
     def __call__(self, payloads: pa.Array) -> Coded:
         values: list[Any] = []

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -84,6 +85,10 @@ class Document:
             SchemaError: Spark has no type for one; names the field.
         """
         return _column(self.top, self._resolver, "", (self._root,))
+
+
+# A worker asks for the name of each batch's records.
+document_of: Final = lru_cache(maxsize=1000)(Document)
 
 
 def shape_validator(shape: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ that it is nested in.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final
 
@@ -35,15 +36,15 @@ class Protobuf:
 
     def spark_type(self, schema: Schema) -> T.DataType:
         """The column that messages become; fields that they always have are never null."""
-        return _Parsed(schema).kind.spark
+        return _parsed(schema).kind.spark
 
     def record_name(self, schema: Schema) -> str:
         """The message's full name."""
-        return _Parsed(schema).name
+        return _parsed(schema).name
 
     def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
         """Which message each is, by its indexes; an empty name where they can't be read."""
-        messages = _Parsed(schema).messages
+        messages = _parsed(schema).messages
         rows: dict[str, list[int]] = defaultdict(list)
         for row, payload in enumerate(payloads.to_pylist()):
             try:
@@ -55,11 +56,11 @@ class Protobuf:
 
     def decoder(self, writer: Schema, reader: Schema) -> Decoder:
         """Reads messages as a reader's schema has them, by the numbers of fields."""
-        return _Decoder(_Parsed(writer), _Parsed(reader))
+        return _Decoder(_parsed(writer), _parsed(reader))
 
     def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
         """Writes columns of a type; checks first that they fit."""
-        parsed = _Parsed(schema)
+        parsed = _parsed(schema)
         parsed.kind.check(kind, "")
         return _Encoder(parsed)
 
@@ -95,6 +96,10 @@ class _Parsed:
     def indexes(self, name: str) -> Indexes | None:
         """The place of a message; None if there is none of that name."""
         return next((place for place, own in self.messages.items() if own == name), None)
+
+
+# A worker asks for the messages of each batch's records.
+_parsed: Final = lru_cache(maxsize=1000)(_Parsed)
 
 
 def _listed(messages: dict[Indexes, str]) -> str:
