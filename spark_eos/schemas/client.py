@@ -48,6 +48,7 @@ class Registered:
     """A schema as a subject has it.
 
     Attributes:
+        registry: The registry's address.
         subject: The subject.
         version: Its version there.
         number: Its id.
@@ -55,6 +56,7 @@ class Registered:
         schema: The schema.
     """
 
+    registry: str
     subject: str
     version: int
     number: int
@@ -183,7 +185,8 @@ class Client:
 
     def _registered(self, client: Any, found: Any) -> Registered:
         schema = self._schema(client, found.schema)
-        return Registered(found.subject, found.version, found.schema_id, found.guid, schema)
+        ids = found.version, found.schema_id, found.guid
+        return Registered(self.url, found.subject, *ids, schema)
 
     def _schema(self, client: Any, found: Any) -> Schema:
         if not isinstance(found.schema_str, str):
