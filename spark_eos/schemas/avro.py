@@ -64,6 +64,7 @@ class _Parsed:
     Attributes:
         schema: What it was made of.
         top: The schema.
+        named: The records, enums and fixed in it, by their full names.
         kind: Its types as columns.
     """
 
@@ -71,10 +72,10 @@ class _Parsed:
         self.schema = schema
         try:
             self.top: Any = None
-            named: dict[str, Any] = {}
+            self.named: dict[str, Any] = {}
             for text in _texts(schema):
-                self.top = fastavro.parse_schema(json.loads(text), named_schemas=named)
-            self.kind: Kind = kind_of(self.top, named)
+                self.top = fastavro.parse_schema(json.loads(text), named_schemas=self.named)
+            self.kind: Kind = kind_of(self.top, self.named)
         except SchemaError:
             raise
         except (ValueError, TypeError, KeyError, SchemaParseException) as error:
@@ -93,14 +94,14 @@ class _Parsed:
                 records can be parsed once for all.
         """
         named: dict[str, Any] = {}
-        *others, own = (_without_logical(json.loads(text)) for text in _texts(self.schema))
+        *others, own = map(json.loads, _texts(self.schema))
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain: Any = fastavro.parse_schema(own, named_schemas=named)
         for one in (plain, *named.values(), *plain["__named_schemas"].values()):
-            _fill_defaults(one, named)
+            _make_plain(one, named)
         return plain
 
 
@@ -112,30 +113,20 @@ def _texts(schema: Schema) -> list[str]:
     return [*(text for _, text in schema.references), schema.text]
 
 
-def _without_logical(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_logical(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {name: part for name, part in schema.items() if name != "logicalType"}
-    for name in ("type", "items", "values"):
-        if name in kept:
-            kept[name] = _without_logical(kept[name])
-    if "fields" in kept:
-        kept["fields"] = [_without_logical(field) for field in kept["fields"]]
-    return kept
+def _make_plain(schema: Any, named: dict[str, Any]) -> None:
+    """Takes logical types out, and makes defaults whole.
 
-
-def _fill_defaults(schema: Any, named: dict[str, Any]) -> None:
-    """Makes defaults whole: fastavro takes bytes as text, and fills in no defaults in defaults."""
+    fastavro takes bytes in them as text, and fills in no defaults in defaults.
+    """
     if isinstance(schema, list):
         for one in schema:
-            _fill_defaults(one, named)
+            _make_plain(one, named)
     elif isinstance(schema, dict):
-        for name in ("items", "values"):
-            _fill_defaults(schema.get(name), named)
+        schema.pop("logicalType", None)
+        for name in ("type", "items", "values"):
+            _make_plain(schema.get(name), named)
         for field in schema.get("fields", ()):
-            _fill_defaults(field["type"], named)
+            _make_plain(field["type"], named)
             if "default" in field:
                 field["default"] = _default(field["default"], field["type"], named)
 
@@ -165,7 +156,7 @@ class _Decoder:
 
     def __init__(self, writer: _Parsed, reader: _Parsed) -> None:
         if writer.schema != reader.schema:
-            check_changes(writer.top, reader.top)
+            check_changes(writer.top, reader.top, writer.named, reader.named)
         self._kind = reader.kind
         self._wrapped = not (writer.is_record and reader.is_record)
         self._writer = writer.plain(wrapped=self._wrapped)
