@@ -10,16 +10,8 @@ from google.protobuf.descriptor import FieldDescriptor as F
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as T
 
-from spark_eos._pyspark_internals import arrow_schema
-from spark_eos.errors import SchemaError
+from spark_eos.schemas.columns import Column
 
-# Without loss.
-_WIDER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
-    T.IntegerType: (T.ByteType, T.ShortType),
-    T.LongType: (T.ByteType, T.ShortType, T.IntegerType),
-    T.FloatType: (T.ByteType, T.ShortType),
-    T.DoubleType: (T.ByteType, T.ShortType, T.IntegerType, T.FloatType),
-}
 _INTEGRAL: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _INT: Final = (T.IntegerType(), pa.int32())
 _LONG: Final = (T.LongType(), pa.int64())
@@ -70,19 +62,8 @@ def check_known(messages: Sequence[Any]) -> None:
                 )
 
 
-class Kind:
-    """Values of one type, as they are.
-
-    Attributes:
-        spark: The column's type.
-        raw: The Arrow type of the values in messages.
-        arrow: The Arrow type of the column.
-    """
-
-    def __init__(self, spark: T.DataType, raw: pa.DataType) -> None:
-        self.spark = spark
-        self.raw = raw
-        self.arrow = arrow_schema(T.StructType([T.StructField("one", spark)])).field(0).type
+class Kind(Column):
+    """Values of one type, as they are."""
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The column of values; raises ValueError, ArrowException or OverflowError."""
@@ -93,20 +74,6 @@ class Kind:
         """What a message is made of; `Fault` where that can't be, None where it is null."""
         found: list[Any] = array.to_pylist()
         return found
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        """Refuses a column of a type that can't be written, with the field's name."""
-        if type(kind) is not type(self.spark) and not isinstance(
-            kind, _WIDER.get(type(self.spark), ())
-        ):
-            self.refuse(kind, path)
-
-    def refuse(self, kind: T.DataType, path: str) -> None:
-        """Raises what `check` does."""
-        raise SchemaError(
-            f"{path or 'the column'} is {kind.simpleString()}, and its schema needs "
-            f"{self.spark.simpleString()}"
-        )
 
 
 class Unsigned(Kind):

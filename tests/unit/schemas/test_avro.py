@@ -473,7 +473,7 @@ def struct(**fields: T.DataType) -> T.StructType:
         (
             struct(m=T.MapType(INT, INT)),
             record(("m", {"type": "map", "values": "int"})),
-            "keys of Avro's maps",
+            r"m\{\} is int, and its schema needs string",
         ),
         (
             struct(u=struct(int=INT, boolean=T.BooleanType())),

@@ -166,7 +166,7 @@ def test_proto2_has_defaults_and_required_fields() -> None:
     assert made.errors[1] == "it lacks required fields: id"
     wrong = encoded([{"id": None, "unit": None, "part": {"n": 1}}], own)
     assert wrong.errors == {0: "id is null, which its schema does not allow"}
-    with pytest.raises(SchemaError, match="lacks the field 'id', which is required"):
+    with pytest.raises(SchemaError, match="lacks the field 'id', for which"):
         FORMAT.encoder(own, T.StructType([T.StructField("unit", T.StringType())]))
 
 
