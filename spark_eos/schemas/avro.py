@@ -5,7 +5,7 @@ records are read and written at twice the speed.
 """
 
 import json
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from io import BytesIO
 from typing import Any, Final
 
@@ -65,7 +65,6 @@ class _Parsed:
         schema: What it was made of.
         top: The schema.
         named: The records, enums and fixed in it, by their full names.
-        kind: Its types as columns.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -75,11 +74,16 @@ class _Parsed:
             self.named: dict[str, Any] = {}
             for text in _texts(schema):
                 self.top = fastavro.parse_schema(json.loads(text), named_schemas=self.named)
-            self.kind: Kind = kind_of(self.top, self.named)
-        except SchemaError:
-            raise
         except (ValueError, TypeError, KeyError, SchemaParseException) as error:
             raise SchemaError(f"the Avro schema can't be used: {error}") from error
+
+    @cached_property
+    def kind(self) -> Kind:
+        """Its types as columns; a writer's may be such that Spark has none."""
+        try:
+            return kind_of(self.top, self.named)
+        except KeyError as error:
+            raise SchemaError(f"the Avro schema can't be used: it lacks {error}") from error
 
     @property
     def is_record(self) -> bool:

@@ -436,6 +436,24 @@ def test_what_spark_has_no_column_for_is_refused_by_its_field(text: Any, words: 
         FORMAT.spark_type(schema(text))
 
 
+def test_a_reader_may_leave_out_what_spark_has_no_column_for() -> None:
+    writer = record(
+        ("b", "boolean"),
+        ("next", ["null", "Order"]),
+        ("wait", fixed(12, logicalType="duration")),
+        ("n", "int"),
+    )
+    inner = {"b": True, "next": None, "wait": b"\x01" * 12, "n": 1}
+    good = payload(_plain_fixed(writer), {**inner, "next": inner, "n": 2})
+    made = decoded([good, b"\x01\x01" + good[2:]], writer, record(("n", "int")))
+    assert made.array.to_pylist() == [{"n": 2}, None]
+    assert "the index of a union or an enum is -1" in made.errors[1]
+
+
+def _plain_fixed(text: Any) -> Any:
+    return json.loads(json.dumps(text).replace('"logicalType": "duration", ', ""))
+
+
 INT, LONG, TEXT = T.IntegerType(), T.LongType(), T.StringType()
 
 
