@@ -8,8 +8,10 @@ FORMAT: Final = 2
 """What this version writes, and the only one that it reads."""
 
 
-def check_format(found: object, what: str) -> None:
+def check_format(found: object, what: str, own: int = FORMAT) -> None:
     """Refuses what another version of spark-eos has written; it would be misunderstood.
+
+    ``own``: what is read, if it has a number of its own.
 
     Example:
         >>> check_format(FORMAT, "the offset of orders-0")
@@ -18,12 +20,12 @@ def check_format(found: object, what: str) -> None:
         spark_eos.errors.FormatVersionError: the offset of orders-0 was written by another version \
 of spark-eos, in format 1, and this one reads format 2 alone: ...
     """
-    if found == FORMAT and not isinstance(found, bool):
+    if found == own and not isinstance(found, bool):
         return
     which = "an unnumbered format" if found is None else f"format {found!r:.20}"
     raise FormatVersionError(
         f"{what} was written by another version of spark-eos, in {which}, and this one reads "
-        f"format {FORMAT} alone: nothing is written. Continue with that version; or begin with "
+        f"format {own} alone: nothing is written. Continue with that version; or begin with "
         "another group_id and another checkpoint_location, which writes everything again unless "
         "you choose where to start (starting_offsets, or the new group's offsets)"
     )

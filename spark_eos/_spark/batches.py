@@ -136,8 +136,10 @@ class SinkDelivery(Protocol):
     def unsuited(self, *, other_cluster: bool) -> str | None:
         """Why the source may not be in another cluster, or in the target's; None if it may."""
 
-    def check_stream(self, frame: DataFrame, default_topic: str | None) -> None:
-        """Refuses a streaming DataFrame that it can't write."""
+    def check_stream(
+        self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
+    ) -> None:
+        """Refuses a streaming DataFrame that it can't write; ``plans`` as Spark prints them."""
 
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
         """Refuses sources of the plan that Spark runs."""
@@ -176,9 +178,11 @@ class _Narrow:
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
         check_sources(sources)
 
-    def check_stream(self, frame: DataFrame, default_topic: str | None) -> None:
+    def check_stream(
+        self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
+    ) -> None:
         # The plan first: what it lacks may be why columns are missing.
-        check_stream(frame, lineage_follows=not is_connect(frame))
+        check_stream(frame, plans, lineage_follows=not is_connect(frame))
         check_columns(frame.schema, default_topic)
 
     def check_logged(self) -> None:
@@ -276,7 +280,9 @@ class StagedDelivery(_InProgressTopic):
         del other_cluster
         return None
 
-    def check_stream(self, frame: DataFrame, default_topic: str | None) -> None:
+    def check_stream(
+        self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
+    ) -> None:
         check_payload(frame.schema, default_topic)
         if not frame.isStreaming:
             raise UnsupportedPipelineError(
@@ -285,7 +291,7 @@ class StagedDelivery(_InProgressTopic):
         sources = sources_of(frame)
         check_staged_sources(sources)
         if is_connect(frame):
-            check_sources_seen(frame, sources)
+            check_sources_seen(plans["Physical"], sources)
 
     def check_logged(self) -> None:
         raise UnsupportedPipelineError(

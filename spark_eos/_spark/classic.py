@@ -48,27 +48,30 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Creates a directory with one file of one line."""
-        self._create(self._path(self._base, f"{path}/part-0.txt"), f"{text}\n")
+        """Creates a directory with one file of one line, at once or not at all."""
+        self._create(f"{path}/part-0.txt", f"{text}\n")
 
     def copy_file(self, source: str, target: str) -> None:
         """Creates a file with the text of another one, at once or not at all."""
-        text, aside = self.read(source), self._path(self._base, f"{target}.copied")
+        text = self.read(source)
         if text is None:
             raise CheckpointError(f"checkpoint_location {self.location!r}: {source} is gone")
-        self._create(aside, text)
-        if not self._fs.rename(aside, self._path(self._base, target)):
-            raise CheckpointError(
-                f"checkpoint_location {self.location!r}: {target} can't be created there; "
-                "look whether the file exists, and who may write in its directory"
-            )
+        self._create(target, text)
 
-    def _create(self, path: Any, text: str) -> None:
-        stream = self._fs.create(path)
+    def _create(self, path: str, text: str) -> None:
+        target = self._path(self._base, path)
+        # Hidden, so that nobody reads it.
+        aside = self._path(target.getParent(), f".{target.getName()}.aside")
+        stream = self._fs.create(aside)
         try:
             stream.write(text.encode())
         finally:
             stream.close()
+        if not self._fs.rename(aside, target):
+            raise CheckpointError(
+                f"checkpoint_location {self.location!r}: {path} can't be created there; "
+                "look whether the file exists, and who may write in its directory"
+            )
 
     def delete(self, path: str) -> None:
         """Deletes a directory with everything in it, if it exists."""

@@ -1,7 +1,7 @@
 """Chooses a query's delivery: direct, mirrored from another cluster, or staged in files."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
@@ -42,7 +42,9 @@ def check_delivery(wanted: str, *, other_cluster: bool) -> None:
         raise ConfigurationError(reason)
 
 
-def delivery_of_stream(frame: DataFrame, wanted: str, settings: WriterSettings) -> Choice:
+def delivery_of_stream(
+    frame: DataFrame, plans: Mapping[str, str], wanted: str, settings: WriterSettings
+) -> Choice:
     """Checks a streaming DataFrame, and chooses how its rows get to Kafka."""
     other_cluster = settings.source_client is not None
     suited = [
@@ -52,7 +54,7 @@ def delivery_of_stream(frame: DataFrame, wanted: str, settings: WriterSettings) 
     reason = wished[0].why if wanted == AUTO else f"delivery={wanted!r} is set"
     for found, fallback in zip(wished, [*wished[1:], None], strict=True):
         try:
-            found.check_stream(frame, settings.topic)
+            found.check_stream(frame, plans, settings.topic)
             break
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:

@@ -4,9 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
-
-from spark_eos._spark.narrow_plan import Operator, explained, operators
+from spark_eos._spark.narrow_plan import Operator, operators
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import UnsupportedPipelineError
 
@@ -22,13 +20,13 @@ _CHOOSING: Final = ("Project", "Aggregate", "Map", "FlatMap", "TransformWithStat
 _SHORTENED: Final = "more fields"
 
 
-def check_errors_kept(frame: DataFrame) -> None:
-    """Refuses a stream whose rows have lost an ``error`` that nobody has looked at.
+def check_errors_kept(plan: str) -> None:
+    """Refuses an analyzed plan whose rows have lost an ``error`` that nobody has looked at.
 
     Raises:
         UnsupportedPipelineError: so it is.
     """
-    if drops_errors(explained(frame)["Analyzed Logical"]):
+    if drops_errors(plan):
         raise UnsupportedPipelineError(
             f"the query drops the column `{ERROR}` of guarded, decode or encode, and would write "
             f"null for each row with one. Keep it, as in select('source', 'key', 'value', "

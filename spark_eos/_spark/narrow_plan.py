@@ -3,7 +3,7 @@
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -90,7 +90,7 @@ def explained(frame: DataFrame) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def check_stream(frame: DataFrame, *, lineage_follows: bool) -> None:
+def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows: bool) -> None:
     """Refuses a streaming DataFrame whose plan can't be written exactly once."""
     if not frame.isStreaming:
         raise UnsupportedPipelineError(
@@ -98,7 +98,6 @@ def check_stream(frame: DataFrame, *, lineage_follows: bool) -> None:
         )
     sources = sources_of(frame)
     check_sources(sources)
-    plans = explained(frame)
     found = _check_narrow(plans["Physical"], _STREAM)
     if found != len(sources):
         # A client of Spark Connect does not see what a view or SQL reads.
@@ -107,13 +106,13 @@ def check_stream(frame: DataFrame, *, lineage_follows: bool) -> None:
         _check_joins(plans["Optimized Logical"], _STREAM)
 
 
-def check_sources_seen(frame: DataFrame, sources: Sequence[StreamSource]) -> None:
-    """Refuses a stream with sources that a client of Spark Connect does not see.
+def check_sources_seen(plan: str, sources: Sequence[StreamSource]) -> None:
+    """Refuses a stream's physical plan with sources that a client of Spark Connect does not see.
 
     A view or SQL hides what it reads from the client, but not from the plan.
     """
     # If all are hidden, the plan doesn't show that it streams either.
-    found = operators(explained(frame)["Physical"]) if sources else ()
+    found = operators(plan) if sources else ()
     if not sources or sum(_is_leaf(one, _STREAM) for one in found) > len(sources):
         check_sources([])
 

@@ -21,6 +21,7 @@ from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_stream
 from spark_eos._spark.kept_errors import check_errors_kept
+from spark_eos._spark.narrow_plan import explained
 from spark_eos._spark.sink_run import SinkRun, begin_run
 from spark_eos._spark.source import read_from_offsets, source_settings
 from spark_eos._spark.start_line import say_start
@@ -313,8 +314,9 @@ class ExactlyOnceSink:
         settings = self._settings
         if settings.dead_letters is not None:
             check_error_column(frame.schema)
-        choice = delivery_of_stream(frame, self._wanted_delivery, settings)
-        check_errors_kept(frame)
+        plans = explained(frame)
+        choice = delivery_of_stream(frame, plans, self._wanted_delivery, settings)
+        check_errors_kept(plans["Analyzed Logical"])
         if self._asynchronous_progress:
             check_classic(frame)
             choice.delivery.check_logged()

@@ -5,6 +5,7 @@ records are read and written at twice the speed.
 """
 
 import json
+from functools import cached_property, lru_cache
 from io import BytesIO
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from fastavro.schema import SchemaParseException
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro_bytes import Checker
 from spark_eos.schemas.avro_changes import check_changes
 from spark_eos.schemas.avro_types import kind_of
 from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
@@ -34,11 +36,11 @@ class Avro:
 
     def spark_type(self, schema: Schema) -> T.DataType:
         """The column that values of a schema become; all its parts may be null."""
-        return _Parsed(schema).kind.spark
+        return _parsed(schema).kind.spark
 
     def record_name(self, schema: Schema) -> str:
         """A record's full name; else the type's."""
-        top = _Parsed(schema).top
+        top = _parsed(schema).top
         return str(top.get("name", top["type"]) if isinstance(top, dict) else top)
 
     def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
@@ -47,11 +49,11 @@ class Avro:
 
     def decoder(self, writer: Schema, reader: Schema) -> Decoder:
         """Reads what one schema has written as another one has it, by Avro's own rules."""
-        return _Decoder(_Parsed(writer), _Parsed(reader))
+        return _Decoder(_parsed(writer), _parsed(reader))
 
     def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
         """Writes columns of a type; checks first that they fit."""
-        parsed = _Parsed(schema)
+        parsed = _parsed(schema)
         parsed.kind.check(kind, "")
         return _Encoder(parsed)
 
@@ -62,21 +64,26 @@ class _Parsed:
     Attributes:
         schema: What it was made of.
         top: The schema.
-        kind: Its types as columns.
+        named: The records, enums and fixed in it, by their full names.
     """
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         try:
             self.top: Any = None
-            named: dict[str, Any] = {}
+            self.named: dict[str, Any] = {}
             for text in _texts(schema):
-                self.top = fastavro.parse_schema(json.loads(text), named_schemas=named)
-            self.kind: Kind = kind_of(self.top, named)
-        except SchemaError:
-            raise
+                self.top = fastavro.parse_schema(json.loads(text), named_schemas=self.named)
         except (ValueError, TypeError, KeyError, SchemaParseException) as error:
             raise SchemaError(f"the Avro schema can't be used: {error}") from error
+
+    @cached_property
+    def kind(self) -> Kind:
+        """Its types as columns; a writer's may be such that Spark has none."""
+        try:
+            return kind_of(self.top, self.named)
+        except KeyError as error:
+            raise SchemaError(f"the Avro schema can't be used: it lacks {error}") from error
 
     @property
     def is_record(self) -> bool:
@@ -91,45 +98,39 @@ class _Parsed:
                 records can be parsed once for all.
         """
         named: dict[str, Any] = {}
-        *others, own = (_without_logical(json.loads(text)) for text in _texts(self.schema))
+        *others, own = map(json.loads, _texts(self.schema))
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain: Any = fastavro.parse_schema(own, named_schemas=named)
         for one in (plain, *named.values(), *plain["__named_schemas"].values()):
-            _fill_defaults(one, named)
+            _make_plain(one, named)
         return plain
+
+
+# A worker asks for the name of each batch's records.
+_parsed: Final = lru_cache(maxsize=1000)(_Parsed)
 
 
 def _texts(schema: Schema) -> list[str]:
     return [*(text for _, text in schema.references), schema.text]
 
 
-def _without_logical(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_logical(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {name: part for name, part in schema.items() if name != "logicalType"}
-    for name in ("type", "items", "values"):
-        if name in kept:
-            kept[name] = _without_logical(kept[name])
-    if "fields" in kept:
-        kept["fields"] = [_without_logical(field) for field in kept["fields"]]
-    return kept
+def _make_plain(schema: Any, named: dict[str, Any]) -> None:
+    """Takes logical types out, and makes defaults whole.
 
-
-def _fill_defaults(schema: Any, named: dict[str, Any]) -> None:
-    """Makes defaults whole: fastavro takes bytes as text, and fills in no defaults in defaults."""
+    fastavro takes bytes in them as text, and fills in no defaults in defaults.
+    """
     if isinstance(schema, list):
         for one in schema:
-            _fill_defaults(one, named)
+            _make_plain(one, named)
     elif isinstance(schema, dict):
-        for name in ("items", "values"):
-            _fill_defaults(schema.get(name), named)
+        schema.pop("logicalType", None)
+        for name in ("type", "items", "values"):
+            _make_plain(schema.get(name), named)
         for field in schema.get("fields", ()):
-            _fill_defaults(field["type"], named)
+            _make_plain(field["type"], named)
             if "default" in field:
                 field["default"] = _default(field["default"], field["type"], named)
 
@@ -159,10 +160,11 @@ class _Decoder:
 
     def __init__(self, writer: _Parsed, reader: _Parsed) -> None:
         if writer.schema != reader.schema:
-            check_changes(writer.top, reader.top)
+            check_changes(writer.top, reader.top, writer.named, reader.named)
         self._kind = reader.kind
         self._wrapped = not (writer.is_record and reader.is_record)
         self._writer = writer.plain(wrapped=self._wrapped)
+        self._check = Checker(self._writer).check
         resolved = reader.plain(wrapped=self._wrapped)
         # Resolving takes as long as reading; but mostly fields come and go, and none changes.
         self._added = None if self._kind.tagged else _added_fields(self._writer, resolved)
@@ -173,14 +175,14 @@ class _Decoder:
         errors: dict[int, str] = {}
         read, writer, reader, wrapped = _read, self._writer, self._reader, self._wrapped
         tagged, as_raw, added = self._kind.tagged, self._kind.raw_of, self._added
+        check = self._check
         for row, payload in enumerate(payloads.to_pylist()):
             stream = BytesIO(payload)
             try:
                 # Its arguments by position: keywords take it a tenth longer.
                 value = read(stream, writer, reader, False, False, "strict", tagged)  # noqa: FBT003
-                if left := len(payload) - stream.tell():
-                    errors[row], value = f"{left} bytes are left after the record", None
-                elif wrapped or tagged or added:
+                check(payload, stream.tell())
+                if wrapped or tagged or added:
                     value = {**value, **added} if added else value
                     value = value[_VALUE] if wrapped else value
                     value = as_raw(value) if tagged else value

@@ -1,7 +1,7 @@
 """Changes between a writer's and a reader's Avro schema that would be read as another value."""
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from spark_eos.errors import SchemaError
 
@@ -11,36 +11,39 @@ _UNNAMED: Final = {
 }
 
 
-class _Field(NamedTuple):
-    name: str
-    aliases: frozenset[str]
-    type: Any
-    default: Any
-
-
-def check_changes(writer: Any, reader: Any) -> None:
+def check_changes(
+    writer: Any, reader: Any, written: Mapping[str, Any], named: Mapping[str, Any]
+) -> None:
     """Refuses a changed logical type, and a union where the writer has none.
 
     Avro resolves what is below the logical types, so that milliseconds would be read as
     microseconds; and a record, enum or fixed does not tell which member of a new union it is.
 
+    ``written`` and ``named``: the writer's and the reader's named types.
+
     Raises:
         SchemaError: so it is; with the field.
     """
     _check("the value", writer, reader)
-    written = {name.rpartition(".")[2]: fields for name, _, fields in _records(writer)}
-    for name, aliases, fields in _records(reader):
-        names = [one.rpartition(".")[2] for one in (name, *aliases)]
-        found = next((written[one] for one in names if one in written), None)
-        if found is None:
+    before = {name.rpartition(".")[2]: one for name, one in written.items()}
+    for name, own in named.items():
+        names = [one.rpartition(".")[2] for one in _names(own, name)]
+        found: Any = next((before[one] for one in names if one in before), {})
+        if "fields" not in own or "fields" not in found:
             continue
-        for field in fields:
-            before = next((one for one in found if one.name in {field.name} | field.aliases), None)
-            where = f"field {field.name!r} of {name}"
-            if before is not None:
-                _check(where, before.type, field.type)
-            elif field.default is not None and _begins_with_a_named_type(field.type):
+        fields = {field["name"]: field["type"] for field in found["fields"]}
+        for field in own["fields"]:
+            was = next((one for one in _names(field, field["name"]) if one in fields), None)
+            where = f"field {field['name']!r} of {name}"
+            if was is not None:
+                _check(where, fields[was], field["type"])
+            elif field.get("default") is not None and _begins_with_a_named_type(field["type"]):
                 raise SchemaError(f"{where}: the writer lacks it, and its default is of a union")
+
+
+def _names(own: Mapping[str, Any], name: str) -> list[str]:
+    """The names by which a record, or a field, is found at the writer."""
+    return [name, *own.get("aliases", ())]
 
 
 def _check(where: str, writer: Any, reader: Any) -> None:
@@ -83,32 +86,3 @@ def _logical(schema: Any) -> Iterator[str]:
             yield from _logical(schema["type"])
     else:
         yield ""
-
-
-def _records(schema: Any) -> Iterator[tuple[str, list[str], list[_Field]]]:
-    """Name, aliases and fields of each record of a parsed schema."""
-    if isinstance(schema, list):
-        for one in schema:
-            yield from _records(one)
-    elif isinstance(schema, dict):
-        if "fields" in schema:
-            own = schema["fields"]
-            yield (
-                schema["name"],
-                schema.get("aliases", []),
-                [
-                    _Field(
-                        one["name"],
-                        frozenset(one.get("aliases", ())),
-                        one["type"],
-                        one.get("default"),
-                    )
-                    for one in own
-                ],
-            )
-            for one in own:
-                yield from _records(one["type"])
-        for part in ("items", "values"):
-            yield from _records(schema.get(part))
-        if isinstance(schema["type"], dict | list):
-            yield from _records(schema["type"])

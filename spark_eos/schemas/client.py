@@ -5,7 +5,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -22,23 +22,25 @@ Answer = TypeVar("Answer")
 _SECRETS: Final = ("password", "secret", "token", "user.info")
 # The registry's own codes: a subject, a version, a schema that it does not have. Another 404 may
 # come from a proxy, or from a wrong path.
-_UNKNOWN: Final = {40401, 40402, 40403}
+_NO_SCHEMA: Final = 40403
+_UNKNOWN: Final = {40401, 40402, _NO_SCHEMA}
 # Registries have ids as Java's int, and refuse to look for others.
 _GREATEST: Final = 2**31 - 1
 _NOT_FOUND: Final = 404
 _INCOMPATIBLE: Final = 409
 _INVALID: Final = {400, 422}
+_REFUSED: Final = {401, 403}
 _RETRIED: Final = {408, 429}
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
 # A registry's followers learn of a new schema a moment after it was registered.
 _AGAIN_SECONDS: Final = 1.0
-_SEVERAL: Final = 10
 
 logger = logging.getLogger(__name__)
 
 # Of this process, by registry object and id: a worker process runs many tasks.
 _schemas: LRUCache[tuple[str, SchemaKey], Schema] = LRUCache(1000)
-_unknown: TTLCache[tuple[str, SchemaKey], bool] = TTLCache(10_000, ttl=60)
+# Asked for twice, a moment apart, not long ago.
+_asked_twice: TTLCache[tuple[str, SchemaKey], bool] = TTLCache(10_000, ttl=60)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Registered:
     """A schema as a subject has it.
 
     Attributes:
+        registry: The registry's address.
         subject: The subject.
         version: Its version there.
         number: Its id.
@@ -53,6 +56,7 @@ class Registered:
         schema: The schema.
     """
 
+    registry: str
     subject: str
     version: int
     number: int
@@ -61,7 +65,7 @@ class Registered:
 
 
 class Client:
-    """Asks a registry; picklable. Each question has a connection of its own: there are few.
+    """Asks a registry; picklable. Questions have connections of their own: there are few.
 
     Args:
         settings: As of ``confluent_kafka.schema_registry.SchemaRegistryClient``.
@@ -92,21 +96,32 @@ class Client:
 
     def schema(self, key: SchemaKey) -> Schema | None:
         """The schema of an id or GUID; None if the registry does not know it."""
-        if isinstance(key, int) and key > _GREATEST:
-            return None
-        place = self._identity, key
-        found = _schemas.get(place)
-        if found is None and place not in _unknown:
-            found = self._asked(lambda client: self._by_key(client, key), f"schema id {key}")
-            # Not for each of many: then they are no ids.
-            if found is None and len(_unknown) < _SEVERAL:
-                time.sleep(_AGAIN_SECONDS)
-                found = self._asked(lambda client: self._by_key(client, key), f"schema id {key}")
-            if found is None:
-                _unknown[place] = True
-            else:
-                _schemas[place] = found
+        return self.schemas([key])[key]
+
+    def schemas(self, keys: Iterable[SchemaKey]) -> dict[SchemaKey, Schema | None]:
+        """The schemas of ids and GUIDs; None for those that the registry does not know now."""
+        found = {key: _schemas.get((self._identity, key)) for key in keys}
+        asked = [key for key, one in found.items() if one is None and _may_be_known(key)]
+        self._look_up([*asked], found)
+        fresh = {(self._identity, key): True for key in asked if found[key] is None}
+        if fresh.keys() - _asked_twice.keys():
+            time.sleep(_AGAIN_SECONDS)
+            self._look_up([key for _, key in fresh], found)
+            _asked_twice.update(fresh)
         return found
+
+    def _look_up(self, keys: list[SchemaKey], found: dict[SchemaKey, Schema | None]) -> None:
+        """Asks for schemas; each answer is kept, if the registry goes away before the next."""
+
+        def ask(client: Any) -> None:
+            while keys:
+                found[keys[0]] = schema = self._by_key(client, keys[0])
+                if schema is not None:
+                    _schemas[self._identity, keys[0]] = schema
+                keys.pop(0)
+
+        if keys:
+            self._asked(ask, lambda: f"schema id {keys[0]}")
 
     def version(self, subject: str, version: int | None) -> Registered:
         """A version of a subject; the latest one if None.
@@ -120,7 +135,7 @@ class Client:
                 return self._registered(client, client.get_latest_version(subject))
             return self._registered(client, client.get_version(subject, version))
 
-        found = self._asked(ask, f"subject {subject!r}")
+        found = self._asked_about(subject, ask)
         if found is None:
             what = "" if version is None else f" with version {version}"
             raise SchemaError(
@@ -142,7 +157,7 @@ class Client:
                 client.register_schema_full_response(subject, text)
             return self._registered(client, client.lookup_schema(subject, text))
 
-        found = self._asked(ask, f"subject {subject!r}")
+        found = self._asked_about(subject, ask)
         if found is None:
             raise SchemaError(
                 f"subject {subject!r} does not have the schema that is given; "
@@ -153,23 +168,25 @@ class Client:
     def _text(self, schema: Schema) -> Any:
         return _confluent("schema_registry").Schema(schema.text, schema.kind)
 
-    def _by_key(self, client: Any, key: SchemaKey) -> Schema:
-        if isinstance(key, int):
-            return self._schema(client, client.get_schema(key))
-        error = _confluent("schema_registry.error").SchemaRegistryError
+    def _by_key(self, client: Any, key: SchemaKey) -> Schema | None:
+        is_id = isinstance(key, int)
         try:
-            return self._schema(client, client.get_schema_by_guid(str(key)))
-        except error as failed:
-            if failed.http_status_code != _NOT_FOUND:
+            found = client.get_schema(key) if is_id else client.get_schema_by_guid(str(key))
+        except _registry_error() as failed:
+            if failed.error_code == _NO_SCHEMA:
+                return None
+            if is_id or failed.http_status_code != _NOT_FOUND:
                 raise
             # Most registries have no GUIDs. Then they do not know this one; a record may have
             # bytes that look like one. This shows that the registry is there.
             client.get_schema_types()
-            raise error(_NOT_FOUND, min(_UNKNOWN), str(failed)) from None
+            return None
+        return self._schema(client, found)
 
     def _registered(self, client: Any, found: Any) -> Registered:
         schema = self._schema(client, found.schema)
-        return Registered(found.subject, found.version, found.schema_id, found.guid, schema)
+        ids = found.version, found.schema_id, found.guid
+        return Registered(self.url, found.subject, *ids, schema)
 
     def _schema(self, client: Any, found: Any) -> Schema:
         if not isinstance(found.schema_str, str):
@@ -178,9 +195,32 @@ class Client:
         _resolve(client, found, references)
         return Schema(found.schema_type or "AVRO", found.schema_str, (*references.items(),))
 
-    def _asked(self, ask: Callable[[Any], Answer], what: str) -> Answer | None:
-        """What a question yields; None if the registry has no such thing."""
-        module, errors = _confluent("schema_registry"), _confluent("schema_registry.error")
+    def _asked_about(self, subject: str, ask: Callable[[Any], Answer]) -> Answer | None:
+        """What a question about a subject yields; None if the registry has no such thing."""
+
+        def attempt(client: Any) -> Answer | None:
+            try:
+                return ask(client)
+            except _registry_error() as error:
+                if error.error_code in _UNKNOWN:
+                    return None
+                told = self._clean(error.error_message)
+                if (error.error_code or -1) < 0:
+                    raise  # Not the registry's answer.
+                if error.http_status_code == _INCOMPATIBLE:
+                    raise SchemaError(
+                        f"subject {subject!r} does not take the schema, which is not compatible "
+                        f"with its earlier ones: {told}"
+                    ) from None
+                if error.http_status_code in _INVALID:
+                    raise SchemaError(f"subject {subject!r}: {told}") from None
+                raise
+
+        return self._asked(attempt, lambda: f"subject {subject!r}")
+
+    def _asked(self, ask: Callable[[Any], Answer], what: Callable[[], str]) -> Answer:
+        """What a question yields, once the registry has answered."""
+        module = _confluent("schema_registry")
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._max_wait),
             wait=tenacity.wait_random_exponential(0.5, max=10),
@@ -195,23 +235,14 @@ class Client:
 
         try:
             return retrying(attempt)
-        except errors.SchemaRegistryError as error:
-            if error.error_code in _UNKNOWN:
-                return None
-            if error.http_status_code == _INCOMPATIBLE:
-                raise SchemaError(
-                    f"{what} does not take the schema, which is not compatible with its earlier "
-                    f"ones: {self._clean(error.error_message)}"
-                ) from None
-            if error.http_status_code in _INVALID:
-                raise SchemaError(f"{what}: {self._clean(error.error_message)}") from None
-            failure: Exception = error
+        except SchemaError:
+            raise
         except Exception as error:  # noqa: BLE001 - of clients for HTTP and for tokens
             failure = error
         # Not from it: its traceback may show what the settings hold.
         raise RegistryError(
-            f"schema registry {self.url}, asked for {what}: {type(failure).__name__}: "
-            f"{self._clean(failure)}{self._waited(failure)}"
+            f"schema registry {self.url}, asked for {what()}: {type(failure).__name__}: "
+            f"{self._clean(failure)}{self._waited(failure)}{_hint(failure)}"
         ) from None
 
     def _waited(self, failure: Exception) -> str:
@@ -247,9 +278,22 @@ def _resolve(client: Any, schema: Any, found: dict[str, str]) -> None:
     """Adds the schemas that a schema refers to, the deepest ones first."""
     for reference in schema.references or ():
         if reference.name not in found:
-            other = client.get_version(reference.subject, reference.version, True)  # noqa: FBT003
+            subject, version = reference.subject, reference.version
+            try:
+                other = client.get_version(subject, version, True)  # noqa: FBT003
+            except _registry_error() as error:
+                if error.error_code not in _UNKNOWN:
+                    raise
+                raise ValueError(
+                    f"the schema refers to version {version} of subject {subject!r}, which the "
+                    "registry does not have"
+                ) from None
             _resolve(client, other.schema, found)
             found[reference.name] = other.schema.schema_str
+
+
+def _may_be_known(key: SchemaKey) -> bool:
+    return not isinstance(key, int) or key <= _GREATEST
 
 
 def _userinfo(url: str) -> str:
@@ -263,6 +307,20 @@ def _confluent(name: str) -> Any:
         raise ConfigurationError(
             f"{error}: install spark-eos[schemas], on Spark's executors too"
         ) from error
+
+
+def _registry_error() -> Any:
+    return _confluent("schema_registry.error").SchemaRegistryError
+
+
+def _hint(error: Exception) -> str:
+    """Where to look, if something else than a registry seems to have answered."""
+    status = getattr(error, "http_status_code", None)
+    if isinstance(error, json.JSONDecodeError) or (
+        status is not None and status not in _REFUSED and not _may_pass(error)
+    ):
+        return ". Does the setting `url` lead to the registry itself, with its whole path?"
+    return ""
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -4,7 +4,7 @@ A format is one module with one class; nothing else asks which format a schema h
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -102,24 +102,6 @@ def format_of(schema: Schema) -> Format:
         raise ConfigurationError(
             f"{error}: install spark-eos[schemas], on Spark's executors too"
         ) from error
-
-
-class Checked(Protocol):
-    """A type of a schema that columns are compared with."""
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        """Refuses a column of another type."""
-
-
-def check_fields(given: T.StructType, kinds: Mapping[str, Checked], path: str) -> None:
-    """Refuses fields of a column that its schema lacks, or has another type of."""
-    for field in given:
-        if field.name not in kinds:
-            raise SchemaError(
-                f"{path or 'the column'} has a field {field.name!r} that its schema lacks; that "
-                f"has {', '.join(kinds)}"
-            )
-        kinds[field.name].check(field.dataType, f"{path}.{field.name}" if path else field.name)
 
 
 def halved(function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType) -> Coded:

@@ -5,6 +5,8 @@ serializer.
 """
 
 import json
+import re
+from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 import jsonschema_rs
@@ -13,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
-from spark_eos.schemas.json_types import Document, shape_validator
+from spark_eos.schemas.json_types import Document, document_of, shape_validator
 
 
 class JsonSchema:
@@ -21,11 +23,11 @@ class JsonSchema:
 
     def spark_type(self, schema: Schema) -> T.DataType:
         """The column that values of a schema become; all its parts may be null."""
-        return Document(schema).column().kind.spark
+        return document_of(schema).column().kind.spark
 
     def record_name(self, schema: Schema) -> str:
         """The title, which Confluent's serializers take for it; else the id."""
-        top = Document(schema).top
+        top = document_of(schema).top
         return str(top.get("title") or top.get("$id", "object")) if isinstance(top, dict) else ""
 
     def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
@@ -38,7 +40,7 @@ class JsonSchema:
 
     def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
         """Writes columns of a type; checks first that they fit."""
-        document = Document(schema)
+        document = document_of(schema)
         made = _Encoder(document)
         made.kind.check(kind, "")
         return made
@@ -48,7 +50,26 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no value in JSON")
 
 
+class _Exact(float):
+    """A number of which Arrow takes the double, or the whole number as it is written."""
+
+    def __new__(cls, text: str) -> "_Exact":
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+    def __index__(self) -> int:
+        found = Decimal(self.text)
+        # Arrow passes over errors here, but not over a number that it has no room for.
+        return int(found) if found == int(found) else 2**64
+
+
 _parse: Final = json.JSONDecoder(parse_constant=_refuse).decode
+_parse_exactly: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_Exact).decode
+# Whole numbers that may be rounded: with a point after many digits, or an exponent.
+_ROUNDED: Final = re.compile(rb"\d{16}\.|\d[eE]\+?\d")
 # As Confluent's JSONSerializer.
 _write: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
@@ -57,11 +78,10 @@ class _Decoder:
     """Reads payloads that one schema has written, as another one has them."""
 
     def __init__(self, writer: Schema, reader: Schema) -> None:
-        column = Document(reader).column()
+        column = document_of(reader).column()
         self._kind = column.kind
-        self._shape = shape_validator(column.shape)
         # The writer's own may leave open what the columns' types are inferred from.
-        self._validators = [Document(writer).validator(), self._shape]
+        self._validators = [document_of(writer).validator(), shape_validator(column.shape)]
 
     def __call__(self, payloads: pa.Array) -> Coded:
         values: list[Any] = []
@@ -72,25 +92,18 @@ class _Decoder:
                 value = _parse(payload.decode())
                 for check in checks:
                     check(value)
+                if _ROUNDED.search(payload):
+                    value = _parse_exactly(payload.decode())
             except jsonschema_rs.ValidationError as error:
                 errors[row], value = _told(error), None
             except (ValueError, RecursionError) as error:
                 errors[row], value = f"it is no JSON: {error}", None
             values.append(value)
         made = halved(self._array, values, self._kind.arrow)
-        found = {row: self._cause(values[row], text) for row, text in made.errors.items()}
-        return Coded(made.array, found | errors)
+        return Coded(made.array, made.errors | errors)
 
     def _array(self, values: list[Any]) -> pa.Array:
         return self._kind.refined(pa.array(values, self._kind.raw))
-
-    def _cause(self, value: Any, text: str) -> str:
-        """Why a value is none of the column's, with the path, where Arrow has none."""
-        try:
-            self._shape.validate(value)
-        except jsonschema_rs.ValidationError as error:
-            return _told(error)
-        return text
 
 
 def _told(error: jsonschema_rs.ValidationError) -> str:

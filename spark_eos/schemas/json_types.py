@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -21,6 +22,7 @@ _ROOT: Final = "file:///"
 _MASK: Final = "the value"
 _REMEDY: Final = "Give schema= a reader's schema without that field"
 _COMBINING: Final = ("oneOf", "anyOf", "allOf")
+_NESTING: Final = {"properties", "items"}
 # Keywords from which a type without a name can be told.
 _TELLING: Final = {"properties": "object", "additionalProperties": "object", "items": "array"}
 _SCALARS: Final = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
@@ -86,6 +88,10 @@ class Document:
         return _column(self.top, self._resolver, "", (self._root,))
 
 
+# A worker asks for the name of each batch's records.
+document_of: Final = lru_cache(maxsize=1000)(Document)
+
+
 def shape_validator(shape: dict[str, Any]) -> Any:
     """Tells values that are not of a column's types."""
     return jsonschema_rs.validator_for(shape, validate_formats=True, mask=_MASK)
@@ -129,6 +135,12 @@ def _column(schema: Any, resolver: _Resolver, path: str, within: Sequence[str]) 
     if not isinstance(schema, dict):
         raise SchemaError(f"{where}: its schema is {json.dumps(schema)}, which tells no type")
     if (reference := schema.get("$ref")) is not None:
+        beside = next((word for word in schema if word in {*_NESTING, *_COMBINING}), None)
+        if beside is not None:
+            raise SchemaError(
+                f"{where}: $ref beside {beside} is read in two ways: up to draft 7 the $ref "
+                f"counts alone. Put one of them into an object of its own. {_REMEDY}"
+            )
         return _referred(reference, resolver, path, within)
     if any(word in schema for word in _COMBINING):
         return _combined(schema, resolver, path, within)
@@ -179,7 +191,7 @@ def _combined(
     branches = schema[word]
     # Confluent's generator gives the null a title.
     others = [one for one in branches if not (isinstance(one, dict) and one.get("type") == "null")]
-    if more or word == "allOf" or len(others) != 1 or {"properties", "items"} & schema.keys():
+    if more or word == "allOf" or len(others) != 1 or _NESTING & schema.keys():
         raise SchemaError(
             f"{path or 'the schema'}: {word} is only read as one type or null. {_REMEDY}"
         )
@@ -300,7 +312,8 @@ class DateTime(Kind):
 
     def refined(self, array: pa.Array) -> pa.Array:
         """Timestamps, rounded down to microseconds."""
-        micros = pc.replace_substring_regex(array, r"(\.\d{6})\d+", r"\1")
+        # RFC 3339 allows small letters, too.
+        micros = pc.replace_substring_regex(pc.utf8_upper(array), r"(\.\d{6})\d+", r"\1")
         return micros.cast(pa.timestamp("us", "UTC")).cast(self.arrow)
 
     def coarsened(self, array: pa.Array) -> pa.Array:

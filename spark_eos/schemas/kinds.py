@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from spark_eos._pyspark_internals import arrow_schema
 from spark_eos.errors import SchemaError
+from spark_eos.schemas.columns import Column
 
 Faults = Iterator[tuple[np.ndarray, str]]
 
@@ -28,38 +28,25 @@ PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
     "bytes": (T.BinaryType(), pa.binary()),
     "string": (T.StringType(), pa.string()),
 }
-# Without loss.
-_WIDER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
-    T.IntegerType: (T.ByteType, T.ShortType),
-    T.LongType: (T.ByteType, T.ShortType, T.IntegerType),
-    T.DoubleType: (T.ByteType, T.ShortType, T.IntegerType, T.FloatType),
-}
 # Microseconds for each unit, as a fraction.
 UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 
 
-class Kind:
+class Kind(Column):
     """Values of one type, as they are.
 
     Attributes:
-        spark: The column's type.
-        raw: The Arrow type of what fastavro reads.
-        arrow: The Arrow type of the column.
         plain: Whether both forms are the same.
         tagged: Whether there is a union in it, whose values fastavro tags.
         converted: Whether values are not written as Arrow has them in Python.
-        nullable: Whether a null may be written.
     """
 
     plain = True
     tagged = False
     converted = False
-    nullable = False
 
-    def __init__(self, spark: T.DataType, raw: pa.DataType) -> None:
-        self.spark = spark
-        self.raw = raw
-        self.arrow = arrow_schema(T.StructType([T.StructField("one", spark)])).field(0).type
+    def __init__(self, spark: T.DataType, raw: pa.DataType, **parts: Any) -> None:
+        super().__init__(spark, raw, **parts)
         self.nullable = isinstance(spark, T.NullType)
 
     def refined(self, array: pa.Array) -> pa.Array:
@@ -69,18 +56,6 @@ class Kind:
     def coarsened(self, array: pa.Array) -> pa.Array:
         """The raw array of a column."""
         return array if array.type == self.raw else array.cast(self.raw)
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        """Refuses a column of a type that can't be written, with the field's name."""
-        if type(kind) is not type(self.spark) and not isinstance(
-            kind, _WIDER.get(type(self.spark), ())
-        ):
-            if isinstance(kind, T.NullType) and self.nullable:
-                return
-            raise SchemaError(
-                f"{path or 'the column'} is {kind.simpleString()}, and its schema needs "
-                f"{self.spark.simpleString()}"
-            )
 
     def faults(self, array: pa.Array, path: str) -> Faults:  # noqa: ARG002
         """Yields rows with values that can't be written, and why."""

@@ -1,21 +1,19 @@
 """Arrays, maps, records and unions of Avro, and those of JSON, as columns."""
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import check_fields
-from spark_eos.schemas.kinds import Faults, Kind
+from spark_eos.schemas.kinds import PRIMITIVES, Faults, Kind
 
 
 class List(Kind):
     def __init__(self, item: Kind) -> None:
-        super().__init__(T.ArrayType(item.spark), pa.list_(item.raw))
+        super().__init__(T.ArrayType(item.spark), pa.list_(item.raw), items=[item])
         self.plain, self.tagged, self.converted = item.plain, item.tagged, item.converted
         self._item = item
 
@@ -25,10 +23,6 @@ class List(Kind):
     def coarsened(self, array: pa.Array) -> pa.Array:
         child = self._item.coarsened(array.values)
         return _with_child(array, pa.list_(child.type), child)
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        self._item.check(kind.elementType, f"{path}[]")  # type: ignore[attr-defined]
 
     def faults(self, array: pa.Array, path: str) -> Faults:
         yield from _item_faults(array, array.values, self._item, f"{path}[]")
@@ -44,7 +38,8 @@ class Map(Kind):
     converted = True
 
     def __init__(self, item: Kind) -> None:
-        super().__init__(T.MapType(T.StringType(), item.spark), pa.map_(pa.string(), item.raw))
+        spark, raw = T.MapType(T.StringType(), item.spark), pa.map_(pa.string(), item.raw)
+        super().__init__(spark, raw, items=[Kind(*PRIMITIVES["string"]), item])
         self.plain, self.tagged = item.plain, item.tagged
         self._item = item
 
@@ -54,13 +49,6 @@ class Map(Kind):
     def coarsened(self, array: pa.Array) -> pa.Array:
         child = self._item.coarsened(array.items)
         return _with_items(array, pa.map_(array.type.key_type, child.type), child)
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        given = cast("T.MapType", kind)
-        if not isinstance(given.keyType, T.StringType):
-            raise SchemaError(f"{path} is {kind.simpleString()}: keys of Avro's maps are strings")
-        self._item.check(given.valueType, f"{path}{{}}")
 
     def faults(self, array: pa.Array, path: str) -> Faults:
         yield from _item_faults(array, array.items, self._item, f"{path}{{}}")
@@ -109,11 +97,12 @@ def _null_faults(array: pa.Array, within: pa.Array | None, kind: Kind, path: str
 class Record(Kind):
     def __init__(self, fields: Sequence[tuple[str, Kind, bool]]) -> None:
         self._fields = {name: kind for name, kind, _ in fields}
-        self._with_default = {name for name, _, default in fields if default}
         kinds = self._fields.items()
         super().__init__(
             T.StructType([T.StructField(name, kind.spark) for name, kind in kinds]),
             pa.struct([(name, kind.raw) for name, kind in kinds]),
+            fields=self._fields,
+            required=[name for name, _, default in fields if not default],
         )
         self.plain = all(kind.plain for _, kind in kinds)
         self.tagged = any(kind.tagged for _, kind in kinds)
@@ -132,17 +121,6 @@ class Record(Kind):
         children = [self._fields[name].coarsened(part) for name, part in parts]
         pairs = zip(names, children, strict=True)
         return _struct(array, children, [pa.field(name, one.type) for name, one in pairs])
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        where = path or "the column"
-        given = cast("T.StructType", kind)
-        check_fields(given, self._fields, path)
-        for name, own in self._fields.items():
-            if name not in given.names and name not in self._with_default and not own.nullable:
-                raise SchemaError(
-                    f"{where} lacks the field {name!r}, for which its schema has no default"
-                )
 
     def faults(self, array: pa.Array, path: str) -> Faults:
         dot = f"{path}." if path else ""
@@ -192,6 +170,7 @@ class Union(Kind):
         super().__init__(
             T.StructType([T.StructField(name, kind.spark) for name, (_, kind) in members.items()]),
             pa.struct([(name, kind.raw) for name, (_, kind) in members.items()]),
+            fields={name: kind for name, (_, kind) in members.items()},
         )
         self._struct = Record([(name, kind, True) for name, (_, kind) in members.items()])
         for _, kind in members.values():
@@ -202,9 +181,6 @@ class Union(Kind):
 
     def coarsened(self, array: pa.Array) -> pa.Array:
         return self._struct.coarsened(array)
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        self._struct.check(kind, path)
 
     def faults(self, array: pa.Array, path: str) -> Faults:
         members = array.flatten()

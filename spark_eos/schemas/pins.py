@@ -1,43 +1,75 @@
 """Which version of a subject a query has begun with, kept with its checkpoint."""
 
 import json
+import re
 from dataclasses import asdict
 from typing import Final
 from urllib.parse import quote
 
-from spark_eos._client.persisted import FORMAT, check_format
+from spark_eos._client.persisted import check_format
 from spark_eos._driver.marker_files import Files
+from spark_eos.errors import CheckpointError
 from spark_eos.schemas.client import Registered
 from spark_eos.schemas.formats import Schema
 
+FORMAT: Final = 3
+DECODE: Final = "decode"
+ENCODE: Final = "encode"
 _DIRECTORY: Final = "spark-eos/schemas"
+_NAME: Final = re.compile(rf"({DECODE}|{ENCODE})-([1-9]\d*)")
 
 
 class Pins:
-    """The pinned versions of subjects, each in a numbered directory: the last whole one counts."""
+    """The pinned versions of subjects, each in a numbered directory: the last one counts.
 
-    def __init__(self, files: Files) -> None:
+    Args:
+        files: Those of the checkpoint.
+        role: `DECODE` or `ENCODE`; a subject may have a pin of each.
+    """
+
+    def __init__(self, files: Files, role: str) -> None:
         self._files = files
+        self._role = role
 
     def read(self, subject: str) -> Registered | None:
-        """The pinned version of a subject."""
-        directory = _directory(subject)
-        for number in sorted(self._numbers(directory), reverse=True):
-            path = f"{directory}/{number}"
-            for name in self._files.names(path):
-                if (found := _parsed(self._files.read(f"{path}/{name}") or "")) is not None:
-                    return found
+        """The pinned version of a subject.
+
+        Raises:
+            CheckpointError: it can't be read, or it is not this subject's.
+            FormatVersionError: another version of spark-eos has written it.
+        """
+        found = self._last(subject)
+        if found is not None:
+            return _parsed(*found, self._role, subject)
+        for name in self._files.names(_directory(subject)):
+            if _NAME.fullmatch(name) is None:
+                where = f"{self._files.location}/{_directory(subject)}/{name}"
+                raise _unusable(f"{where} is no pinned schema of this version of spark-eos")
         return None
 
     def write(self, pin: Registered) -> None:
         """Pins a version, from now on."""
         directory = _directory(pin.subject)
-        number = max(self._numbers(directory), default=0) + 1
-        text = json.dumps({"format": FORMAT, **asdict(pin)})
-        self._files.write(f"{directory}/{number}", text)
+        text = json.dumps({"format": FORMAT, "role": self._role, **asdict(pin)})
+        last = self._last(pin.subject)
+        if last is None or last[1].strip() != text:
+            number = max(map(self._number, self._files.names(directory)), default=0) + 1
+            self._files.write(f"{directory}/{self._role}-{number}", text)
 
-    def _numbers(self, directory: str) -> list[int]:
-        return [int(name) for name in self._files.names(directory) if name.isdecimal()]
+    def _last(self, subject: str) -> tuple[str, str] | None:
+        """Place and text of the last file."""
+        directory = _directory(subject)
+        for name in sorted(self._files.names(directory), key=self._number, reverse=True):
+            path = f"{directory}/{name}"
+            # There is none if the driver was killed before it was written.
+            for file in self._files.names(path) if self._number(name) else ():
+                place = f"{path}/{file}"
+                return f"{self._files.location}/{place}", self._files.read(place) or ""
+        return None
+
+    def _number(self, name: str) -> int:
+        found = _NAME.fullmatch(name)
+        return int(found[2]) if found and found[1] == self._role else 0
 
 
 def _directory(subject: str) -> str:
@@ -45,12 +77,21 @@ def _directory(subject: str) -> str:
     return f"{_DIRECTORY}/of-{quote(subject, safe='').replace('%', '=')}"
 
 
-def _parsed(text: str) -> Registered | None:
+def _unusable(why: str) -> CheckpointError:
+    return CheckpointError(f"{why}: pass version= once, a number or 'latest', which pins it anew")
+
+
+def _parsed(where: str, text: str, role: str, subject: str) -> Registered:
     try:
         fields = json.loads(text)
-    except ValueError:
-        return None
-    check_format(fields.pop("format"), "the pinned schema")
-    schema = fields.pop("schema")
-    references = tuple((name, text) for name, text in schema["references"])
-    return Registered(**fields, schema=Schema(schema["kind"], schema["text"], references))
+        check_format(fields.pop("format"), f"the pinned schema {where}", FORMAT)
+        own = fields.pop("role"), fields["subject"]
+        schema = fields.pop("schema")
+        references = tuple((name, other) for name, other in schema["references"])
+        found = Schema(schema["kind"], schema["text"], references)
+        pin = Registered(**fields, schema=found)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise _unusable(f"{where} is no pinned schema, or not a whole one") from None
+    if own != (role, subject):
+        raise _unusable(f"{where} is the pin of {own[0]} for subject {own[1]!r}")
+    return pin

@@ -6,6 +6,7 @@ that it is nested in.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final
 
@@ -35,31 +36,31 @@ class Protobuf:
 
     def spark_type(self, schema: Schema) -> T.DataType:
         """The column that messages become; fields that they always have are never null."""
-        return _Parsed(schema).kind.spark
+        return _parsed(schema).kind.spark
 
     def record_name(self, schema: Schema) -> str:
         """The message's full name."""
-        return _Parsed(schema).name
+        return _parsed(schema).name
 
     def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
         """Which message each is, by its indexes; an empty name where they can't be read."""
-        messages = _Parsed(schema).messages
+        messages = _parsed(schema).messages
         rows: dict[str, list[int]] = defaultdict(list)
         for row, payload in enumerate(payloads.to_pylist()):
             try:
                 indexes, _ = _split(payload)
-            except SchemaError:
+            except ValueError:
                 indexes = ()
             rows[messages.get(indexes, "")].append(row)
         return {name: np.array(own) for name, own in rows.items()}
 
     def decoder(self, writer: Schema, reader: Schema) -> Decoder:
         """Reads messages as a reader's schema has them, by the numbers of fields."""
-        return _Decoder(_Parsed(writer), _Parsed(reader))
+        return _Decoder(_parsed(writer), _parsed(reader))
 
     def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
         """Writes columns of a type; checks first that they fit."""
-        parsed = _Parsed(schema)
+        parsed = _parsed(schema)
         parsed.kind.check(kind, "")
         return _Encoder(parsed)
 
@@ -97,6 +98,10 @@ class _Parsed:
         return next((place for place, own in self.messages.items() if own == name), None)
 
 
+# A worker asks for the messages of each batch's records.
+_parsed: Final = lru_cache(maxsize=1000)(_Parsed)
+
+
 def _listed(messages: dict[Indexes, str]) -> str:
     return ", ".join(messages.values())
 
@@ -129,7 +134,7 @@ def _split(payload: bytes) -> tuple[Indexes, bytes]:
     try:
         rest = found.from_bytes(BytesIO(_ID + payload)).read()
     except (EOFError, SerializationError) as error:
-        raise SchemaError(f"its message indexes can't be read: {error}") from None
+        raise ValueError(f"its message indexes can't be read: {error}") from None
     return tuple(found.message_indexes or ()), rest
 
 
@@ -148,13 +153,14 @@ class _Decoder:
         self._name, self._indexes, self._messages = reader.name, indexes, writer.messages
         self._prefix = _prefix(indexes)
         self._kind = reader.kind
-        self._parse = message_factory.GetMessageClass(descriptor).FromString
-        self._is_whole = _requires(descriptor)
+        self._make = message_factory.GetMessageClass(descriptor)
+        self._may_lack = _requires(descriptor)
 
     def __call__(self, payloads: pa.Array) -> Coded:
         messages: list[Any] = []
         errors: dict[int, str] = {}
-        parse, prefix, begin, check = self._parse, self._prefix, len(self._prefix), self._is_whole
+        make, prefix, begin, check = self._make, self._prefix, len(self._prefix), self._may_lack
+        parse = make.FromString
         for row, payload in enumerate(payloads.to_pylist()):
             message = None
             try:
@@ -162,10 +168,11 @@ class _Decoder:
                     message = parse(payload[begin:])
                 else:
                     message = parse(self._rest(payload))
-                if check and not message.IsInitialized():
-                    missing = ", ".join(message.FindInitializationErrors())
+                # Methods of the class: a message's own attribute may be a field.
+                if check and not make.IsInitialized(message):
+                    missing = ", ".join(make.FindInitializationErrors(message))
                     errors[row], message = f"it lacks required fields: {missing}", None
-            except SchemaError as error:
+            except ValueError as error:
                 errors[row] = str(error)
             except DecodeError as error:
                 errors[row] = f"it is truncated, or not of its schema: {error}"
@@ -179,7 +186,7 @@ class _Decoder:
         if indexes != self._indexes:
             name = self._messages.get(indexes)
             which = "of no message of its schema" if name is None else f"a {name}"
-            raise SchemaError(
+            raise ValueError(
                 f"it is {which}, by its message indexes {[*indexes]}, not a {self._name}"
             )
         return rest
@@ -213,7 +220,7 @@ class _Encoder:
             elif message is not None:
                 try:
                     # Maps in one order: a batch that is computed again has the same bytes.
-                    written = message.SerializeToString(deterministic=True)
+                    written = type(message).SerializeToString(message, deterministic=True)
                 except EncodeError as error:
                     errors[row] = str(error)
             made.append(written)

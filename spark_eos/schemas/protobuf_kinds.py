@@ -7,18 +7,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor as F
+from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as T
 
-from spark_eos._pyspark_internals import arrow_schema
-from spark_eos.errors import SchemaError
+from spark_eos.schemas.columns import Column
 
-# Without loss.
-_WIDER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
-    T.IntegerType: (T.ByteType, T.ShortType),
-    T.LongType: (T.ByteType, T.ShortType, T.IntegerType),
-    T.FloatType: (T.ByteType, T.ShortType),
-    T.DoubleType: (T.ByteType, T.ShortType, T.IntegerType, T.FloatType),
-}
 _INTEGRAL: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _INT: Final = (T.IntegerType(), pa.int32())
 _LONG: Final = (T.LongType(), pa.int64())
@@ -56,19 +49,21 @@ class Fault:
         self.text = text
 
 
-class Kind:
-    """Values of one type, as they are.
+def check_known(messages: Sequence[Any]) -> None:
+    """Raises ValueError for a field with what its type does not have, which Protobuf sets aside."""
+    aside = map(len, map(UnknownFieldSet, filter(None, messages)))
+    for message in filter(None, messages) if any(aside) else ():
+        for found in UnknownFieldSet(message):
+            field = type(message).DESCRIPTOR.fields_by_number.get(found.field_number)
+            if field is not None:
+                raise ValueError(
+                    f"{field.name} (field {field.number}) has a value that is none of its type: "
+                    "its enum has no such number, or it is written as another type is"
+                )
 
-    Attributes:
-        spark: The column's type.
-        raw: The Arrow type of the values in messages.
-        arrow: The Arrow type of the column.
-    """
 
-    def __init__(self, spark: T.DataType, raw: pa.DataType) -> None:
-        self.spark = spark
-        self.raw = raw
-        self.arrow = arrow_schema(T.StructType([T.StructField("one", spark)])).field(0).type
+class Kind(Column):
+    """Values of one type, as they are."""
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The column of values; raises ValueError, ArrowException or OverflowError."""
@@ -79,20 +74,6 @@ class Kind:
         """What a message is made of; `Fault` where that can't be, None where it is null."""
         found: list[Any] = array.to_pylist()
         return found
-
-    def check(self, kind: T.DataType, path: str) -> None:
-        """Refuses a column of a type that can't be written, with the field's name."""
-        if type(kind) is not type(self.spark) and not isinstance(
-            kind, _WIDER.get(type(self.spark), ())
-        ):
-            self.refuse(kind, path)
-
-    def refuse(self, kind: T.DataType, path: str) -> None:
-        """Raises what `check` does."""
-        raise SchemaError(
-            f"{path or 'the column'} is {kind.simpleString()}, and its schema needs "
-            f"{self.spark.simpleString()}"
-        )
 
 
 class Unsigned(Kind):
@@ -152,6 +133,7 @@ class Time(Kind):
         self._limits = limits
 
     def array(self, values: Sequence[Any]) -> pa.Array:
+        check_known(values)
         is_null = np.array([one is None for one in values], bool)
         seconds = np.array([0 if one is None else one.seconds for one in values], np.int64)
         nanos = np.array([0 if one is None else one.nanos for one in values], np.int64)
@@ -191,6 +173,7 @@ class Wrapper(Kind):
         self._make = make
 
     def array(self, values: Sequence[Any]) -> pa.Array:
+        check_known(values)
         return self._inner.array([None if one is None else one.value for one in values])
 
     def values(self, array: pa.Array, path: str) -> list[Any]:

@@ -1,21 +1,32 @@
 """Protobuf's messages, repeated fields and maps as columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import check_fields
-from spark_eos.schemas.protobuf_kinds import REFUSED, Fault, Kind, offsets_of, valid_rows
+from spark_eos.schemas.protobuf_kinds import (
+    REFUSED,
+    Fault,
+    Kind,
+    check_known,
+    offsets_of,
+    valid_rows,
+)
 
 
 class Field:
     """A field of a message.
+
+    Args:
+        descriptor: The field.
+        kind: Its type as a column.
+        has: Whether a message has a field of a name; a message's own attribute may be a field.
 
     Attributes:
         name: Its name.
@@ -24,20 +35,19 @@ class Field:
         nullable: Whether a null may be written.
     """
 
-    def __init__(self, descriptor: Any, kind: Kind) -> None:
+    def __init__(self, descriptor: Any, kind: Kind, has: Callable[[Any, str], bool]) -> None:
         self.name: str = descriptor.name
         self.kind = kind
+        self._has = has
         self.required: bool = descriptor.is_required
         self.nullable: bool = descriptor.has_presence and not descriptor.is_required
         self._may_lack = self.nullable and not descriptor.has_default_value
 
     def array(self, messages: Sequence[Any]) -> pa.Array:
         """The field of all messages; null where one lacks it."""
-        name = self.name
+        name, has = self.name, self._has
         if self._may_lack:
-            return self.kind.array(
-                [getattr(m, name) if m.HasField(name) else None for m in messages]
-            )
+            return self.kind.array([getattr(m, name) if has(m, name) else None for m in messages])
         return self.kind.array([*map(attrgetter(name), messages)])
 
     def values(self, array: pa.Array, path: str) -> list[Any]:
@@ -64,12 +74,18 @@ class Message(Kind):
 
     def __init__(self, make: Any, fields: Sequence[Field], groups: Sequence[Sequence[str]]) -> None:
         types = [T.StructField(field.name, field.kind.spark) for field in fields]
-        super().__init__(T.StructType(types), pa.null())
+        super().__init__(
+            T.StructType(types),
+            pa.null(),
+            fields={field.name: field.kind for field in fields},
+            required=[field.name for field in fields if field.required],
+        )
         self._make = make
         self._fields = {field.name: field for field in fields}
         self._groups = groups
 
     def array(self, values: Sequence[Any]) -> pa.Array:
+        check_known(values)
         is_null = pa.array([one is None for one in values], pa.bool_())
         if not self._fields:
             return pa.array([None if one is None else {} for one in values], self.arrow)
@@ -115,15 +131,6 @@ class Message(Kind):
                 text = f"at most one of {', '.join(group)} may have a value"
                 columns[own[0]][int(row)] = Fault(f"{path}: {text}" if path else text)
 
-    def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        where = path or "the column"
-        given = cast("T.StructType", kind)
-        check_fields(given, {name: own.kind for name, own in self._fields.items()}, path)
-        for name, own in self._fields.items():
-            if own.required and name not in given.names:
-                raise SchemaError(f"{where} lacks the field {name!r}, which is required")
-
 
 def _fault(value: Any) -> Fault | None:
     if isinstance(value, Fault):
@@ -136,7 +143,7 @@ class List(Kind):
     """A repeated field: an array, which is never null."""
 
     def __init__(self, item: Kind) -> None:
-        super().__init__(T.ArrayType(item.spark), pa.null())
+        super().__init__(T.ArrayType(item.spark), pa.null(), items=[item])
         self._item = item
 
     def array(self, values: Sequence[Any]) -> pa.Array:
@@ -150,16 +157,12 @@ class List(Kind):
         spans = zip(valid_rows(array), offsets[:-1], offsets[1:], strict=True)
         return [found[begin:end] if is_valid else None for is_valid, begin, end in spans]
 
-    def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        self._item.check(cast("T.ArrayType", kind).elementType, f"{path}[]")
-
 
 class Map(Kind):
     """A map, which is never null."""
 
     def __init__(self, key: Kind, value: Kind) -> None:
-        super().__init__(T.MapType(key.spark, value.spark), pa.null())
+        super().__init__(T.MapType(key.spark, value.spark), pa.null(), items=[key, value])
         self._key = key
         self._value = value
 
@@ -186,9 +189,9 @@ class Map(Kind):
 
     def check(self, kind: T.DataType, path: str) -> None:
         super().check(kind, path)
-        given = cast("T.MapType", kind)
-        self._key.check(given.keyType, f"{path}{{}}")
-        self._value.check(given.valueType, f"{path}{{}}")
+        if "CopyFrom" in getattr(self._value.spark, "names", ()):
+            # The one method by which Protobuf fills in a map is a field then.
+            raise SchemaError(f"{path}{{}}: messages with a field 'CopyFrom' can't be put in a map")
 
 
 def _with_lengths(values: Sequence[Any], kind: pa.DataType, child: pa.Array) -> pa.Array:

@@ -50,11 +50,12 @@ def message_kind(descriptor: Any, path: str = "", within: Sequence[str] = ()) ->
             "schema= a reader's schema without that field"
         )
     dot, inner = f"{path}." if path else "", (*within, full)
+    make = message_factory.GetMessageClass(descriptor)
     fields = [
-        Field(field, _field_kind(field, dot + field.name, inner)) for field in descriptor.fields
+        Field(field, _field_kind(field, dot + field.name, inner), make.HasField)
+        for field in descriptor.fields
     ]
     groups = [[field.name for field in one.fields] for one in descriptor.oneofs]
-    make = message_factory.GetMessageClass(descriptor)
     return Message(make, fields, [group for group in groups if len(group) > 1])
 
 

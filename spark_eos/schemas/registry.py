@@ -14,12 +14,12 @@ from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.columns import header_type_fits
 from spark_eos._spark.connect_files import SparkFiles
 from spark_eos._spark.target_column import with_own_topic_marked
-from spark_eos.errors import ConfigurationError, SchemaError, warn, without_address
+from spark_eos.errors import CheckpointError, ConfigurationError, SchemaError, warn, without_address
 from spark_eos.schemas.client import Client, Registered
 from spark_eos.schemas.errors_of_rows import RowErrors
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import header_of, prefix_of
-from spark_eos.schemas.pins import Pins
+from spark_eos.schemas.pins import DECODE, ENCODE, Pins
 from spark_eos.schemas.rows import HEADERS, Decoding, Encoding, Member
 
 Given = TypeVar("Given")
@@ -104,7 +104,8 @@ class SchemaRegistry:
             message: The full name of Protobuf's message, by default the schema's first; by name if
                 there are several subjects.
             pinned: A directory, best the query's checkpoint location, that keeps the versions, so
-                that a restart has the same columns. ``version`` replaces what is there.
+                that a restart has the same columns. `encode` has its own there. ``version``
+                replaces what is there.
             errors: ``column``: a record that can't be read becomes null, and gets an ``error``, of
                 which `ExactlyOnceSink` makes a dead letter; an error that a row has already stays.
                 ``raise``: such a record ends the query.
@@ -116,6 +117,7 @@ class SchemaRegistry:
             SchemaError: There is no such subject or version, or Spark has no type for a field.
             RegistryError: The registry can't be reached, or refuses. Tasks raise it too: then no
                 record is to blame.
+            CheckpointError: What is ``pinned`` can't be read, or is another registry's.
             ConfigurationError: An argument can't be used.
 
         Examples:
@@ -138,7 +140,7 @@ class SchemaRegistry:
             if given is not None:
                 found = Schema(kind, given)
             elif own is not None:
-                found = self._chosen(frame, own, version, pinned).schema
+                found = self._chosen(frame, own, version, pinned, DECODE).schema
             else:
                 raise ConfigurationError("decode needs subject=, or the reader's schema=")
             members.append(_member(name, found, message))
@@ -192,6 +194,7 @@ class SchemaRegistry:
             SchemaError: There is no such subject, version or schema; the subject refuses the
                 schema; or the column's type does not fit it.
             RegistryError: The registry can't be reached, or refuses.
+            CheckpointError: As in `decode`.
             ConfigurationError: An argument can't be used.
 
         Examples:
@@ -210,7 +213,7 @@ class SchemaRegistry:
             if own is None:
                 raise ConfigurationError(f"encode needs a subject= for {name!r}")
             found = (
-                self._here(self._chosen(frame, own, version, pinned))
+                self._chosen(frame, own, version, pinned, ENCODE)
                 if given is None
                 else self._client.registered(own, Schema(kind, given), register=register)
             )
@@ -233,7 +236,12 @@ class SchemaRegistry:
         return frame.mapInArrow(encoding, whole)
 
     def _chosen(
-        self, frame: DataFrame, subject: str, version: int | str | None, pinned: str | None
+        self,
+        frame: DataFrame,
+        subject: str,
+        version: int | str | None,
+        pinned: str | None,
+        role: str,
     ) -> Registered:
         """The version of a subject that a frame is made with."""
         if version not in {None, _LATEST} and not isinstance(version, int):
@@ -241,21 +249,26 @@ class SchemaRegistry:
         number = version if isinstance(version, int) else None
         if pinned is None:
             return self._client.version(subject, number)
-        pins = Pins(_files(frame.sparkSession, pinned))
-        before = pins.read(subject)
-        if before is not None and version is None:
+        pins = Pins(_files(frame.sparkSession, pinned), role)
+        if version is None and (before := pins.read(subject)) is not None:
+            self._check_here(before, pinned)
             self._tell_of_newer(before)
             return before
         found = self._client.version(subject, number)
-        if found != before:
-            pins.write(found)
+        pins.write(found)
         return found
 
-    def _here(self, found: Registered) -> Registered:
-        """With the id that this registry has for it now: a pin's may be another one's."""
-        if found.schema.references:
-            return found
-        return self._client.registered(found.subject, found.schema, register=False)
+    def _check_here(self, pin: Registered, location: str) -> None:
+        """Refuses a pin of another registry, in which ids are of other schemas."""
+        here = self._client.schema(pin.number)
+        if here != pin.schema:
+            raise CheckpointError(
+                f"version {pin.version} of subject {pin.subject!r}, pinned in {location!r}, was "
+                f"registered as schema id {pin.number} at {pin.registry}, and at "
+                f"{self._client.url} {'no' if here is None else 'another'} schema has this id: "
+                "use the registry that the query has begun with; or, if it has moved, pass "
+                "version= once, a number or 'latest', which pins what is there"
+            )
 
     def _tell_of_newer(self, pin: Registered) -> None:
         try:

@@ -1,7 +1,7 @@
 """Decodes and encodes a column in Spark's tasks, by Arrow batches: functions for ``mapInArrow``."""
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -106,8 +106,9 @@ class Decoding(_Mapping):
         errors = dict(found.errors)
         parts: list[pa.Array] = []
         places: list[np.ndarray] = []
-        for group, record in self._by_record(found.groups):
-            decoder, member, fault = self._decoder(group.key, record)
+        schemas = self._client.schemas(group.key for group in found.groups)
+        for group, record in self._by_record(found.groups, schemas):
+            decoder, member, fault = self._decoder(group.key, schemas[group.key], record)
             if decoder is None:
                 errors |= {int(row): fault for row in group.rows}
                 continue
@@ -118,10 +119,12 @@ class Decoding(_Mapping):
             places.append(group.rows)
         return Coded(_placed(parts, places, len(values), kind), errors)
 
-    def _by_record(self, groups: Sequence[Group]) -> Iterator[tuple[Group, str | None]]:
+    def _by_record(
+        self, groups: Sequence[Group], schemas: Mapping[SchemaKey, Schema | None]
+    ) -> Iterator[tuple[Group, str | None]]:
         """Groups and their record's name; without one, if it does not tell the member."""
         for group in groups:
-            schema = None if self._members[0].name is None else self._client.schema(group.key)
+            schema = None if self._members[0].name is None else schemas[group.key]
             try:
                 names = schema and format_of(schema).records(schema, group.payloads)
             except SchemaError:
@@ -133,12 +136,11 @@ class Decoding(_Mapping):
                 yield group, None
 
     def _decoder(
-        self, key: SchemaKey, record: str | None
+        self, key: SchemaKey, schema: Schema | None, record: str | None
     ) -> tuple[Decoder | None, str | None, str]:
         """How to read what a schema has written, and into which member; or why not."""
-        schema = self._client.schema(key)
         if schema is None:
-            # Not kept here: the client asks again after a minute.
+            # Not kept: the next batch asks again.
             return None, None, f"schema id {key} is not known to the registry {self._client.url}"
         found: tuple[Decoder | None, str | None, str] = self._once(
             (key, record), partial(self._made, schema, key, record)

@@ -22,20 +22,20 @@ class StubRegistry:
 
     Attributes:
         url: its address.
-        schemas: by subject: id, GUID and text.
+        schemas: by subject: id, GUID, text and format.
         answers: status and body of the next requests, before it answers as it should.
         authorization: headers of that name that it was sent.
     """
 
     url: str = ""
-    schemas: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    schemas: dict[str, tuple[int, str, str, str]] = field(default_factory=dict)
     answers: list[tuple[int, Any]] = field(default_factory=list)
     authorization: list[str | None] = field(default_factory=list)
 
-    def add(self, subject: str, text: str) -> tuple[int, str]:
+    def add(self, subject: str, text: str, kind: str = "AVRO") -> tuple[int, str]:
         """Gives a subject a schema; returns its id and GUID."""
         number, guid = len(self.schemas) + 1, str(uuid.uuid4())
-        self.schemas[subject] = (number, guid, text)
+        self.schemas[subject] = (number, guid, text, kind)
         return number, guid
 
     def answer(self, request: Request) -> None:
@@ -50,10 +50,10 @@ class StubRegistry:
 
     def _found(self, path: str) -> tuple[int, Any]:
         latest, key = _LATEST.match(path), _KEY.match(path)
-        for subject, (number, guid, text) in self.schemas.items():
+        for subject, (number, guid, text, kind) in self.schemas.items():
             if (latest and latest[1] == subject) or (key and key[1] in {str(number), guid}):
                 ids = {"id": number, "guid": guid, "version": 1, "subject": subject}
-                return 200, {**ids, "schema": text}
+                return 200, {**ids, "schema": text, "schemaType": kind}
         return _NOT_FOUND
 
 

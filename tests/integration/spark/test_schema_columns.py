@@ -19,11 +19,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos._spark.narrow_plan import explained
-from spark_eos.errors import ConfigurationError, SchemaError, UnsupportedPipelineError
+from spark_eos.errors import (
+    CheckpointError,
+    ConfigurationError,
+    SchemaError,
+    UnsupportedPipelineError,
+)
 from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedSchemaRegistry
 from support.connect_server import ConnectService
 from support.guid_stub import guid_stub
+from support.registry_answers import stub_registry
 
 HEADERS = "array<struct<key: string, value: binary>>"
 
@@ -214,6 +220,66 @@ def test_a_restart_has_the_columns_that_the_query_has_begun_with(
 ) -> None:
     _pinned(spark, subjects, str(tmp_path / "check point"), caplog)
     assert (tmp_path / "check point" / "spark-eos" / "schemas").is_dir()
+
+
+def test_decode_and_encode_are_pinned_each_for_itself(
+    spark: SparkSession, subjects: Subjects, tmp_path: Path
+) -> None:
+    subject = subjects.register("value", ORDER)
+    pinned = str(tmp_path)
+    registry = SchemaRegistry({"url": subjects.url})
+    value = F.struct(F.lit("o1").alias("id"), F.lit(0.5).cast("double").alias("amount"))
+    frame = spark.range(1).select(value.alias("value"))
+    (first,) = registry.encode(frame, subject=subject, pinned=pinned).collect()
+    newer = json.loads(ORDER)
+    newer["fields"].append({"name": "more", "type": "int", "default": 0})
+    subjects.register("value", json.dumps(newer))
+    read = registry.decode(frame_of(spark, [bytes(first.value)]), subject=subject, pinned=pinned)
+    (row,) = read.collect()
+    assert row.value.asDict() == {"id": "o1", "amount": 0.5, "more": 0}
+    (again,) = registry.encode(frame, subject=subject, pinned=pinned).collect()
+    assert again.value == first.value
+
+
+def test_a_pins_id_is_looked_up_in_the_registry_that_is_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with stub_registry() as one, stub_registry() as other:
+        one.add("a-value", ORDER)
+        first, second = (SchemaRegistry({"url": stub.url}) for stub in (one, other))
+        frame, pinned = frame_of(spark, [b"x"]), str(tmp_path)
+        value = frame.select(
+            F.struct(F.lit("o1").alias("id"), F.lit(0.5).cast("double").alias("amount")).alias(
+                "value"
+            )
+        )
+
+        def both(registry: SchemaRegistry, version: str | None = None) -> list[int]:
+            """The ids of both pins."""
+            registry.decode(frame, subject="a-value", pinned=pinned, version=version)
+            made = registry.encode(value, subject="a-value", pinned=pinned, version=version)
+            return [int.from_bytes(row.value[1:5], "big") for row in made.collect()]
+
+        assert both(first) == [1]
+        with pytest.raises(CheckpointError, match=rf"id 1 at {one.url}, and at {other.url} no"):
+            both(second)
+        other.add("b-value", REFUND)
+        other.add("a-value", ORDER)
+        with pytest.raises(
+            CheckpointError, match=r"another schema has this id.*pass version= once"
+        ):
+            both(SchemaRegistry({"url": other.url}))
+        moved = SchemaRegistry({"url": other.url})
+        assert both(moved, "latest") == both(moved) == [2]
+        with pytest.raises(CheckpointError, match="pinned in"):
+            both(first)
+
+
+def test_subjects_of_one_record_name_are_refused(spark: SparkSession, subjects: Subjects) -> None:
+    names = {name: subjects.register(name, ORDER) for name in ("one", "other")}
+    registry = SchemaRegistry({"url": subjects.url})
+    with pytest.raises(SchemaError, match=r"more than one subject has records of .*'shop\.Order'"):
+        registry.decode(frame_of(spark, [b"x"]), subject=names)
 
 
 def test_secrets_are_in_no_plan(spark: SparkSession, subjects: Subjects) -> None:

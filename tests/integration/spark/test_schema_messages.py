@@ -1,6 +1,7 @@
 """Several of Protobuf's messages in one topic, with a schema of text that refers to another."""
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,11 +87,15 @@ def test_a_schema_of_several_messages_is_a_struct_of_them(
 
 
 def test_a_message_is_named_by_its_full_name(
-    spark: SparkSession, schema_registry: EmbeddedSchemaRegistry, subject: str
+    spark: SparkSession, schema_registry: EmbeddedSchemaRegistry, subject: str, tmp_path: Path
 ) -> None:
     registry = SchemaRegistry({"url": schema_registry.url})
     frame = spark.createDataFrame([(b"x",)], "value binary")
-    made = registry.decode(frame, subject=subject, message="shop.Refund").schema["value"].dataType
-    assert made.simpleString() == "struct<lines:array<struct<id:string>>>"
+    # The second time by the pin, which has the references, too.
+    for _ in range(2):
+        made = registry.decode(
+            frame, subject=subject, message="shop.Refund", pinned=str(tmp_path)
+        ).schema["value"]
+        assert made.dataType.simpleString() == "struct<lines:array<struct<id:string>>>"
     with pytest.raises(ConfigurationError, match="message is 'x', and the schema is of string"):
         registry.decode(frame, schema='"string"', message="x")

@@ -317,6 +317,65 @@ def test_a_bad_record_costs_its_row(broken: bytes, reader: Any, words: str) -> N
     ]
 
 
+E3 = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
+LONGS = {"type": "array", "items": "long"}
+
+NESTED = record(("n", "int"), ("m", ["null", "int"]), name="I")
+LARGE = b"\xff" * 9 + b"\x01"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (["null", "string"], b"\x01\x02x", "the index of a union or an enum is -1"),
+        (["null", "string"], b"\x83\x80\x00", "the index of a union or an enum is -2"),
+        (["null", "string"], b"\x04", "truncated, or not of its schema"),
+        (E3, b"\x05", "the index of a union or an enum is -3"),
+        (E3, b"\x06", "truncated, or not of its schema"),
+        ("long", b"\x82" * 11 + b"\x00", "more than 64 bits"),
+        ("long", b"\xff" * 9 + b"\x02", "more than 64 bits"),
+        ("string", b"\x82" + b"\x80" * 10 + b"\x00x", "more than 64 bits"),
+        ("boolean", b"\x02", "a boolean is 2"),
+        (LONGS, b"\x02" + b"\x80" * 10 + b"\x00\x00", "more than 64 bits"),
+        ({"type": "map", "values": E3}, b"\x02\x02k\x01\x00", "enum is -1"),
+        ({"type": "enum", "name": "M", "symbols": [f"S{n}" for n in range(99)]},
+         b"\x81\x01", "enum is -65"),
+    ],
+)  # fmt: skip
+def test_bytes_that_avro_does_not_have_are_not_read_as_others(
+    kind: Any, value: bytes, words: str
+) -> None:
+    for text, around in (
+        (record(("f", kind)), b""),
+        (record(("t", NESTED), ("f", kind), ("l", "long")), b"\x02\x02\x00"),
+    ):
+        made = decoded([around + value + (LARGE if around else b"")], text)
+        assert words in made.errors[0], made
+        assert made.array.to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "seen"),
+    [
+        ("long", LARGE, -(2**63)),
+        ("long", b"\x82\x80\x00", 1),
+        ("string", b"$" + "日本語日本語".encode(), "日本語日本語"),
+        ("boolean", b"\x01", True),
+        (fixed(12), b"\xff" * 12, b"\xff" * 12),
+        # Blocks, one of them with its size.
+        (LONGS, b"\x03\x04\x01\x02\x02" + LARGE + b"\x00", [-1, 1, -(2**63)]),
+        ({"type": "map", "values": "double"}, b"\x02\x02k" + b"\xff" * 8 + b"\x00", None),
+    ],
+)  # fmt: skip
+def test_bytes_that_only_look_so_are_read(kind: Any, value: bytes, seen: Any) -> None:
+    union = ["null", "int", {"type": "enum", "name": "E", "symbols": [f"S{n}" for n in range(60)]}]
+    made = decoded([value + b"\x02\x01"], record(("f", kind), ("u", union)))
+    assert made.errors == {}
+    (row,) = made.array.to_pylist()
+    assert row["u"]["int"] == -1
+    assert seen is None or row["f"] == seen
+
+
 def test_numbers_that_do_not_fit_cost_their_row() -> None:
     text = record(("n", "int"), ("d", logical("bytes", "decimal", precision=2)))
     large = b"\xfe\xff\xff\xff\xff\x7f" + b"\x02\x01"
@@ -377,6 +436,24 @@ def test_what_spark_has_no_column_for_is_refused_by_its_field(text: Any, words: 
         FORMAT.spark_type(schema(text))
 
 
+def test_a_reader_may_leave_out_what_spark_has_no_column_for() -> None:
+    writer = record(
+        ("b", "boolean"),
+        ("next", ["null", "Order"]),
+        ("wait", fixed(12, logicalType="duration")),
+        ("n", "int"),
+    )
+    inner = {"b": True, "next": None, "wait": b"\x01" * 12, "n": 1}
+    good = payload(_plain_fixed(writer), {**inner, "next": inner, "n": 2})
+    made = decoded([good, b"\x01\x01" + good[2:]], writer, record(("n", "int")))
+    assert made.array.to_pylist() == [{"n": 2}, None]
+    assert "the index of a union or an enum is -1" in made.errors[1]
+
+
+def _plain_fixed(text: Any) -> Any:
+    return json.loads(json.dumps(text).replace('"logicalType": "duration", ', ""))
+
+
 INT, LONG, TEXT = T.IntegerType(), T.LongType(), T.StringType()
 
 
@@ -414,7 +491,7 @@ def struct(**fields: T.DataType) -> T.StructType:
         (
             struct(m=T.MapType(INT, INT)),
             record(("m", {"type": "map", "values": "int"})),
-            "keys of Avro's maps",
+            r"m\{\} is int, and its schema needs string",
         ),
         (
             struct(u=struct(int=INT, boolean=T.BooleanType())),

@@ -3,6 +3,7 @@
 import logging
 import pickle
 import ssl
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from support.certificates import rewritten
 from support.registry_answers import StubRegistry, stub_registry
 
 TEXT = '"string"'
+UNKNOWN = (404, {"error_code": 40403, "message": "Schema not found"})
 BUSY = (503, {"error_code": 50301, "message": "busy"})
 
 
@@ -31,7 +33,7 @@ def registry() -> Iterator[StubRegistry]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_AGAIN_SECONDS", 0.01)
-    client._unknown.clear()
+    client._asked_twice.clear()
 
 
 def _client(registry: StubRegistry, max_wait: float = 0.01, **settings: Any) -> Client:
@@ -53,14 +55,24 @@ def test_a_schema_is_asked_for_once_for_each_id_and_guid(registry: StubRegistry)
 def test_an_unknown_id_is_none_once_the_registry_has_said_so_twice(registry: StubRegistry) -> None:
     asking = _client(registry)
     assert asking.schema(1) is None
-    assert asking.schema(1) is None
+    assert len(registry.authorization) == 2
     # No registry has such an id, and they answer as if the path were wrong.
     assert asking.schema(2**31) is None
     assert len(registry.authorization) == 2
     # A follower that does not know it yet.
     registry.add("a", TEXT)
-    registry.answers = [(404, {"error_code": 40403, "message": "Schema 1 not found"})]
+    registry.answers = [UNKNOWN]
     assert _client(registry).schema(1) is not None
+
+
+def test_an_id_that_was_unknown_is_asked_for_with_each_batch(registry: StubRegistry) -> None:
+    asking = _client(registry)
+    assert asking.schema(1) is None
+    # Once now: it has waited for followers before.
+    assert asking.schema(1) is None
+    assert len(registry.authorization) == 3
+    registry.add("a", TEXT)
+    assert asking.schema(1) is not None
 
 
 def test_a_registry_without_guids_knows_none(registry: StubRegistry) -> None:
@@ -74,10 +86,18 @@ def test_a_registry_without_guids_knows_none(registry: StubRegistry) -> None:
         _client(registry).schema(guid)
 
 
-def test_many_unknown_ids_are_asked_for_once_each(registry: StubRegistry) -> None:
+def test_many_unknown_ids_are_waited_for_once(
+    registry: StubRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    registry.answers = [UNKNOWN] * 14
+    number, _ = registry.add("a", TEXT)
     asking = _client(registry)
-    assert [asking.schema(number) for number in range(14)] == [None] * 14
-    assert len(registry.authorization) == 14 + 10
+    found = asking.schemas(range(14))
+    assert [key for key, one in found.items() if one is not None] == [number]
+    assert len(waited) == 1
+    assert len(registry.authorization) == 28
 
 
 @pytest.mark.parametrize(
@@ -88,14 +108,44 @@ def test_many_unknown_ids_are_asked_for_once_each(registry: StubRegistry) -> Non
         # A proxy's, or that of a wrong path.
         (404, b"<html>not here</html>"),
         (404, {"status": 404, "error": "Not Found"}),
+        (302, b""),
+        (400, {"error_code": 400, "message": "bad"}),
+        (404, {"error_code": 40401, "message": "no subject"}),
+        (409, {"error_code": 409, "message": "conflict"}),
         (500, {"error_code": 50001, "message": "store"}),
         (503, b"unavailable"),
     ],
 )
 def test_another_answer_is_no_records_fault(registry: StubRegistry, status: int, body: Any) -> None:
     registry.answers = [(status, body)] * 20
-    with pytest.raises(RegistryError, match=str(status)):
+    with pytest.raises(RegistryError, match=str(status)) as told:
         _client(registry).schema(1)
+    assert registry.url in str(told.value)
+    assert ("the setting `url`" in str(told.value)) == (status in {302, 400, 404, 409})
+
+
+def test_a_proxys_refusal_is_not_a_subjects(registry: StubRegistry) -> None:
+    registry.answers = [(404, b"<html>"), (400, b"<html>")]
+    with pytest.raises(RegistryError, match="the setting `url`"):
+        _client(registry).version("a", None)
+    with pytest.raises(RegistryError, match="the setting `url`"):
+        _client(registry).registered("a", Schema("AVRO", TEXT), register=True)
+
+
+@pytest.mark.parametrize("code", [40401, 40402])
+def test_a_schema_whose_reference_is_gone_is_no_unknown_id(
+    registry: StubRegistry, code: int
+) -> None:
+    references = [{"name": "shop.Line", "subject": "lines", "version": 3}]
+    whole = {"id": 1, "version": 1, "subject": "a", "schema": TEXT, "references": references}
+    missing = (404, {"error_code": code, "message": "not found"})
+    words = "refers to version 3 of subject 'lines', which"
+    registry.answers = [(200, whole), missing] * 2
+    with pytest.raises(RegistryError, match=words):
+        _client(registry, 60).schema(1)
+    with pytest.raises(RegistryError, match=words):
+        _client(registry, 60).version("a", None)
+    assert not registry.answers
 
 
 def test_it_waits_for_a_registry_that_is_away_and_says_so(

@@ -114,11 +114,42 @@ def test_each_type_is_read_and_written(name: str) -> None:
         ("2026-01-01T00:00:00+01:30", "2025-12-31 22:30:00"),
         ("2026-01-01T00:00:00.1Z", "2026-01-01 00:00:00.100000"),
         ("2026-01-01T00:00:00.1234569Z", "2026-01-01 00:00:00.123456"),
+        ("2026-01-01t00:00:00.1234569z", "2026-01-01 00:00:00.123456"),
+        ("2026-01-01t00:00:00-00:30", "2026-01-01 00:30:00"),
     ],
 )
 def test_each_spelling_of_a_time_is_read(text: str, seen: str) -> None:
     when = datetime.datetime.fromisoformat(f"{seen}+00:00")
     assert one(text, {**STRING, "format": "date-time"}) == when
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("9007199254740993", 2**53 + 1),
+        ("-9223372036854775808", -(2**63)),
+        ("9007199254740993.0", 2**53 + 1),
+        ("9007199254740993e0", 2**53 + 1),
+        ("-9.007199254740993E+15", -(2**53) - 1),
+        ("9223372036854774784.0", 2**63 - 1024),
+        ("1e18", 10**18),
+        ("1.0", 1),
+    ],
+)
+def test_whole_numbers_are_read_exactly(text: str, whole: int) -> None:
+    both = record(i=INTEGER, l={"type": "array", "items": INTEGER}, d=NUMBER)
+    double = text if text != str(whole) else "1.152921504606847e+18"
+    raw = f'{{"i": {text}, "l": [{text}], "d": {double}}}'.encode()
+    assert one(raw, both) == {"i": whole, "l": [whole], "d": float(double)}
+
+
+@pytest.mark.parametrize(
+    "text", ["9007199254740992.5", "9223372036854775807.0", "-9223372036854775809.0"]
+)
+def test_what_is_no_whole_number_of_64_bits_costs_its_row(text: str) -> None:
+    made = decoded([f'{{"i": {text}}}'.encode(), {"i": 1}], record(i=INTEGER))
+    assert made.errors.keys() == {0}
+    assert made.array.to_pylist() == [None, {"i": 1}]
 
 
 def test_nulls_are_written_where_the_schema_has_them() -> None:
@@ -228,6 +259,14 @@ def test_a_bad_record_costs_its_row(broken: bytes, text: str) -> None:
         ({"$ref": "#/definitions/none"}, "can't be used: .*none"),
         ({"$ref": "http://127.0.0.1:9/x.json"}, "can't be used: .*127.0.0.1"),
         (record(child={"$ref": "#"}), "in.f.child: # contains itself"),
+        (
+            {"$ref": "#/properties/in", "properties": {"x": STRING}},
+            r"in.f: \$ref beside properties is read in two ways",
+        ),
+        (
+            {"$ref": "#/properties/in", "anyOf": [record(x=STRING)]},
+            r"in.f: \$ref beside anyOf is read in two ways",
+        ),
     ],
 )
 def test_what_spark_has_no_column_for_is_refused_by_its_name(text: Any, words: str) -> None:
@@ -236,6 +275,12 @@ def test_what_spark_has_no_column_for_is_refused_by_its_name(text: Any, words: s
     whole = {"$schema": draft, "properties": {"in": {"properties": {"f": text}}}}
     with pytest.raises(SchemaError, match=words):
         FORMAT.spark_type(schema(whole))
+
+
+def test_what_tells_no_columns_may_be_beside_a_reference() -> None:
+    beside = {"title": "t", "definitions": {"s": STRING}, "minLength": 1, "type": "string"}
+    text = record(f={"$ref": "#/properties/f/definitions/s", **beside})
+    assert FORMAT.spark_type(schema(text)).simpleString() == "struct<f:string>"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", '{"type": "strin"}', '{"properties": []}'])

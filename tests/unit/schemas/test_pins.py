@@ -1,24 +1,28 @@
 """Which versions of subjects a query has begun with, in its checkpoint's directory."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_eos._driver.checkpoint_files import ArrowFiles
-from spark_eos.errors import FormatVersionError
+from spark_eos.errors import CheckpointError, FormatVersionError
 from spark_eos.schemas.client import Registered
 from spark_eos.schemas.formats import Schema
-from spark_eos.schemas.pins import Pins
+from spark_eos.schemas.pins import DECODE, ENCODE, Pins
 
-PIN = Registered(
-    "a/b %-välue", 3, 7, None, Schema("AVRO", '"string"', (("shop.Line", '"int"'), ("x", "{}")))
-)
+SCHEMA = Schema("AVRO", '"string"', (("shop.Line", '"int"'), ("x", "{}")))
+PIN = Registered("http://a:8081", "a/b %-välue", 3, 7, None, SCHEMA)
 
 
 @pytest.fixture
 def pins(tmp_path: Path) -> Pins:
-    return Pins(ArrowFiles(str(tmp_path)))
+    return Pins(ArrowFiles(str(tmp_path)), DECODE)
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("part-0.txt"))
 
 
 def test_the_last_one_counts_and_each_subject_has_its_own(pins: Pins) -> None:
@@ -31,20 +35,69 @@ def test_the_last_one_counts_and_each_subject_has_its_own(pins: Pins) -> None:
     assert pins.read("_hidden") == replace(PIN, subject="_hidden", version=1)
 
 
-def test_one_that_is_not_whole_does_not_count(pins: Pins, tmp_path: Path) -> None:
+def test_decode_and_encode_have_their_own(pins: Pins, tmp_path: Path) -> None:
+    others = Pins(ArrowFiles(str(tmp_path)), ENCODE)
+    pins.write(PIN)
+    assert others.read(PIN.subject) is None
+    others.write(replace(PIN, version=9))
+    assert pins.read(PIN.subject) == PIN
+    assert others.read(PIN.subject) == replace(PIN, version=9)
+
+
+def test_the_same_one_is_not_written_again(pins: Pins, tmp_path: Path) -> None:
+    for pin in (PIN, PIN, replace(PIN, version=4), PIN):
+        pins.write(pin)
+    assert len(_files(tmp_path)) == 3
+    assert pins.read(PIN.subject) == PIN
+
+
+def test_a_directory_without_a_file_is_of_a_driver_that_was_killed(
+    pins: Pins, tmp_path: Path
+) -> None:
+    pins.write(PIN)
+    (file,) = _files(tmp_path)
+    (file.parent.parent / "decode-2").mkdir()
+    assert pins.read(PIN.subject) == PIN
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[:40], "is no pinned schema, or not a whole one"),
+        (lambda _: "", "is no pinned schema, or not a whole one"),
+        (lambda _: '["format"]', "is no pinned schema, or not a whole one"),
+        (lambda text: text.replace('"number"', '"id"'), "is no pinned schema"),
+        (lambda text: text.replace('"text"', '"body"'), "is no pinned schema"),
+        (lambda text: text.replace('"decode"', '"encode"'), "is the pin of encode"),
+        (lambda text: text.replace('"a/b', '"c/b'), "for subject 'c/b"),
+    ],
+)
+def test_one_that_can_not_be_read_is_no_older_one(
+    pins: Pins, tmp_path: Path, damage: Callable[[str], str], words: str
+) -> None:
     pins.write(PIN)
     pins.write(replace(PIN, version=4))
-    (last,) = tmp_path.rglob("2/part-0.txt")
-    last.write_text(last.read_text(encoding="utf-8")[:40], encoding="utf-8")
-    assert pins.read(PIN.subject) == PIN
-    pins.write(replace(PIN, version=5))
-    assert pins.read(PIN.subject) == replace(PIN, version=5)
+    last = _files(tmp_path)[-1]
+    last.write_text(damage(last.read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=f"{last}.*{words}.*pass version= once"):
+        pins.read(PIN.subject)
+    # As it says.
+    pins.write(replace(PIN, version=4))
+    assert pins.read(PIN.subject) == replace(PIN, version=4)
 
 
 def test_another_format_is_refused(pins: Pins, tmp_path: Path) -> None:
     pins.write(PIN)
-    (file,) = tmp_path.rglob("part-0.txt")
-    text = file.read_text(encoding="utf-8").replace('"format": 2', '"format": 3')
+    (file,) = _files(tmp_path)
+    text = file.read_text(encoding="utf-8").replace('"format": 3', '"format": 4')
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(FormatVersionError, match="the pinned schema"):
+    with pytest.raises(FormatVersionError, match=r"the pinned schema .* reads format 3 alone"):
+        pins.read(PIN.subject)
+
+
+def test_what_an_earlier_version_has_pinned_is_not_passed_over(pins: Pins, tmp_path: Path) -> None:
+    pins.write(PIN)
+    (file,) = _files(tmp_path)
+    file.parent.rename(file.parent.parent / "1")
+    with pytest.raises(CheckpointError, match="1 is no pinned schema of this version of spark-eos"):
         pins.read(PIN.subject)

@@ -166,7 +166,7 @@ def test_proto2_has_defaults_and_required_fields() -> None:
     assert made.errors[1] == "it lacks required fields: id"
     wrong = encoded([{"id": None, "unit": None, "part": {"n": 1}}], own)
     assert wrong.errors == {0: "id is null, which its schema does not allow"}
-    with pytest.raises(SchemaError, match="lacks the field 'id', which is required"):
+    with pytest.raises(SchemaError, match="lacks the field 'id', for which"):
         FORMAT.encoder(own, T.StructType([T.StructField("unit", T.StringType())]))
 
 
@@ -254,6 +254,7 @@ def test_indexes_say_which_message_it_is(message: str, indexes: list[int]) -> No
     assert made.errors.keys() == {2, 3, 4, 5, 6}
     assert f"not a {message}" in made.errors[2]
     assert "its message indexes can't be read" in made.errors[4]
+    assert not any("EOS" in text for text in made.errors.values())
     other = schema(SEVERAL, message="shop.D" if message != "shop.D" else "shop.A")
     wrong = decoded([prefix + b"\x08\x05"], own, other)
     assert wrong.errors[0].startswith(f"it is a {message}, by its message indexes {indexes}, not")
@@ -397,3 +398,60 @@ CHECKED = schema(
 
 def _struct(columns: dict[str, T.DataType]) -> T.StructType:
     return T.StructType([T.StructField(name, kind) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "text"),
+    [
+        ("optional E e = 1;", b"\x08\x05", "e (field 1)"),
+        ("optional E e = 1 [default = Y];", b"\x08\x05", "e (field 1)"),
+        ("repeated E e = 1;", b"\x08\x05\x08\x01", "e (field 1)"),
+        ("map<string, E> e = 1;", b"\x0a\x05\x0a\x01a\x10\x05", "e (field 1)"),
+        ("optional string s = 2;", b"\x10\x05", "s (field 2)"),
+        ("repeated int32 n = 3;", b"\x1d\x05\x00\x00\x00", "n (field 3)"),
+        ("map<string, int32> m = 4;", b"\x22\x06\x0a\x01a\x12\x01x", "m (field 4)"),
+        ("optional B b = 5;", b"\x2a\x02\x12\x00", "n (field 2)"),
+        ("optional google.protobuf.Timestamp t = 6;", b"\x32\x02\x0a\x00", "seconds (field 1)"),
+        ("optional google.protobuf.StringValue w = 7;", b"\x3a\x02\x08\x01", "value (field 1)"),
+    ],
+)
+def test_values_that_are_none_of_their_fields_are_not_lost(
+    fields: str, message: bytes, text: str
+) -> None:
+    own = schema(
+        f"""syntax = "proto2"; import "google/protobuf/timestamp.proto";
+        import "google/protobuf/wrappers.proto"; message A {{ {fields} }}
+        message B {{ optional int32 n = 2; }} enum E {{ X = 0; Y = 1; }}"""
+    )
+    # A field that the schema lacks is no fault.
+    made = decoded([b"\x00", b"\x00" + message, b"\x00\x98\x06\x01"], own)
+    assert made.errors.keys() == {1}
+    assert made.errors[1].startswith(f"{text} has a value that is none of its type")
+    assert made.array.is_valid().to_pylist() == [True, False, True]
+
+
+def test_fields_may_have_the_names_of_messages_own_methods() -> None:
+    names = sorted(name for name in dir(message_factory.GetMessageClass(
+        descriptor_pb2.DescriptorProto.DESCRIPTOR)) if not name.startswith("_"))  # fmt: skip
+    assert {"HasField", "ListFields", "SerializeToString"} <= {*names}
+    fields = " ".join(f"optional int32 {name} = {number};" for number, name in enumerate(names, 1))
+    inner = f"message B {{ {fields} }}"
+    for text in (
+        f"message A {{ {fields} }}",
+        f'syntax = "proto2"; message A {{ {fields} required int32 x = 99; }}',
+        "message A { optional B b = 1; repeated B bs = 2; map<string, B> m = 3; } "
+        + inner.replace("CopyFrom", "copy_from"),
+    ):
+        own = schema(text)
+        values: dict[str, Any] = {name: number for number, name in enumerate(names)}
+        values["HasField"] = None
+        values |= {"copy_from": values.pop("CopyFrom")} if "copy_from" in text else {}
+        values |= {"x": 1} if "x = 99" in text else {}
+        row = {"b": values, "bs": [values], "m": [("k", values)]} if "map" in text else values
+        made = encoded([row], own)
+        assert made.errors == {}
+        again = decoded([b"\x00" + made.array[0].as_py()], own)
+        assert (again.array.to_pylist(), again.errors) == ([row], {})
+    own = schema(f"message A {{ map<string, B> m = 3; }} {inner}")
+    with pytest.raises(SchemaError, match=r"m\{\}: messages with a field 'CopyFrom'"):
+        FORMAT.encoder(own, FORMAT.spark_type(own))
