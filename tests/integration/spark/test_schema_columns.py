@@ -165,6 +165,25 @@ def test_nothing_is_registered_unless_asked(spark: SparkSession, subjects: Subje
     assert subjects.client.get_versions(subject) == [1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("JSON", '{"type": "object", "properties": {"id": {"type": "string"}}}'),
+        ("PROTOBUF", 'syntax = "proto3"; message Order { string id = 1; }'),
+    ],
+)
+def test_a_schema_that_is_given_has_a_kind(
+    spark: SparkSession, subjects: Subjects, kind: str, text: str
+) -> None:
+    registry, subject = SchemaRegistry({"url": subjects.url}), f"{subjects.topic}-{kind}"
+    frame = spark.sql("SELECT named_struct('id', 'a') AS value")
+    rows = registry.encode(frame, subject=subject, schema=text, kind=kind, register=True)
+    read = registry.decode(rows, schema=text, kind=kind)
+    assert [row.value.id for row in read.collect()] == ["a"]
+    with pytest.raises(SchemaError):
+        registry.decode(rows, schema=text)
+
+
 def test_columns_that_do_not_fit_are_refused_at_once(
     spark: SparkSession, subjects: Subjects
 ) -> None:
