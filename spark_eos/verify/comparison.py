@@ -1,10 +1,9 @@
 """The result of a comparison with an expectation: plain values and the verdict on them."""
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from spark_eos.verify.findings import Position, Verdict
+from spark_eos.verify.findings import Position, Result
 
 
 class Difference(str, enum.Enum):
@@ -49,42 +48,21 @@ class RowExample:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Differences:
-    """How often one kind of difference was found.
-
-    Attributes:
-        count: Number of missing or surplus rows; of keys if compared by key; of partitions and
-            transactions for `Difference.OPEN`.
-        examples: Some cases, lowest positions first.
-
-    Examples:
-        >>> Differences(2).count
-        2
-    """
-
-    count: int = 0
-    examples: tuple[RowExample, ...] = ()
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result of `compare`.
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Result[Difference, RowExample]):
+    """The result of `compare`: a `Result` with these attributes, too.
 
     Attributes:
         rows_expected: Number of rows of the expectation.
-        records_out: Number of output records that a read_committed consumer sees.
         by_key: Whether only the last value of each key was compared.
-        found: The differences of each kind that was checked; the count is 0 if all is well.
-        unjudged: Number of rows or keys that can't be judged, by reason.
-        notes: Further remarks for the reader.
 
     Examples:
+        >>> from spark_eos.verify import Finding
         >>> comparison = Comparison(
         ...     rows_expected=100,
         ...     records_out=101,
         ...     by_key=False,
-        ...     found={Difference.MISSING: Differences(), Difference.DUPLICATE: Differences(1)},
+        ...     found={Difference.MISSING: Finding(), Difference.DUPLICATE: Finding(1)},
         ... )
         >>> comparison.verdict
         <Verdict.ANOMALIES: 1>
@@ -93,30 +71,9 @@ class Comparison:
     """
 
     rows_expected: int
-    records_out: int
     by_key: bool
-    found: Mapping[Difference, Differences]
-    unjudged: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def count(self, kind: Difference) -> int:
-        """Returns how often a kind was found; 0 if it was not checked."""
-        found = self.found.get(kind)
-        return 0 if found is None else found.count
-
-    @property
-    def anomalies(self) -> dict[Difference, Differences]:
-        """The kinds that were found."""
-        return {kind: found for kind, found in self.found.items() if found.count}
 
     @property
     def unchecked(self) -> tuple[Difference, ...]:
         """Kinds that do not apply: with keys duplicates, without keys different values."""
         return tuple(kind for kind in Difference if kind not in self.found)
-
-    @property
-    def verdict(self) -> Verdict:
-        """ANOMALIES if there are any, else UNJUDGED if anything can't be judged, else SOUND."""
-        if self.anomalies:
-            return Verdict.ANOMALIES
-        return Verdict.UNJUDGED if any(self.unjudged.values()) else Verdict.SOUND

@@ -6,7 +6,7 @@ import pytest
 
 from spark_eos._demo.orders import make_orders
 from spark_eos._demo.report import Finished, Report
-from spark_eos.verify import Comparison, Difference, Differences
+from spark_eos.verify import Comparison, Difference, Finding
 
 SOUND = Comparison(rows_expected=3, records_out=3, by_key=False, found={})
 ENDED = Finished("orders", group_lag=0)
@@ -14,8 +14,8 @@ ENDED = Finished("orders", group_lag=0)
 
 @pytest.mark.parametrize("kind", Difference)
 def test_any_difference_is_not_exactly_once(kind: Difference) -> None:
-    assert Report(ENDED, replace(SOUND, found={kind: Differences(0)})).exactly_once
-    assert not Report(ENDED, replace(SOUND, found={kind: Differences(1)})).exactly_once
+    assert Report(ENDED, replace(SOUND, found={kind: Finding(0)})).exactly_once
+    assert not Report(ENDED, replace(SOUND, found={kind: Finding(1)})).exactly_once
 
 
 def test_unfinished_work_is_not_exactly_once() -> None:
