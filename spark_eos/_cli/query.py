@@ -57,14 +57,23 @@ prefix_option: Final = click.option(
     show_default=True,
     help="The query's transactions.id_prefix.",
 )
-_timeout_option: Final = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=15,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the cluster.",
-)
+json_option: Final = click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+
+
+def timeout_option(
+    default: int, meaning: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option ``--timeout`` in seconds, with its help."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=meaning,
+    )
+
+
 _QUERY: Final = (
     click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
     prefix_option,
@@ -84,7 +93,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         except SparkEosError as error:
             raise click.ClickException(str(error)) from error
 
-    return client_options(decorated(with_cluster, [_timeout_option]))
+    return client_options(timeout_option(15, "How long to wait for the cluster.")(with_cluster))
 
 
 def query_options(command: Callable[..., None]) -> Callable[..., None]:

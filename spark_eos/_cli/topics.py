@@ -9,7 +9,7 @@ import click
 from spark_eos._admin.fitting_table import FittingTable
 from spark_eos._admin.topics import topic_summaries
 from spark_eos._cli.new_topics import METAVAR, new_topics
-from spark_eos._cli.query import Cluster, cluster_options, connected, terminal
+from spark_eos._cli.query import Cluster, cluster_options, connected, json_option, terminal
 from spark_eos._kafka.topic_creation import create_topic
 
 
@@ -23,7 +23,7 @@ from spark_eos._kafka.topic_creation import create_topic
     metavar=METAVAR,
     help="Topic to create first, with 1 partition by default; repeatable.",
 )
-@click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+@json_option
 def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None:
     """List the topics of a cluster, with their partitions and how much is in them.
 
