@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from spark_eos._cli.query import end_at
 from spark_eos._demo.display import Display
 from spark_eos._demo.orders import produce_orders
 from spark_eos._demo.scenario import PARTITIONS, RELAY, SOURCE, DemoError, Environment, counts, run
@@ -42,9 +43,7 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     customer and window, is killed twice; its rows are compared with those of a batch query. Exit
     status 1 if spark-eos has not written each order and each count exactly once.
     """
-    # Also SIGINT: a shell starts background commands with it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    end_at(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     console = Console(highlight=False)
     try:
         with tempfile.TemporaryDirectory(prefix="spark-eos-demo-") as directory:

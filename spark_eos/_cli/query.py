@@ -1,10 +1,12 @@
-"""The query that a command concerns: its options, and the connections to its cluster."""
+"""What commands share: options of a cluster and of a query, connections, the terminal, signals."""
 
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import click
@@ -19,6 +21,7 @@ from spark_eos.jobs.client_options import client_options, decorated
 
 # Columns for files and pipes.
 _WIDTH: Final = 100
+_EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -129,3 +132,25 @@ def check_reached(cluster: Cluster) -> None:
 def terminal() -> Console:
     """Returns standard output, as wide as the terminal, or 100 columns otherwise."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def end_at(*signals: signal.Signals) -> None:
+    """Lets signals raise KeyboardInterrupt.
+
+    Also SIGINT has to be named: a shell starts background commands with it ignored.
+    """
+    for number in signals:
+        signal.signal(number, signal.default_int_handler)
+
+
+def moment(milliseconds: int) -> datetime | None:
+    """The time of a record in UTC; None of a timestamp that Python has no date for.
+
+    Example:
+        >>> print(moment(1_000))
+        1970-01-01 00:00:01+00:00
+    """
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None

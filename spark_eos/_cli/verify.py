@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from spark_eos._cli.query import json_option, terminal, timeout_option
+from spark_eos._cli.query import end_at, json_option, terminal, timeout_option
 from spark_eos._cli.verify_document import as_json
 from spark_eos._cli.verify_tables import verify_tables
 from spark_eos.errors import SparkEosError
@@ -147,9 +147,7 @@ def verify_command(
 
     Exit status: 0 sound, 1 anomalies found, 2 can't be judged.
     """
-    # Also SIGINT: a shell starts background commands with it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    end_at(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     call: Callable[..., Findings | Comparison]
     if expect is None:
         if not inputs:

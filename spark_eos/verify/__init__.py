@@ -8,8 +8,9 @@ code that writes them. Both sides share client settings, connections and checks 
 import spark_eos._client  # noqa: F401 - before kafka-python, which it imports quietly
 from spark_eos.errors import VerificationError
 from spark_eos.verify.comparing import compare
-from spark_eos.verify.comparison import Comparison, Difference, RowExample
 from spark_eos.verify.findings import (
+    Comparison,
+    Difference,
     Example,
     Finding,
     Findings,
@@ -17,6 +18,7 @@ from spark_eos.verify.findings import (
     Kind,
     Position,
     Result,
+    RowExample,
     Verdict,
 )
 from spark_eos.verify.verifier import verify

@@ -14,8 +14,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.brokers import Brokers
 from spark_eos.verify.cluster import Cluster, reason_of
-from spark_eos.verify.comparison import Comparison, Difference, RowExample
-from spark_eos.verify.findings import Finding
+from spark_eos.verify.findings import Comparison, Difference, Finding, RowExample
 from spark_eos.verify.group_offsets import GroupOffsets
 from spark_eos.verify.open_transactions import Settled, settle
 from spark_eos.verify.parquet_rows import ParquetRows
