@@ -30,10 +30,6 @@ _TEXT: Final = re.compile(r"left ([0-9,-]+)")
 class PartitionProgress:
     """How far one partition was replayed.
 
-    Attributes:
-        offset: The first letter that no replay has seen.
-        left: Ranges below it, as first offset and offset after the last, whose letters were left.
-
     Example:
         >>> progress = PartitionProgress(20, ((3, 7), (12, 13)))
         >>> progress.text
@@ -42,7 +38,8 @@ class PartitionProgress:
         PartitionProgress(offset=20, left=((5, 7), (12, 13)))
     """
 
-    offset: int
+    offset: int  # of the first letter that no replay has seen
+    # Ranges below it whose letters were left, as first offset and offset after the last.
     left: tuple[tuple[int, int], ...] = ()
 
     @classmethod

@@ -26,15 +26,10 @@ _EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that a command asks.
-
-    Attributes:
-        client: Client settings.
-        timeout: Seconds to wait for it, per step of the command.
-    """
+    """A cluster that a command asks."""
 
     client: ClientSettings
-    timeout: float
+    timeout: float  # seconds, per step of the command
 
     def deadline(self) -> Deadline:
         """Returns a deadline that begins now."""
@@ -43,15 +38,10 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Query(Cluster):
-    """A query, identified by the arguments of its sink.
-
-    Attributes:
-        group_id: The query's consumer group.
-        prefix: The query's ``transactions.id_prefix``.
-    """
+    """A query, identified by the arguments of its sink."""
 
     group_id: str
-    prefix: str
+    prefix: str  # transactions.id_prefix
 
 
 prefix_option: Final = click.option(
