@@ -38,6 +38,8 @@ _VISIBLE: Final = 0.2
 _KILL_ATTEMPTS: Final = 5
 # Interval of looking at target and checkpoint; short compared with a batch.
 _LOOK_SECONDS: Final = 0.005
+# The first rows of a batch with counts take longer than this.
+_SETTLED_SECONDS: Final = 0.1
 # A row's transaction may become visible a moment after it is committed.
 _QUIET_SECONDS: Final = 0.3
 _PATIENCE: Final = 120.0
@@ -235,8 +237,9 @@ class _Query:
         if self._scenario.copies:
             return len(self._reader.rows) - batch.start
         if batch.number not in self._visible_before:
-            # The batches before it are committed, so all of their rows are there to be read.
-            self._reader.read_until_quiet(_LOOK_SECONDS)
+            # The batches before it are committed, so all of their rows are there to be read. Its
+            # own come later: it has to plan, and to group what it reads.
+            self._reader.read_until_quiet(_SETTLED_SECONDS)
             self._visible_before[batch.number] = len(self._reader.rows)
         return len(self._reader.rows) - self._visible_before[batch.number]
 
