@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.terminal_theme import MONOKAI
 
 from spark_eos._demo.report import add_numbers, side_by_side
-from spark_eos._demo.scenario import COUNTED, RELAY
+from spark_eos._demo.scenario import COPIES, COUNTS
 
 _ROOT: Final = Path(__file__).parent.parent
 PICTURE: Final = _ROOT / "docs" / "assets" / "demo.svg"
@@ -47,7 +47,7 @@ _FORMAT: Final = """\
 def _recorded() -> Iterator[Table]:
     """The tables of both scenarios, with the numbers of one run."""
     run = json.loads(_RUN.read_text(encoding="utf-8"))
-    for title, name in ((RELAY.title, "relay"), (COUNTED, "counted")):
+    for title, name in ((COPIES.title, "relay"), (COUNTS.title, "counted")):
         table = side_by_side(title)
         for row, numbers in run[name].items():
             add_numbers(table, row, *numbers)

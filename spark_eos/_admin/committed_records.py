@@ -31,23 +31,9 @@ class FencedError(SparkEosError):
 
 
 class CommittedRecords:
-    """The committed records of a topic.
+    """The committed records of a topic; ``timeout`` is seconds, for each answer of the cluster."""
 
-    Attributes:
-        kind: What an error calls it.
-        settings: Client settings.
-        name: The topic's name.
-        timeout: Seconds to wait for each answer of the cluster.
-
-    Example:
-        ::
-
-            orders = CommittedRecords(settings, "orders", timeout=15)
-            with orders.consumer() as consumer:
-                values = [message.value() for message in orders.messages(consumer, {})]
-    """
-
-    kind = "topic"
+    kind = "topic"  # in errors
 
     def __init__(self, settings: ClientSettings, name: str, timeout: float) -> None:
         self.settings = settings
@@ -83,15 +69,7 @@ class CommittedRecords:
         return sorted(found.partitions)
 
     def bounds(self, consumer: Any, only: int | None = None) -> dict[int, tuple[int, int]]:
-        """The first offset and the last stable one, by partition.
-
-        Args:
-            consumer: From `consumer`.
-            only: The only partition to ask about; None for all.
-
-        Raises:
-            TopicNotFoundError: The topic does not exist.
-        """
+        """The first offset and the last stable one, by partition; raises as `partitions`."""
 
         def ask(partition: int) -> tuple[int, int]:
             asked = TopicPartition(self.name, partition)

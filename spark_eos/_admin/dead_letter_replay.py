@@ -23,8 +23,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
-from spark_eos._admin.replay_offsets import replay_offsets
-from spark_eos._admin.replay_progress import PartitionProgress, PartitionScan
+from spark_eos._admin.replay_progress import PartitionProgress, PartitionScan, replay_offsets
 from spark_eos._client.flushing import flush_records
 from spark_eos._client.timestamps import producer_timestamp
 from spark_eos._kafka import cluster
@@ -49,27 +48,16 @@ _Planned = tuple[DeadLetter, TopicPartition]
 
 @dataclass
 class Replay:
-    """What a replay has written, or would write.
+    """Numbers of letters that a replay has written and left, or would."""
 
-    Attributes:
-        written: Number of letters by the topic they went to.
-        reasons: Number of letters by reason.
-        others: Number of letters that were left for a later replay since their source topic was
-            not chosen, by that topic.
-        left: Number of further letters that were left, by what kept them from their source.
-        unreadable: Number of letters that were left because their headers can't be read.
-        omitted: Number of letters that were passed over because their value or headers are not
-            known.
-        timestamps_moved: Number of letters written whose timestamp of 0 has become 1 ms.
-    """
-
-    written: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
+    written: Counter[str] = field(default_factory=Counter)  # by the topic they went to
+    # Left for a later replay: by their source topic, which was not chosen; by what else kept them
+    # from it; and those whose headers can't be read.
     others: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
-    omitted: int = 0
-    timestamps_moved: int = 0
+    omitted: int = 0  # passed over, since their value or headers are not known
+    timestamps_moved: int = 0  # written with 1 ms instead of a timestamp of 0
 
     @property
     def total(self) -> int:
@@ -225,7 +213,6 @@ class DeadLetterReplay:
             self._write_transaction(consumer, batch)
         for letter, (topic, _partition) in batch:
             self.done.written[topic] += 1
-            self.done.reasons[letter.reason] += 1
             self.done.timestamps_moved += letter.record_timestamp == 0
 
     def _write_transaction(self, consumer: Any, chosen: list[_Planned]) -> None:

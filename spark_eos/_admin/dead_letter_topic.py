@@ -18,32 +18,20 @@ _AHEAD_MS: Final = 3_600_000
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record of a dead-letter topic.
-
-    Attributes:
-        topic: The dead-letter topic.
-        partition: Its partition.
-        offset: The record's offset.
-        timestamp: Milliseconds since 1970.
-        key: The key.
-        value: The value.
-        headers: All headers; None if they can't be read, since a name is not UTF-8. Then the letter
-            has no headers of its own, and tells nothing.
-        own_headers: Those of the record itself, without those that explain the letter.
-        error_headers: The connector's headers, by name: ``topic``, ``partition``, ``offset``,
-            ``group``, ``message``, ``reason``, ``exception``, ``stacktrace``, ``timestamp``,
-            ``omitted``, ``cluster`` if the source is in another one, and ``record`` if it is not
-            the source's but a row.
-    """
+    """A record of a dead-letter topic."""
 
     topic: str
     partition: int
     offset: int
-    timestamp: int
+    timestamp: int  # milliseconds since 1970
     key: bytes | None
     value: bytes | None
+    # None if they can't be read, since a name is not UTF-8. Then there are no other headers either.
     headers: tuple[Header, ...] | None
-    own_headers: tuple[Header, ...]
+    own_headers: tuple[Header, ...]  # the record's, without those that explain the letter
+    # Those that do: topic, partition, offset, group, message, reason, exception, stacktrace,
+    # timestamp, omitted; cluster if the source is in another one; record if it is not the source's
+    # but a row.
     error_headers: Mapping[str, str]
 
     @property
@@ -102,14 +90,7 @@ def dead_letter(message: Any) -> DeadLetter:
 
 
 class DeadLetterTopic(CommittedRecords):
-    """A dead-letter topic.
-
-    Example:
-        ::
-
-            topic = DeadLetterTopic(settings, "orders-dlq", timeout=15)
-            reasons = Counter(letter.reason for letter in topic.read())
-    """
+    """A dead-letter topic."""
 
     kind = "dead-letter topic"
 

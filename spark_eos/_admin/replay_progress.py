@@ -5,11 +5,20 @@ metadata. Another client of the group may have written that text, so it is bound
 """
 
 import re
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
+from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._client.header_values import MAX_OFFSET, header_number
+from spark_eos._kafka import cluster
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.offsets import group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.acls import replay_group
 
 # Within offset.metadata.max.bytes, 4096 by default.
 _MAX_TEXT: Final = 3_800
@@ -21,10 +30,6 @@ _TEXT: Final = re.compile(r"left ([0-9,-]+)")
 class PartitionProgress:
     """How far one partition was replayed.
 
-    Attributes:
-        offset: The first letter that no replay has seen.
-        left: Ranges below it, as first offset and offset after the last, whose letters were left.
-
     Example:
         >>> progress = PartitionProgress(20, ((3, 7), (12, 13)))
         >>> progress.text
@@ -33,7 +38,8 @@ class PartitionProgress:
         PartitionProgress(offset=20, left=((5, 7), (12, 13)))
     """
 
-    offset: int
+    offset: int  # of the first letter that no replay has seen
+    # Ranges below it whose letters were left, as first offset and offset after the last.
     left: tuple[tuple[int, int], ...] = ()
 
     @classmethod
@@ -108,3 +114,32 @@ class PartitionScan:
         """How far the partition is replayed now."""
         rest = ((max(self._at, a), end) for a, end in self._before.left if end > self._at)
         return PartitionProgress(max(self._before.offset, self._at), (*self._left, *rest))
+
+
+def replay_offsets(
+    letters: DeadLetterTopic, partitions: Iterable[int] | None = None, *, stable: bool = True
+) -> dict[int, CommittedOffset]:
+    """A topic's offsets, by partition; not by librdkafka, which hides why it can't tell.
+
+    Without partitions, those of all. ``stable`` waits for a replay's open transaction. Brokers
+    forget the offsets some time after the last replay.
+
+    Raises:
+        AuthorizationError: The group may not be described.
+    """
+    deadline = Deadline(letters.timeout, "--timeout")
+    with closing(Connections(letters.settings)) as connections:
+        found = cluster.topics(connections, [letters.name], deadline)
+        ids = {name: one.topic_id for name, one in found.items()}
+        if partitions is None:
+            partitions = range(found[letters.name].partitions) if found else ()
+        own = [TopicPartition(letters.name, partition) for partition in partitions]
+        group = replay_group(letters.name)
+        offsets = group_offsets(connections, group, own, ids, deadline, stable=stable)
+    return {partition: committed for (_, partition), committed in offsets.items()}
+
+
+def replayed(letters: DeadLetterTopic) -> dict[int, PartitionProgress]:
+    """How far each partition was replayed, as far as it is known; raises as `replay_offsets`."""
+    found = replay_offsets(letters, stable=False)
+    return {partition: PartitionProgress.of(one, 0) for partition, one in found.items()}

@@ -155,17 +155,8 @@ def ask_status(
 ) -> Status:
     """Connects to the cluster and asks it about a query; see `query_status`.
 
-    Args:
-        client: Client settings of the query's cluster.
-        group_id: The query's group.
-        prefix: The query's ``transactions.id_prefix``.
-        seconds: Time allowed to reach the cluster, and again for all calls together.
-        limit: Name of the setting that allows so much time, for error messages.
-        source_client: Client settings of the cluster that a mirrored query reads, for its lag.
-        targets: Topics that the query writes to, to see whether they are held back.
-
-    Raises:
-        SparkEosError: As `query_status`.
+    It allows so many ``seconds`` to reach the cluster, and again for all calls together; ``limit``
+    is the name of the setting that says so, for error messages.
     """
     with contextlib.ExitStack() as stack:
 
@@ -199,16 +190,8 @@ def query_status(
 ) -> Status:
     """Asks the cluster about a query, without joining, fencing or creating anything.
 
-    The requests are sent one after another, so a running query moves on between them.
-
-    Args:
-        connections: The connections.
-        bootstrap_servers: Named in error messages.
-        group_id: The query's group.
-        prefix: The query's ``transactions.id_prefix``.
-        deadline: For all calls together.
-        source_connections: Connections to the cluster that a mirrored query reads, for its lag.
-        targets: Topics that the query writes to, to see whether they are held back.
+    The requests are sent one after another, so a running query moves on between them. The source's
+    cluster is asked for the lag of a mirrored query, and targets for whether they are held back.
 
     Raises:
         UnknownGroupError: There is no such group; the text counts its open transactions, if any.

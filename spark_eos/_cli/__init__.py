@@ -1,29 +1,41 @@
 """The command line: ``spark-eos``."""
 
-import click
+import importlib
 
-from spark_eos._cli.group import LazyGroup
+import click
 
 # Each command's module is imported only when the command runs or prints its help.
 COMMANDS = {
     "abort": "spark_eos._cli.abort:abort",
     "acls": "spark_eos._cli.acls:acls",
     "adopt": "spark_eos._cli.adopt:adopt",
-    "broker": "spark_eos._cli.broker:broker",
-    "class-archive": "spark_eos._cli.class_archive:class_archive",
+    "broker": "spark_eos._cli.servers:broker",
+    "class-archive": "spark_eos._cli.jars:class_archive",
     "consume": "spark_eos._cli.consume:consume",
     "dead-letters": "spark_eos._cli.dead_letters:dead_letters",
     "demo": "spark_eos._cli.demo:demo",
     "jars": "spark_eos._cli.jars:jars",
     "progress": "spark_eos._cli.progress:progress",
-    "registry": "spark_eos._cli.registry:registry",
+    "registry": "spark_eos._cli.servers:registry",
     "status": "spark_eos._cli.status:status",
     "topics": "spark_eos._cli.topics:topics",
     "verify": "spark_eos._cli.verify:verify_command",
 }
 
 
-@click.group(cls=LazyGroup, commands_by_name=COMMANDS)
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+@click.group(cls=_LazyGroup)
 @click.version_option(package_name="spark-eos", message="%(prog)s %(version)s")
 def main() -> None:
     """Exactly-once PySpark Structured Streaming from Kafka to Kafka.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from spark_eos._cli.query import prefix_option
+from spark_eos._cli.query import json_option, prefix_option
 from spark_eos._client.checks import check_text
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.acls import Acl, Principal, Purpose, acls_for, source_acls, without_implied
@@ -73,7 +73,7 @@ from spark_eos.jobs.client_options import bootstrap_servers_option
     metavar="FILE",
     help="Properties file with which the administrator's kafka-acls.sh connects.",
 )
-@click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+@json_option
 def acls(
     *,
     bootstrap_servers: str,

@@ -9,8 +9,7 @@ from typing import Any, Final
 import click
 
 from spark_eos._admin.committed_records import CommittedRecords, as_our_errors
-from spark_eos._cli.moments import moment
-from spark_eos._cli.query import Cluster, check_reached, cluster_options
+from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment
 from spark_eos._client.checks import check_text
 from spark_eos._client.message_headers import headers_of
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from spark_eos._demo.display import Display
+from spark_eos._cli.query import end_at
 from spark_eos._demo.orders import produce_orders
-from spark_eos._demo.scenario import PARTITIONS, RELAY, SOURCE, DemoError, Environment, counts, run
+from spark_eos._demo.scenario import COPIES, COUNTS, PARTITIONS, SOURCE, DemoError, Stage, run
+from spark_eos._demo.step import Step
 from spark_eos._jars.ivy import DownloadError
 from spark_eos._jars.jar_sets import JarError, spark_kafka_jars
 from spark_eos._jars.java import JavaError
@@ -42,9 +43,7 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     customer and window, is killed twice; its rows are compared with those of a batch query. Exit
     status 1 if spark-eos has not written each order and each count exactly once.
     """
-    # Also SIGINT: a shell starts background commands with it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    end_at(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     console = Console(highlight=False)
     try:
         with tempfile.TemporaryDirectory(prefix="spark-eos-demo-") as directory:
@@ -71,20 +70,18 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
 
 def _run(orders: int, seed: int, directory: Path, keep_logs: Path | None, console: Console) -> bool:
     """Runs both scenarios; returns whether spark-eos has written exactly once in both."""
-    display = Display(console)
     logs = keep_logs or directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        with display.step("Downloading the jars and starting Kafka"):
+        with Step(console, "Downloading the jars and starting Kafka"):
             spark_kafka_jars()
             kafka = stack.enter_context(EmbeddedKafka())
         kafka.create_topic(SOURCE, PARTITIONS)
-        with display.step(f"{orders:,} orders to {PARTITIONS} partitions", orders) as step:
+        with Step(console, f"{orders:,} orders to {PARTITIONS} partitions", orders) as step:
             produce_orders(kafka.bootstrap_servers, SOURCE, orders, seed, step.reached)
-        environment = Environment(kafka, orders, directory, logs, display)
+        stage = Stage(kafka, orders, directory, logs, console)
         try:
-            relayed = run(RELAY, environment)
-            counted = run(counts(environment), environment)
+            copied = run(COPIES, stage)
+            return run(COUNTS, stage) and copied
         finally:
             (logs / "kafka.log").write_text(kafka.log(), encoding="utf-8")
-    return relayed and counted

@@ -1,10 +1,12 @@
-"""The query that a command concerns: its options, and the connections to its cluster."""
+"""What commands share: options of a cluster and of a query, connections, the terminal, signals."""
 
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import click
@@ -19,19 +21,15 @@ from spark_eos.jobs.client_options import client_options, decorated
 
 # Columns for files and pipes.
 _WIDTH: Final = 100
+_EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that a command asks.
-
-    Attributes:
-        client: Client settings.
-        timeout: Seconds to wait for it, per step of the command.
-    """
+    """A cluster that a command asks."""
 
     client: ClientSettings
-    timeout: float
+    timeout: float  # seconds, per step of the command
 
     def deadline(self) -> Deadline:
         """Returns a deadline that begins now."""
@@ -40,15 +38,10 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Query(Cluster):
-    """A query, identified by the arguments of its sink.
-
-    Attributes:
-        group_id: The query's consumer group.
-        prefix: The query's ``transactions.id_prefix``.
-    """
+    """A query, identified by the arguments of its sink."""
 
     group_id: str
-    prefix: str
+    prefix: str  # transactions.id_prefix
 
 
 prefix_option: Final = click.option(
@@ -57,14 +50,23 @@ prefix_option: Final = click.option(
     show_default=True,
     help="The query's transactions.id_prefix.",
 )
-_timeout_option: Final = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=15,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the cluster.",
-)
+json_option: Final = click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+
+
+def timeout_option(
+    default: int, meaning: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option ``--timeout`` in seconds, with its help."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=meaning,
+    )
+
+
 _QUERY: Final = (
     click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
     prefix_option,
@@ -84,7 +86,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         except SparkEosError as error:
             raise click.ClickException(str(error)) from error
 
-    return client_options(decorated(with_cluster, [_timeout_option]))
+    return client_options(timeout_option(15, "How long to wait for the cluster.")(with_cluster))
 
 
 def query_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -120,3 +122,25 @@ def check_reached(cluster: Cluster) -> None:
 def terminal() -> Console:
     """Returns standard output, as wide as the terminal, or 100 columns otherwise."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def end_at(*signals: signal.Signals) -> None:
+    """Lets signals raise KeyboardInterrupt.
+
+    Also SIGINT has to be named: a shell starts background commands with it ignored.
+    """
+    for number in signals:
+        signal.signal(number, signal.default_int_handler)
+
+
+def moment(milliseconds: int) -> datetime | None:
+    """The time of a record in UTC; None of a timestamp that Python has no date for.
+
+    Example:
+        >>> print(moment(1_000))
+        1970-01-01 00:00:01+00:00
+    """
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None

@@ -8,7 +8,7 @@ import click
 
 from spark_eos._admin.status import Status, ask_status
 from spark_eos._admin.status_tables import status_tables
-from spark_eos._cli.query import Query, query_options, terminal
+from spark_eos._cli.query import Query, end_at, json_option, query_options, terminal
 from spark_eos._cli.status_document import as_json
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import SparkEosError
@@ -25,7 +25,7 @@ from spark_eos.jobs.client_options import source_client_options
     metavar="TOPIC",
     help="A topic that the query writes to, to see what holds back its readers; repeatable.",
 )
-@click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.option(
     "--watch",
     type=click.FloatRange(min=0, min_open=True),
@@ -47,9 +47,8 @@ def status(
     Only reads. Exit status 1 if there is no such group. The lag is unknown where the group has no
     offset. For the lag of a mirrored query, give --source-bootstrap-servers.
     """
-    # Also if a shell has started it in the background, with SIGINT ignored.
     if watch is not None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        end_at(signal.SIGINT)
     try:
         _show(_status(query, source_kafka, targets), json_=json_, clear=watch is not None)
         while watch is not None:

@@ -2,15 +2,41 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Final
 
 import click
 
 from spark_eos._admin.fitting_table import FittingTable
-from spark_eos._admin.topics import topic_summaries
-from spark_eos._cli.new_topics import METAVAR, new_topics
-from spark_eos._cli.query import Cluster, cluster_options, connected, terminal
+from spark_eos._cli.query import Cluster, cluster_options, connected, json_option, terminal
+from spark_eos._client.kafka_python import ensure_valid_topic_name
+from spark_eos._kafka.cluster import metadata_request
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.topic_creation import create_topic
+
+METAVAR: Final = "NAME[:PARTITIONS]"
+_MOST: Final = 1_000
+
+
+def new_topics(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int]:
+    """Partitions by name, of an option's values."""
+    found: dict[str, int] = {}
+    for text in values:
+        name, colon, number = text.partition(":")
+        try:
+            ensure_valid_topic_name(name)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+        if name in found:
+            raise click.BadParameter(f"{name!r} is given twice")
+        if colon and not (number.isascii() and number.isdigit() and 1 <= int(number) <= _MOST):
+            raise click.BadParameter(f"{text!r} is not NAME or NAME:PARTITIONS, from 1 to {_MOST}")
+        found[name] = int(number or 1)
+    return found
 
 
 @click.command()
@@ -23,7 +49,7 @@ from spark_eos._kafka.topic_creation import create_topic
     metavar=METAVAR,
     help="Topic to create first, with 1 partition by default; repeatable.",
 )
-@click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+@json_option
 def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None:
     """List the topics of a cluster, with their partitions and how much is in them.
 
@@ -33,7 +59,7 @@ def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None
         for name, partitions in created.items():
             if not create_topic(connections, name, partitions, None, cluster.deadline()):
                 click.echo(f"{name} exists; it stays as it is", err=True)
-        found = topic_summaries(connections, cluster.deadline())
+        found = _topics(connections, cluster.deadline())
     if json_:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
         return
@@ -42,3 +68,42 @@ def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None
         offsets = "unknown" if one.offsets is None else f"{one.offsets:,}"
         table.add(one.name, str(one.partitions), str(one.replicas), offsets)
     terminal().print(table)
+
+
+@dataclass(frozen=True)
+class _Topic:
+    """A topic.
+
+    ``replicas`` are copies of the partition that has the fewest. ``offsets`` go from its beginnings
+    to where readers of committed records get, markers of transactions among them; None if a
+    partition has no leader.
+    """
+
+    name: str
+    partitions: int
+    replicas: int
+    offsets: int | None
+
+
+def _topics(connections: Connections, deadline: Deadline) -> list[_Topic]:
+    """All topics that the client may describe, but Kafka's internal ones, by name."""
+    found = connections.send(metadata_request(None), deadline).topics
+    shown = {one.name: one.partitions for one in found if not one.is_internal and one.partitions}
+    starts = start_offsets(connections, shown, deadline)
+    lengths = dict.fromkeys(shown, 0)
+    unknown: set[str] = set()
+    for partition, end in end_offsets(connections, shown, deadline).items():
+        start = starts.get(partition)
+        if end is None or start is None:
+            unknown.add(partition.topic)
+        else:
+            lengths[partition.topic] += end.last_stable - start
+    return [
+        _Topic(
+            name,
+            len(partitions),
+            min(len(partition.replica_nodes) for partition in partitions),
+            None if name in unknown else lengths[name],
+        )
+        for name, partitions in sorted(shown.items())
+    ]

@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from spark_eos._cli.query import terminal
+from spark_eos._cli.query import end_at, json_option, terminal, timeout_option
 from spark_eos._cli.verify_document import as_json
 from spark_eos._cli.verify_tables import verify_tables
 from spark_eos.errors import SparkEosError
@@ -105,14 +105,7 @@ class _CannotJudgeError(click.ClickException):
     "number is the maximum.",
 )
 @click.option("--complete", is_flag=True, help="Count input not yet processed as an anomaly.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for open transactions, and for each answer.",
-)
+@timeout_option(30, "How long to wait for open transactions, and for each answer.")
 @click.option(
     "--examples",
     type=click.IntRange(min=0),
@@ -121,7 +114,7 @@ class _CannotJudgeError(click.ClickException):
     metavar="N",
     help="Maximum number of examples of each anomaly.",
 )
-@click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
+@json_option
 def verify_command(
     *,
     inputs: tuple[str, ...],
@@ -154,9 +147,7 @@ def verify_command(
 
     Exit status: 0 sound, 1 anomalies found, 2 can't be judged.
     """
-    # Also SIGINT: a shell starts background commands with it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    end_at(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     call: Callable[..., Findings | Comparison]
     if expect is None:
         if not inputs:

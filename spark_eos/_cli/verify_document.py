@@ -7,27 +7,29 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from spark_eos.verify import Comparison, Example, Finding, Findings, Kind
+from spark_eos.verify import Comparison, Example, Finding, Findings, Kind, RowExample
 
 
-def as_json(found: Findings | Comparison) -> str:
+def as_json(result: Findings | Comparison) -> str:
     """Returns the document. Bytes are decoded as UTF-8; invalid bytes are escaped."""
-    document = _comparison(found) if isinstance(found, Comparison) else _findings(found)
-    return json.dumps(document, indent=2)
+    of_one = _of_findings(result) if isinstance(result, Findings) else _of_comparison(result)
+    document = {
+        "verdict": result.verdict.name.lower(),
+        "records_out": result.records_out,
+        "found": {kind.value: _finding(kind, one) for kind, one in result.found.items()},
+        "not_checked": [kind.value for kind in result.unchecked],
+        "unjudged": dict(result.unjudged),
+        "notes": list(result.notes),
+    }
+    return json.dumps({**document, **of_one}, indent=2)
 
 
-def _findings(findings: Findings) -> dict[str, Any]:
+def _of_findings(findings: Findings) -> dict[str, Any]:
     return {
-        "verdict": findings.verdict.name.lower(),
         "records_in": findings.records_in,
-        "records_out": findings.records_out,
         "isolation_level": findings.isolation_level,
         "complete": findings.complete,
-        "found": {kind.value: _finding(kind, finding) for kind, finding in findings.found.items()},
-        "not_checked": [kind.value for kind in findings.unchecked],
         "input_gone": findings.input_gone,
-        "unjudged": dict(findings.unjudged),
-        "notes": list(findings.notes),
         "group": [
             {
                 "topic": one.topic,
@@ -40,7 +42,11 @@ def _findings(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _finding(kind: Kind, finding: Finding) -> dict[str, Any]:
+def _of_comparison(comparison: Comparison) -> dict[str, Any]:
+    return {"rows_expected": comparison.rows_expected, "by_key": comparison.by_key}
+
+
+def _finding(kind: object, finding: Finding[Example] | Finding[RowExample]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "count": finding.count,
         "examples": [_example(example) for example in finding.examples],
@@ -50,26 +56,8 @@ def _finding(kind: Kind, finding: Finding) -> dict[str, Any]:
     return found
 
 
-def _example(example: Example) -> dict[str, Any]:
-    name = example.name
-    text = None if name is None else name.decode("utf-8", "backslashreplace")
-    return {**asdict(example), "name": text}
-
-
-def _comparison(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "verdict": comparison.verdict.name.lower(),
-        "rows_expected": comparison.rows_expected,
-        "records_out": comparison.records_out,
-        "by_key": comparison.by_key,
-        "found": {
-            kind.value: {
-                "count": found.count,
-                "examples": [asdict(example) for example in found.examples],
-            }
-            for kind, found in comparison.found.items()
-        },
-        "not_checked": [kind.value for kind in comparison.unchecked],
-        "unjudged": dict(comparison.unjudged),
-        "notes": list(comparison.notes),
-    }
+def _example(example: Example | RowExample) -> dict[str, Any]:
+    fields = asdict(example)
+    if isinstance(example, Example) and example.name is not None:
+        fields["name"] = example.name.decode("utf-8", "backslashreplace")
+    return fields

@@ -11,7 +11,6 @@ from rich.text import Text
 from spark_eos.verify import (
     Comparison,
     Difference,
-    Differences,
     Example,
     Finding,
     Findings,
@@ -73,26 +72,24 @@ _FATES: Final = {
 }
 
 
-def verify_tables(found: Findings | Comparison) -> RenderableType:
+def verify_tables(result: Findings | Comparison) -> RenderableType:
     """The verdict, the checks, and examples of what was found."""
-    checks = _FINDINGS if isinstance(found, Findings) else _OF_ROWS
-    if isinstance(found, Findings):
-        summary = f"{found.records_in:,} records in"
-        level = found.isolation_level
+    if isinstance(result, Findings):
+        checks, comparing = _FINDINGS, ""
+        read, level = f"{result.records_in:,} records in", result.isolation_level
     else:
-        summary = f"{found.rows_expected:,} rows expected"
-        level = "read_committed"
-    summary = f": {summary}, {found.records_out:,} out as a {level} consumer sees them"
-    if isinstance(found, Comparison) and found.by_key:
-        checks = _OF_KEYS
-        summary += "\nCompared by the last value of each key."
-    parts: list[RenderableType] = [Text.assemble(_VERDICTS[found.verdict], summary), Text()]
-    parts.append(_table(found, checks))
-    for line in _remarks(found):
+        checks, comparing = _OF_ROWS, ""
+        read, level = f"{result.rows_expected:,} rows expected", "read_committed"
+        if result.by_key:
+            checks, comparing = _OF_KEYS, "\nCompared by the last value of each key."
+    written = f"{result.records_out:,} out as a {level} consumer sees them"
+    verdict = Text.assemble(_VERDICTS[result.verdict], f": {read}, {written}{comparing}")
+    parts: list[RenderableType] = [verdict, Text(), _table(result, checks)]
+    for line in _remarks(result):
         parts += [Text(), Text(line)]
-    for kind, one in found.found.items():
-        if one.examples:
-            parts += [Text(), _examples(kind, checks[kind][0], one)]
+    for kind, finding in result.found.items():
+        if finding.examples:
+            parts += [Text(), _examples(kind, checks[kind][0], finding)]
     return Group(*parts)
 
 
@@ -120,10 +117,10 @@ def _remarks(found: Findings | Comparison) -> Iterator[str]:
         yield f"Note: {note}."
 
 
-def _examples(kind: Kind | Difference, name: str, found: Finding | Differences) -> Text:
+def _examples(kind: Kind | Difference, name: str, found: Finding[Any]) -> Text:
     shown = len(found.examples)
     more = f", {shown} of {found.count:,}" if shown < found.count else ""
-    if isinstance(found, Finding) and found.parts:
+    if found.parts:
         fates = (f"{_FATES[fate]} {count:,}" for fate, count in found.parts.items())
         more += f" ({', '.join(fates)})"
     text = Text.assemble((f"{name}{more}:", "bold"))

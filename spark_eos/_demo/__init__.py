@@ -1,4 +1,4 @@
 """The demonstration: the same orders, kills and losses for spark-eos and for Spark's own sink.
 
-`scenario` starts and kills each candidate's query, `report` compares what they have written.
+`scenario` starts and kills each sink's query, `report` compares what they have written.
 """

@@ -67,14 +67,8 @@ def produce_orders(
     Raises:
         RuntimeError: The cluster did not accept all orders.
     """
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "linger.ms": 20,
-            "partitioner": "murmur2_random",
-            "log_level": 0,
-        }
-    )
+    settings = {"linger.ms": 20, "partitioner": "murmur2_random", "log_level": 0}
+    producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
     for number, (key, value) in enumerate(make_orders(count, seed), 1):
         producer.produce(topic, value, key)
         if number % _AT_ONCE == 0 or number == count:

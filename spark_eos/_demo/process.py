@@ -17,11 +17,8 @@ _INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class KillableProcess:
     """A process in its own session, which none of its children leaves; a context manager.
 
-    Args:
-        command: The program and its arguments.
-        log: File to which all output is appended.
-        directory: Working and temporary directory of the process.
-        environment: Environment variables added to those of this process.
+    All output is appended to the log. The directory is its working and temporary one. Environment
+    variables are added to those of this process.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a candidate's query has left behind, compared with what it should have written."""
+"""What a sink's query has left behind, compared with what it should have written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,62 +9,43 @@ from spark_eos.verify import Comparison, Difference, Verdict
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What a candidate's query has left when it has ended.
-
-    Attributes:
-        target: The topic that it has written to.
-        duplicates_before_loss: Duplicates before its checkpoint was deleted; None if it was not.
-        open_transactions: Number of its transactions that are still open.
-        group_lag: Number of orders that its consumer group has not committed; None without one.
-    """
-
-    target: str
-    duplicates_before_loss: int | None = None
-    open_transactions: int = 0
-    group_lag: int | None = None
-
-
-@dataclass(frozen=True)
 class Report:
-    """What a candidate has left, and its target compared with the rows that are expected there."""
+    """What a query has left, and its target compared with the rows that are expected there."""
 
-    finished: Finished
     comparison: Comparison
+    duplicates_before_loss: int | None = None  # of the checkpoint; None if it was not lost
+    open_transactions: int = 0
+    group_lag: int | None = None  # orders that its group has not committed; None without a group
 
     @property
     def exactly_once(self) -> bool:
         """Whether each expected row is there once and no other, and nothing is left to be done."""
-        unfinished = self.finished.open_transactions or self.finished.group_lag
+        unfinished = self.open_transactions or self.group_lag
         return self.comparison.verdict is Verdict.SOUND and not unfinished
 
 
 def table(title: str, rows: str, expected: str, reports: Sequence[Report]) -> Table:
-    """Both candidates' reports side by side.
+    """The reports of spark-eos and of Spark's own sink, side by side.
 
-    Args:
-        title: What stands above it.
-        rows: What is counted.
-        expected: What those are called that should be there.
-        reports: Of spark-eos, and of Spark's own sink.
+    ``rows`` are counted; ``expected`` is what those are called that should be there.
     """
     found = side_by_side(title)
     add_numbers(found, f"{rows} {expected}", *(one.comparison.rows_expected for one in reports))
     add_numbers(found, f"{rows} out", *(one.comparison.records_out for one in reports))
     for kind in (Difference.DUPLICATE, Difference.MISSING, Difference.UNEXPECTED):
         add_numbers(found, kind.value, *(one.comparison.count(kind) for one in reports))
-        before = [one.finished.duplicates_before_loss for one in reports]
+        before = [one.duplicates_before_loss for one in reports]
         if kind is Difference.DUPLICATE and any(one is not None for one in before):
             add_numbers(found, "  of them before the checkpoint's loss", *before)
-    add_numbers(found, "open transactions", *(one.finished.open_transactions for one in reports))
-    lags = [one.finished.group_lag for one in reports]
+    add_numbers(found, "open transactions", *(one.open_transactions for one in reports))
+    lags = [one.group_lag for one in reports]
     if any(lag is not None for lag in lags):
         add_numbers(found, "group lag", *lags)
     return found
 
 
 def side_by_side(title: str) -> Table:
-    """An empty table with a column for each candidate.
+    """An empty table with a column for each sink.
 
     Example:
         >>> table = side_by_side("One run")

@@ -22,13 +22,7 @@ class JavaError(PrintableError, RuntimeError):
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime.
-
-    Attributes:
-        executable: The ``java`` program.
-        major: Its feature version, for example 17.
-        banner: Output of ``java -version``; equal banners mean the same JVM build.
-    """
+    """A Java runtime."""
 
     executable: Path
     major: int

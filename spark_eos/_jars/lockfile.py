@@ -10,23 +10,14 @@ _ARCHIVE: Final = ".tar.gz"
 
 @dataclass(frozen=True)
 class LockedJar:
-    """One jar, or an archive of jars: its Maven coordinates and its SHA-256 checksum.
+    """One jar, or an archive of jars: its coordinates in Maven, and its checksum."""
 
-    Attributes:
-        organisation: Its group id.
-        name: Its artifact id.
-        version: Its version.
-        sha256: Checksum of the downloaded file, in hexadecimal digits.
-        classifier: Which of the version's files it is, if not the main one.
-        extension: ``jar``, or ``tar.gz`` for an archive, which is kept unpacked.
-    """
-
-    organisation: str
-    name: str
+    organisation: str  # the group id
+    name: str  # the artifact id
     version: str
-    sha256: str
+    sha256: str  # of the downloaded file, in hexadecimal digits
     classifier: str = ""
-    extension: str = "jar"
+    extension: str = "jar"  # or tar.gz, which is kept unpacked
 
     @property
     def file_name(self) -> str:
@@ -47,17 +38,11 @@ class LockedJar:
 
 @dataclass(frozen=True)
 class Lock:
-    """A complete set of jars.
-
-    Attributes:
-        name: Name of the set, for example ``kafka-4.4.0``.
-        jars: The jars, in class path order.
-        pyspark: For Spark's Kafka source, the pyspark minor versions it fits (``"4.2"``).
-    """
+    """A complete set of jars, such as ``kafka-4.4.0``."""
 
     name: str
-    jars: tuple[LockedJar, ...]
-    pyspark: tuple[str, ...] = ()
+    jars: tuple[LockedJar, ...]  # in class path order
+    pyspark: tuple[str, ...] = ()  # minor versions that a Kafka source of Spark fits, such as 4.2
 
 
 def lock_names() -> list[str]:

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 
-def settings_of(
+def _settings_of(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
     """Settings of the form key=value; for click."""
@@ -22,7 +22,7 @@ def settings_of(
     return settings
 
 
-def file_settings(
+def _file_settings(
     _context: click.Context, _parameter: click.Parameter, file: Path | None
 ) -> dict[str, str]:
     """Settings of a file's lines; for click."""
@@ -45,26 +45,67 @@ def file_settings(
     return settings
 
 
+def setting_options(
+    name: str, setting: str, file: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds ``--NAME`` and ``--NAME-config`` to a click command, which receives them as one mapping.
+
+    Args:
+        name: The first option's name, without dashes before it.
+        setting: Its help.
+        file: Help of the second, a file of such settings, which the first overrides.
+
+    Example:
+        >>> @click.command()
+        ... @setting_options("registry", "A setting.", "A file of settings.")
+        ... def show(registry):
+        ...     print(registry)
+        >>> show(["--registry", "url=http://localhost:8081"], standalone_mode=False)
+        {'url': 'http://localhost:8081'}
+    """
+    argument = name.replace("-", "_")
+    options = (
+        click.option(
+            f"--{name}", multiple=True, callback=_settings_of, metavar="KEY=VALUE", help=setting
+        ),
+        click.option(
+            f"--{name}-config",
+            type=click.Path(path_type=Path),
+            callback=_file_settings,
+            metavar="FILE",
+            help=file,
+        ),
+    )
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_settings(**given: Any) -> None:
+            of_file = given.pop(f"{argument}_config")
+            command(**{**given, argument: {**of_file, **given[argument]}})
+
+        return decorated(with_settings, options)
+
+    return decorate
+
+
 bootstrap_servers_option: Final = click.option(
     "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="The Kafka cluster."
 )
-_CLIENT: Final = (
-    bootstrap_servers_option,
-    click.option(
-        "--kafka",
-        multiple=True,
-        callback=settings_of,
-        metavar="KEY=VALUE",
-        help="Client setting by its librdkafka name, such as compression.type=zstd; repeatable.",
-    ),
-    click.option(
-        "--kafka-config",
-        type=click.Path(path_type=Path),
-        callback=file_settings,
-        metavar="FILE",
-        help="File of client settings, one KEY=VALUE per line. Use it for secrets: other users of "
-        "the machine can see command lines.",
-    ),
+_kafka_options: Final = setting_options(
+    "kafka",
+    "Client setting by its librdkafka name, such as compression.type=zstd; repeatable.",
+    "File of client settings, one KEY=VALUE per line. Use it for secrets: other users of the "
+    "machine can see command lines.",
+)
+_source_bootstrap_servers_option: Final = click.option(
+    "--source-bootstrap-servers",
+    metavar="HOST:PORT,...",
+    help="The Kafka cluster that is read, if it is another one.",
+)
+_source_kafka_options: Final = setting_options(
+    "source-kafka",
+    "As --kafka, for that cluster, which gets none of the other settings.",
+    "As --kafka-config, for that cluster.",
 )
 
 
@@ -80,43 +121,14 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
         ... def show(kafka):
         ...     print(kafka)
         >>> show(["--bootstrap-servers", "a:9092", "--kafka", "acks=all"], standalone_mode=False)
-        {'bootstrap.servers': 'a:9092', 'acks': 'all'}
+        {'acks': 'all', 'bootstrap.servers': 'a:9092'}
     """
 
     @functools.wraps(command)
-    def with_options(
-        *,
-        bootstrap_servers: str,
-        kafka: Mapping[str, str],
-        kafka_config: Mapping[str, str],
-        **rest: Any,
-    ) -> None:
-        command(kafka={**kafka_config, "bootstrap.servers": bootstrap_servers, **kafka}, **rest)
+    def with_servers(*, bootstrap_servers: str, kafka: Mapping[str, str], **rest: Any) -> None:
+        command(kafka={**kafka, "bootstrap.servers": bootstrap_servers}, **rest)
 
-    return decorated(with_options, _CLIENT)
-
-
-_SOURCE_CLIENT: Final = (
-    click.option(
-        "--source-bootstrap-servers",
-        metavar="HOST:PORT,...",
-        help="The Kafka cluster that is read, if it is another one.",
-    ),
-    click.option(
-        "--source-kafka",
-        multiple=True,
-        callback=settings_of,
-        metavar="KEY=VALUE",
-        help="As --kafka, for that cluster, which gets none of the other settings.",
-    ),
-    click.option(
-        "--source-kafka-config",
-        type=click.Path(path_type=Path),
-        callback=file_settings,
-        metavar="FILE",
-        help="As --kafka-config, for that cluster.",
-    ),
-)
+    return bootstrap_servers_option(_kafka_options(with_servers))
 
 
 def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -137,22 +149,17 @@ def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(command)
-    def with_options(
-        *,
-        source_bootstrap_servers: str | None,
-        source_kafka: Mapping[str, str],
-        source_kafka_config: Mapping[str, str],
-        **rest: Any,
+    def with_servers(
+        *, source_bootstrap_servers: str | None, source_kafka: Mapping[str, str], **rest: Any
     ) -> None:
         found = None
         if source_bootstrap_servers is not None:
-            servers = {"bootstrap.servers": source_bootstrap_servers}
-            found = {**source_kafka_config, **servers, **source_kafka}
+            found = {**source_kafka, "bootstrap.servers": source_bootstrap_servers}
         else:
             _refuse_without_servers()
         command(source_kafka=found, **rest)
 
-    return decorated(with_options, _SOURCE_CLIENT)
+    return _source_bootstrap_servers_option(_source_kafka_options(with_servers))
 
 
 def _refuse_without_servers() -> None:

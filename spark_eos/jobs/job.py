@@ -5,8 +5,6 @@ with a function from DataFrame to DataFrame; ``jobs/relay.py`` is the shortest o
 """
 
 import logging
-import os
-import sys
 from collections.abc import Callable
 
 import click
@@ -14,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos._pyspark_internals import started_by_submit
+from spark_eos._spark.session import session_builder
 from spark_eos._spark.sink import ExactlyOnceSink
 from spark_eos.errors import ConfigurationError, QueryFailedError, SparkEosError
 from spark_eos.jobs.job_metrics import JobMetrics
@@ -25,19 +23,8 @@ from spark_eos.observability.json_logs import JsonFormatter
 logger = logging.getLogger(__name__)
 
 
-def start_session() -> SparkSession:
-    """Returns the session that spark-submit has configured.
-
-    Example:
-        ::
-
-            spark = start_session()
-    """
-    # spark-submit knows which Python the workers run. Without spark-submit, Spark would take
-    # whatever python3 is first on PATH.
-    if not started_by_submit():
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return SparkSession.builder.getOrCreate()
+def _session() -> SparkSession:
+    return session_builder().getOrCreate()
 
 
 def run_job(
@@ -45,7 +32,7 @@ def run_job(
     transform: Callable[[DataFrame], DataFrame],
     *,
     include_headers: bool = False,
-    session: Callable[[], SparkSession] = start_session,
+    session: Callable[[], SparkSession] = _session,
 ) -> None:
     """Runs a query until it ends or SIGINT or SIGTERM stops it; logs each batch.
 
@@ -54,7 +41,8 @@ def run_job(
         transform: Function from the columns of `ExactlyOnceSink.read` to those that
             `ExactlyOnceSink.write` takes; it may use narrow operators only.
         include_headers: Whether to read the records' headers too.
-        session: Function that starts Spark.
+        session: Function that starts Spark; by default as `session_builder` does, which leaves
+            spark-submit's configuration as it is.
 
     Raises:
         click.UsageError: An option can't be used; raised before Spark starts.

@@ -91,16 +91,12 @@ class StopSignals:
     """SIGINT and SIGTERM: the first one is kept, or ends the program; a second one ends it at once.
 
     A handler of the program's own stays.
-
-    Attributes:
-        status: The program's exit status after a signal.
-        waiting: Whether the first signal is only kept. While a query runs, an exception could
-            interrupt a call to the JVM, and the next call, which stops the query, would read the
-            answer to the interrupted one.
     """
 
     def __init__(self) -> None:
-        self.status: int | None = None
+        self.status: int | None = None  # the program's exit status, after a signal
+        # Whether the first signal is only kept. While a query runs, an exception could interrupt a
+        # call to the JVM, and the next call, which stops the query, would read its answer.
         self.waiting = False
         self._before: dict[signal.Signals, Any] = {}
 

@@ -3,14 +3,13 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import click
 from pyspark.sql import DataFrame
 
 from spark_eos.errors import ConfigurationError
-from spark_eos.jobs.client_options import decorated, file_settings, settings_of
+from spark_eos.jobs.client_options import decorated, setting_options
 from spark_eos.schemas import SchemaRegistry
 
 _COLUMNS: Final = ("value", "key")
@@ -57,25 +56,6 @@ class Recoding:
         return frame
 
 
-def _registry(prefix: str, setting: str, file: str) -> tuple[Callable[..., Any], ...]:
-    return (
-        click.option(
-            f"--{prefix}schema-registry",
-            multiple=True,
-            callback=settings_of,
-            metavar="KEY=VALUE",
-            help=setting,
-        ),
-        click.option(
-            f"--{prefix}schema-registry-config",
-            type=click.Path(path_type=Path),
-            callback=file_settings,
-            metavar="FILE",
-            help=file,
-        ),
-    )
-
-
 def _subjects() -> tuple[Callable[..., Any], ...]:
     made = [
         (
@@ -96,19 +76,16 @@ def _subjects() -> tuple[Callable[..., Any], ...]:
     return tuple(option for pair in made for option in pair)
 
 
-_OPTIONS: Final = (
-    *_registry(
-        "",
-        "Setting of the schema registry by its confluent-kafka name, such as "
-        "url=http://localhost:8081; repeatable.",
-        "File of such settings, one KEY=VALUE per line. Use it for secrets.",
-    ),
-    *_registry(
-        "source-",
-        "As --schema-registry, for the source's records, if they have another registry.",
-        "As --schema-registry-config, for that registry.",
-    ),
-    *_subjects(),
+_own_registry: Final = setting_options(
+    "schema-registry",
+    "Setting of the schema registry by its confluent-kafka name, such as "
+    "url=http://localhost:8081; repeatable.",
+    "File of such settings, one KEY=VALUE per line. Use it for secrets.",
+)
+_source_registry: Final = setting_options(
+    "source-schema-registry",
+    "As --schema-registry, for the source's records, if they have another registry.",
+    "As --schema-registry-config, for that registry.",
 )
 
 
@@ -133,20 +110,16 @@ def schema_options(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(command)
-    def with_options(
+    def with_recoding(
         *,
         schema_registry: Mapping[str, str],
-        schema_registry_config: Mapping[str, str],
         source_schema_registry: Mapping[str, str],
-        source_schema_registry_config: Mapping[str, str],
         **rest: Any,
     ) -> None:
-        own = {**schema_registry_config, **schema_registry}
-        others = {**source_schema_registry_config, **source_schema_registry}
         subjects = _given_subjects(rest)
-        command(recoding=_recoding(own, others, subjects), **rest)
+        command(recoding=_recoding(schema_registry, source_schema_registry, subjects), **rest)
 
-    return decorated(with_options, _OPTIONS)
+    return _own_registry(_source_registry(decorated(with_recoding, _subjects())))
 
 
 def _given_subjects(rest: dict[str, Any]) -> dict[str, tuple[str, str]]:

@@ -20,31 +20,19 @@ _DPI: Final = 100
 
 @dataclass
 class Batch:
-    """What is known of a batch; None is unknown.
-
-    Attributes:
-        rows_written: Output rows committed, from the sink's report.
-        rows_read: Source rows, from Spark's progress.
-        lag: Records available and not read when the batch was planned.
-        sink_ms: Milliseconds in the sink.
-        trigger_ms: Milliseconds of the whole trigger, with Spark's part.
-    """
+    """What is known of a batch; None is unknown."""
 
     rows_written: int | None = None
     rows_read: int | None = None
-    lag: int | None = None
+    lag: int | None = None  # records available and not read when the batch was planned
     sink_ms: float | None = None
-    trigger_ms: float | None = None
+    trigger_ms: float | None = None  # with Spark's part
 
 
 def picture(batches: Mapping[int, Batch]) -> bytes:
-    """Draws batches as panels, one above the other; what is known of no batch has none.
+    """Draws batches by their numbers, at least one; what is known of no batch has no panel.
 
-    Args:
-        batches: At least one batch, by its number.
-
-    Returns:
-        A PNG on a white ground, of 8 by 2 inches for each panel at 100 dots per inch.
+    Returns a PNG on a white ground, of 8 by 2 inches for each panel at 100 dots per inch.
 
     Example:
         >>> picture({0: Batch(rows_written=10, sink_ms=80.5)})[1:4]

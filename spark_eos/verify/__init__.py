@@ -8,14 +8,17 @@ code that writes them. Both sides share client settings, connections and checks 
 import spark_eos._client  # noqa: F401 - before kafka-python, which it imports quietly
 from spark_eos.errors import VerificationError
 from spark_eos.verify.comparing import compare
-from spark_eos.verify.comparison import Comparison, Difference, Differences, RowExample
 from spark_eos.verify.findings import (
+    Comparison,
+    Difference,
     Example,
     Finding,
     Findings,
     GroupOffset,
     Kind,
     Position,
+    Result,
+    RowExample,
     Verdict,
 )
 from spark_eos.verify.verifier import verify
@@ -23,13 +26,13 @@ from spark_eos.verify.verifier import verify
 __all__ = [
     "Comparison",
     "Difference",
-    "Differences",
     "Example",
     "Finding",
     "Findings",
     "GroupOffset",
     "Kind",
     "Position",
+    "Result",
     "RowExample",
     "Verdict",
     "VerificationError",

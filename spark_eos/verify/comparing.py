@@ -9,12 +9,12 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from kafka import TopicPartition
 
-from spark_eos._client.checks import check_positive, check_text
+from spark_eos._client.checks import check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.brokers import Brokers
 from spark_eos.verify.cluster import Cluster, reason_of
-from spark_eos.verify.comparison import Comparison, Difference, Differences, RowExample
+from spark_eos.verify.findings import Comparison, Difference, Finding, RowExample
 from spark_eos.verify.group_offsets import GroupOffsets
 from spark_eos.verify.open_transactions import Settled, settle
 from spark_eos.verify.parquet_rows import ParquetRows
@@ -22,7 +22,7 @@ from spark_eos.verify.partitions import Partitions, name_of
 from spark_eos.verify.records import READ_COMMITTED, Reader
 from spark_eos.verify.row_counts import EXPECTED, VISIBLE, HashedRow, RowCounts, digest
 from spark_eos.verify.rows import Row, TopicRows, shown
-from spark_eos.verify.verifier import check_topics
+from spark_eos.verify.verifier import check_arguments
 from spark_eos.verify.watching import Watch, meter, silent
 
 _TOPIC: Final = "topic:"
@@ -96,10 +96,7 @@ def compare(
             assert comparison.verdict is Verdict.SOUND, comparison.anomalies
     """
     settings = ClientSettings(kafka)
-    check_topics(outputs, "outputs")
-    if group_id is not None:
-        check_text("group_id", group_id)
-    check_positive(timeout=timeout)
+    check_arguments(outputs, group_id, timeout)
     where = os.fspath(expect)
     topic = where.removeprefix(_TOPIC) if where.startswith(_TOPIC) else None
     files = ParquetRows(where) if topic is None else None
@@ -269,10 +266,10 @@ class _Comparing:
         counts[Difference.UNEXPECTED] = counts.get(Difference.UNEXPECTED, 0) + without_key
         examples = self._examples(cases)
         found = {
-            kind: Differences(counts.get(kind, 0), tuple(examples.get(kind, ())[:most]))
+            kind: Finding(counts.get(kind, 0), tuple(examples.get(kind, ())[:most]))
             for kind in kinds
         }
-        found[Difference.OPEN] = Differences(len(self.held_up), tuple(self.held_up[:most]))
+        found[Difference.OPEN] = Finding(len(self.held_up), tuple(self.held_up[:most]))
         side = "SELECT COUNT(*) FROM rows WHERE side ="
         return Comparison(
             rows_expected=ask(f"{side} {EXPECTED}"),

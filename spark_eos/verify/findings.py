@@ -1,8 +1,12 @@
-"""The result of a verification: plain values and the verdict on them."""
+"""The results of `verify` and `compare`: plain values and the verdict on them."""
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+_Kind = TypeVar("_Kind", bound=enum.Enum)
+_Example = TypeVar("_Example")
 
 
 @dataclass(frozen=True, order=True)
@@ -42,6 +46,21 @@ class Kind(str, enum.Enum):
     UNPROCESSED = "not_yet_processed"
 
 
+class Difference(str, enum.Enum):
+    """Kinds of differences; the values are the keys of the JSON document.
+
+    Examples:
+        >>> Difference("missing")
+        <Difference.MISSING: 'missing'>
+    """
+
+    MISSING = "missing"
+    DUPLICATE = "duplicates"
+    UNEXPECTED = "unexpected"
+    VALUE = "different_values"
+    OPEN = "open_transactions"
+
+
 class Verdict(enum.IntEnum):
     """The verdict; its value is the exit status of ``spark-eos verify``.
 
@@ -78,12 +97,39 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """How often one kind of anomaly was found.
+class RowExample:
+    """One case of a difference; keys and values are shortened, and control characters escaped.
 
     Attributes:
-        count: Number of missing or surplus records; of partitions and transactions for kinds
-            that concern those.
+        key: The key; None if it is null.
+        value: The value that is there, or that is missing; None if it is null.
+        expected: The value that is expected in its place, for `Difference.VALUE`.
+        source: Where the expected row is: ``file:row``, counted from 0, or
+            ``topic:partition:offset``. None if there is no such row.
+        outputs: The output records concerned.
+        detail: Further explanation; may be empty.
+
+    Examples:
+        >>> example = RowExample("bob", "3", source="part-0.parquet:7", detail="2 of 3 are there")
+        >>> print(example.source, example.detail)
+        part-0.parquet:7 2 of 3 are there
+    """
+
+    key: str | None = None
+    value: str | None = None
+    expected: str | None = None
+    source: str | None = None
+    outputs: tuple[Position, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Finding(Generic[_Example]):
+    """How often one kind of anomaly or difference was found.
+
+    Attributes:
+        count: Number of missing or surplus records; of keys if compared by key; of partitions and
+            transactions for kinds that concern those.
         examples: Some cases, lowest positions first.
         parts: The count by cause, where known: lost writes by the fate of the attempts to write
             them (``aborted``, ``open``, ``none``).
@@ -94,7 +140,7 @@ class Finding:
     """
 
     count: int = 0
-    examples: tuple[Example, ...] = ()
+    examples: tuple[_Example, ...] = ()
     parts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -120,20 +166,50 @@ class GroupOffset:
     end: int
 
 
-@dataclass(frozen=True)
-class Findings:
-    """The result of `verify`.
+@dataclass(frozen=True, kw_only=True)
+class Result(Generic[_Kind, _Example]):
+    """What `verify` and `compare` find.
+
+    Attributes:
+        records_out: Number of output records visible at the isolation level.
+        found: A finding for each kind that was checked; its count is 0 if all is well.
+        unjudged: Number of records, rows or keys that can't be judged, by reason.
+        notes: Further remarks for the reader.
+    """
+
+    records_out: int
+    found: Mapping[_Kind, Finding[_Example]]
+    unjudged: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def count(self, kind: _Kind) -> int:
+        """Returns how often a kind was found; 0 if it was not checked."""
+        found = self.found.get(kind)
+        return 0 if found is None else found.count
+
+    @property
+    def anomalies(self) -> dict[_Kind, Finding[_Example]]:
+        """The findings that count as anomalies."""
+        return {kind: finding for kind, finding in self.found.items() if finding.count}
+
+    @property
+    def verdict(self) -> Verdict:
+        """ANOMALIES if there are any, else UNJUDGED if anything can't be judged, else SOUND."""
+        if self.anomalies:
+            return Verdict.ANOMALIES
+        return Verdict.UNJUDGED if any(self.unjudged.values()) else Verdict.SOUND
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings(Result[Kind, Example]):
+    """The result of `verify`: a `Result` with these attributes, too.
 
     Attributes:
         records_in: Number of input records read.
-        records_out: Number of output records visible at the isolation level.
         isolation_level: ``read_committed`` or ``read_uncommitted``.
-        found: A finding for each kind that was checked; its count is 0 if all is well.
         complete: Whether input that is not yet processed counts as an anomaly.
         input_gone: Number of outputs whose input retention has removed; they count neither as
             sound nor as outputs of no input.
-        unjudged: Number of records that can't be judged, by reason.
-        notes: Further remarks for the reader.
         group: The group's offsets, if a group was given.
 
     Examples:
@@ -150,37 +226,50 @@ class Findings:
     """
 
     records_in: int
-    records_out: int
     isolation_level: str
-    found: Mapping[Kind, Finding]
     complete: bool = False
     input_gone: int = 0
-    unjudged: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
     group: tuple[GroupOffset, ...] = ()
 
-    def count(self, kind: Kind) -> int:
-        """Returns how often a kind was found; 0 if it was not checked."""
-        found = self.found.get(kind)
-        return 0 if found is None else found.count
-
     @property
-    def anomalies(self) -> dict[Kind, Finding]:
-        """The findings that count as anomalies."""
-        return {
-            kind: finding
-            for kind, finding in self.found.items()
-            if finding.count and (kind is not Kind.UNPROCESSED or self.complete)
-        }
+    def anomalies(self) -> dict[Kind, Finding[Example]]:
+        """The findings that count as anomalies; unprocessed input only if ``complete``."""
+        found = super().anomalies
+        if not self.complete:
+            found.pop(Kind.UNPROCESSED, None)
+        return found
 
     @property
     def unchecked(self) -> tuple[Kind, ...]:
         """Kinds that were not checked because an argument was not given."""
         return tuple(kind for kind in Kind if kind not in self.found)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Result[Difference, RowExample]):
+    """The result of `compare`: a `Result` with these attributes, too.
+
+    Attributes:
+        rows_expected: Number of rows of the expectation.
+        by_key: Whether only the last value of each key was compared.
+
+    Examples:
+        >>> comparison = Comparison(
+        ...     rows_expected=100,
+        ...     records_out=101,
+        ...     by_key=False,
+        ...     found={Difference.MISSING: Finding(), Difference.DUPLICATE: Finding(1)},
+        ... )
+        >>> comparison.verdict
+        <Verdict.ANOMALIES: 1>
+        >>> comparison.count(Difference.DUPLICATE), list(comparison.anomalies)
+        (1, [<Difference.DUPLICATE: 'duplicates'>])
+    """
+
+    rows_expected: int
+    by_key: bool
+
     @property
-    def verdict(self) -> Verdict:
-        """ANOMALIES if there are any, else UNJUDGED if anything can't be judged, else SOUND."""
-        if self.anomalies:
-            return Verdict.ANOMALIES
-        return Verdict.UNJUDGED if any(self.unjudged.values()) else Verdict.SOUND
+    def unchecked(self) -> tuple[Difference, ...]:
+        """Kinds that do not apply: with keys duplicates, without keys different values."""
+        return tuple(kind for kind in Difference if kind not in self.found)

@@ -77,7 +77,7 @@ class _Judgement:
             group=self._group(),
         )
 
-    def _asked(self, kind: Kind) -> Finding:
+    def _asked(self, kind: Kind) -> Finding[Example]:
         """The answer to the question that the kind's view asks."""
         view = kind.value
         rows = self._records.ask(
@@ -99,7 +99,7 @@ class _Judgement:
             detail,
         )
 
-    def _listed(self, examples: Iterator[Example]) -> Finding:
+    def _listed(self, examples: Iterator[Example]) -> Finding[Example]:
         found = tuple(examples)
         return Finding(len(found), found[: self._most])
 

@@ -33,17 +33,11 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class Settled:
-    """How far partitions are settled, that is, committed or aborted.
+    """How far partitions are settled, that is, committed or aborted."""
 
-    Attributes:
-        ends: The ends waited for.
-        short: The last stable offset of each partition where it stayed below the end.
-        still_open: Transactions of the prefix that were open at the beginning and still are.
-    """
-
-    ends: Mapping[TopicPartition, int]
-    short: Mapping[TopicPartition, int]
-    still_open: Collection[OpenTransaction]
+    ends: Mapping[TopicPartition, int]  # those waited for
+    short: Mapping[TopicPartition, int]  # last stable offsets that stayed below the end
+    still_open: Collection[OpenTransaction]  # those of the prefix, open since the beginning
 
     def held_up(
         self, group_id: str | None, unstable: Iterable[str]

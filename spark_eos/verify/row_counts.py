@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from spark_eos.verify.comparison import Difference
 from spark_eos.verify.database import Database
+from spark_eos.verify.findings import Difference
 from spark_eos.verify.partitions import SHIFT
 
 HashedRow = tuple[bytes, bytes | None, int]

@@ -116,21 +116,18 @@ def verify(
         frozenset(dead_letter_topics),
         at_most_once_each,
     )
+    _check_topics(inputs, "inputs")
     outputs = outputs if isinstance(outputs, str) else [*outputs, *dead_letter_topics]
-    check_topics(inputs, "inputs")
-    check_topics(outputs, "outputs")
+    check_arguments(outputs, group_id, timeout)
     if both := source_kafka is None and {*inputs} & {*outputs}:
         raise ConfigurationError(
             f"topic {min(both)!r} is both input and output: if the query reads it in another "
             "cluster, give source_kafka (--source-bootstrap-servers)"
         )
-    if group_id is not None:
-        check_text("group_id", group_id)
     if isolation_level not in ISOLATION_LEVELS:
         raise ConfigurationError(
             f"isolation_level={isolation_level!r} must be one of {', '.join(ISOLATION_LEVELS)}"
         )
-    check_positive(timeout=timeout)
     try:
         with ExitStack() as stack:
             # First, because librdkafka is slow to report that a listener refuses it.
@@ -164,7 +161,15 @@ def _source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
         raise ConfigurationError(f"source_kafka: {error}") from error
 
 
-def check_topics(topics: Sequence[str], what: str) -> None:
+def check_arguments(outputs: Sequence[str], group_id: str | None, timeout: float) -> None:
+    """Checks what `verify` and `compare` both take."""
+    _check_topics(outputs, "outputs")
+    if group_id is not None:
+        check_text("group_id", group_id)
+    check_positive(timeout=timeout)
+
+
+def _check_topics(topics: Sequence[str], what: str) -> None:
     """Raises ConfigurationError unless topics are a list of distinct names."""
     if isinstance(topics, str) or not topics:
         raise ConfigurationError(f"{what} must be a non-empty list of topics")

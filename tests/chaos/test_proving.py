@@ -74,7 +74,13 @@ def test_faults_that_do_harm_by_themselves_prove_nothing() -> None:
 
 def test_each_anomaly_of_records_and_transactions_violates_a_rule() -> None:
     for kind in FindingKind:
-        found = Findings(1, 1, "read_committed", {kind: Finding(count=1)}, complete=True)
+        found = Findings(
+            records_in=1,
+            records_out=1,
+            isolation_level="read_committed",
+            found={kind: Finding(count=1)},
+            complete=True,
+        )
         drained = violations(found, drained=True)
         assert bool(drained) == (kind is not FindingKind.UNPROCESSED), kind
         # A query that was killed may be in a transaction.

@@ -13,7 +13,7 @@ from chaos.staged_judging import differences, not_ended, not_of_one_copy, not_sw
 from chaos.staged_places import BEFORE_SWEEP, ask, is_reached, obeys, take_back
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.verify import Comparison, Difference, Differences
+from spark_eos.verify import Comparison, Difference, Finding
 
 _TOPIC = "progress"
 
@@ -79,7 +79,7 @@ def test_counts_of_a_key_that_do_not_grow() -> None:
 
 @pytest.mark.parametrize("kind", Difference)
 def test_each_difference_violates_a_rule(kind: Difference) -> None:
-    found = Comparison(1, 1, by_key=False, found={kind: Differences(1)})
+    found = Comparison(rows_expected=1, records_out=1, by_key=False, found={kind: Finding(1)})
     (violation,) = differences(found, drained=True)
     assert violation.rule.category is Category.INVARIANT
     # What is missing may be still to come.

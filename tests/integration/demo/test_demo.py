@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_eos._demo.orders import make_orders, produce_orders
-from spark_eos._demo.report import Finished, Report
-from spark_eos._demo.target import TargetReader
+from spark_eos._demo.report import Report
+from spark_eos._demo.watching import TargetReader
 from spark_eos.verify import Difference, compare
 from support.flow import Flow
 from support.queries import until
@@ -26,7 +26,7 @@ def report(flow: Flow, timeout: float = 30) -> Report:
     found = compare(
         kafka=flow.kafka, outputs=[flow.target], expect=f"topic:{flow.source}", timeout=timeout
     )
-    return Report(Finished(flow.target), found)
+    return Report(found)
 
 
 def test_a_tampered_target_is_found_out(flow: Flow) -> None:

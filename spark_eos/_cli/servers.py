@@ -1,0 +1,83 @@
+"""``spark-eos broker`` and ``spark-eos registry``: servers for experiments."""
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import click
+
+from spark_eos._cli.query import end_at
+from spark_eos._cli.topics import METAVAR, new_topics
+from spark_eos._jars.ivy import DownloadError
+from spark_eos._jars.jar_sets import JarError
+from spark_eos._jars.java import JavaError
+from spark_eos.testing import (
+    BrokerStartError,
+    EmbeddedKafka,
+    EmbeddedSchemaRegistry,
+    RegistryStartError,
+)
+from spark_eos.testing.embedded_server import EmbeddedServer
+
+_port_option: Final = click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on; by default a free one."
+)
+
+
+@click.command()
+@_port_option
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    callback=new_topics,
+    metavar=METAVAR,
+    help="Topic to create, with 1 partition by default; repeatable.",
+)
+def broker(port: int | None, topics: Mapping[str, int]) -> None:
+    """Run a single-node Kafka on 127.0.0.1 until Ctrl-C.
+
+    Prints its address on stdout as soon as it and the topics are ready. Removes its data when it
+    stops.
+    """
+    kafka = EmbeddedKafka(port=port)
+
+    def ready() -> str:
+        for name, partitions in topics.items():
+            kafka.create_topic(name, partitions)
+        return kafka.bootstrap_servers
+
+    _serve(kafka, "Kafka", ready)
+
+
+@click.command()
+@_port_option
+def registry(port: int | None) -> None:
+    """Run a schema registry on 127.0.0.1 until Ctrl-C.
+
+    It is Apicurio Registry, with the API of Confluent's. Prints its URL on stdout as soon as it is
+    ready: clients need all of it, with its path. Removes its schemas when it stops.
+
+    \b
+    Example: spark-eos registry --port 8081
+             curl http://127.0.0.1:8081/apis/ccompat/v7/subjects
+    """  # noqa: D301 - click needs the character itself
+    server = EmbeddedSchemaRegistry(port=port)
+    _serve(server, "The schema registry", lambda: server.url)
+
+
+def _serve(server: EmbeddedServer, name: str, address: Callable[[], str]) -> None:
+    """Runs a server until Ctrl-C; ``address`` makes it ready, and returns what to print."""
+    end_at(signal.SIGINT, signal.SIGTERM)
+    try:
+        with server:
+            click.echo(address())
+            click.echo(f"{name} is running. Press Ctrl-C to stop it and remove its data.", err=True)
+            while server.is_running:
+                time.sleep(0.2)
+            raise click.ClickException(f"{name} ended unexpectedly. Its log:\n{server.log()}")
+    except KeyboardInterrupt:
+        click.echo("Stopped.", err=True)
+    except (BrokerStartError, RegistryStartError, JarError, DownloadError, JavaError) as error:
+        raise click.ClickException(str(error)) from error
