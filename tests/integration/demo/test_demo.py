@@ -110,7 +110,8 @@ def test_the_demo_tells_the_truth(
     _check_copies(first)
     _check_counts(second)
     assert len(re.findall(r"killed in batch \d+, not in the commit log: [1-9]", out)) == 8
-    assert {log.stem for log in logs.iterdir()} == {
+    # A kill that comes too late is tried again, with one more start.
+    assert {log.stem for log in logs.iterdir()} >= {
         "kafka",
         *(
             f"{act}-{sink}-{n}"
