@@ -119,8 +119,8 @@ def _left(left: Counter[tuple[str, str, str]], unknown: Collection[int]) -> str:
     text = f"{left.total():,} left to replay."
     if unknown:
         text += (
-            f" No replay is known of {counted(len(unknown), 'partition')} with letters: there was "
-            "none, or its offsets have expired (offsets.retention.minutes)."
+            f" {counted(len(unknown), 'partition')} with letters: never replayed, or so long ago "
+            "that the offsets have expired (offsets.retention.minutes)."
         )
     return text
 

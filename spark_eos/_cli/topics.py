@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -12,7 +13,7 @@ from spark_eos._cli.query import Cluster, cluster_options, connected, json_optio
 from spark_eos._client.kafka_python import ensure_valid_topic_name
 from spark_eos._kafka.cluster import metadata_request
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.topic_creation import create_topic
 
@@ -59,7 +60,7 @@ def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None
         for name, partitions in created.items():
             if not create_topic(connections, name, partitions, None, cluster.deadline()):
                 click.echo(f"{name} exists; it stays as it is", err=True)
-        found = _topics(connections, cluster.deadline())
+        found = _topics(connections, created.keys(), cluster.deadline())
     if json_:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
         return
@@ -85,10 +86,20 @@ class _Topic:
     offsets: int | None
 
 
-def _topics(connections: Connections, deadline: Deadline) -> list[_Topic]:
+def _topics(
+    connections: Connections, created: AbstractSet[str], deadline: Deadline
+) -> list[_Topic]:
     """All topics that the client may describe, but Kafka's internal ones, by name."""
-    found = connections.send(metadata_request(None), deadline).topics
-    shown = {one.name: one.partitions for one in found if not one.is_internal and one.partitions}
+
+    def described() -> dict[str, Any]:
+        found = connections.send(metadata_request(None), deadline).topics
+        shown = {one.name: one.partitions for one in found if not one.is_internal}
+        # A broker learns of new ones a moment later.
+        if missing := sorted(created - shown.keys()):
+            raise RetriableError(f"no broker knows {missing[0]} yet")
+        return {name: partitions for name, partitions in shown.items() if partitions}
+
+    shown = deadline.attempts("listing topics", pause=0.05)(described)
     starts = start_offsets(connections, shown, deadline)
     lengths = dict.fromkeys(shown, 0)
     unknown: set[str] = set()

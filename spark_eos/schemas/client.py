@@ -140,7 +140,7 @@ class Client:
             what = "" if version is None else f" with version {version}"
             raise SchemaError(
                 f"{self.url} has no subject {subject!r}{what}. Subjects are mostly called "
-                "<topic>-value or <topic>-key; encode(..., register=True) makes one"
+                "<topic>-value or <topic>-key; encode(..., schema=text, register=True) makes one"
             )
         return found
 

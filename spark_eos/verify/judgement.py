@@ -158,6 +158,7 @@ class _Judgement:
         ):
             yield (
                 f"{never:,} processed inputs were never written, in no transaction. If the query "
+                "has dead letters, name their topic (--dead-letter-topic). If it "
                 "filters, they may have been left out on purpose: --at-most-once-each lets inputs "
                 "be missing, but none be written twice; --expect-header says how many outputs each "
                 "has"

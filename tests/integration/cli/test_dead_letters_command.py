@@ -95,7 +95,7 @@ def test_list_count_and_show(flow: Flow) -> None:
     assert "\x1b[1m" not in listed
     assert run(flow, "list", "--group-id", "g", "--limit", "2").stdout.count(flow.source) == 2
     counted = run(flow, "count").stdout
-    assert "4 dead letters. 4 left to replay. No replay is known of 2 partitions" in counted
+    assert "4 dead letters. 4 left to replay. 2 partitions with letters: never replayed" in counted
     assert "1 dead letter." not in run(flow, "count", "--reason", "too_large").stdout
     shown = run(flow, "show", "--partition", "1", "--offset", "0")
     assert "value: value 1" in shown.stdout

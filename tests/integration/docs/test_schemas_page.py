@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
@@ -20,7 +19,7 @@ from support.dead_letters import headers_of
 from support.flow import consume
 from support.pages import code_blocks, run_block
 
-QUERY, SEVERAL, REGISTER = code_blocks("schemas", "python")
+PRODUCE, QUERY, LOOK, SEVERAL, REGISTER = code_blocks("schemas", "python")
 ID = {"name": "id", "type": "string"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark_eos_session")]
@@ -31,7 +30,6 @@ def _record(name: str, *fields: dict[str, str]) -> str:
 
 
 ORDER = _record("shop.Order", ID, {"name": "amount", "type": "double"})
-PRICE = _record("shop.Price", ID, {"name": "cents", "type": "long"})
 REFUND = _record("shop.Refund", ID)
 
 
@@ -51,42 +49,30 @@ def _written(client: SchemaRegistryClient, subject: str, schema: str, value: Any
 def test_the_query_and_its_dead_letters(
     embedded_kafka: EmbeddedKafka,
     schema_registry: EmbeddedSchemaRegistry,
-    client: SchemaRegistryClient,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prefix, servers = uuid.uuid4().hex[:8], embedded_kafka.bootstrap_servers
     for topic in ("orders", "orders-prices", "orders-dlq"):
         embedded_kafka.create_topic(f"{prefix}-{topic}", 2)
-    client.register_schema(f"{prefix}-orders-prices-value", Schema(PRICE, "AVRO"))
-    producer = Producer({"bootstrap.servers": servers})
-    subject = f"{prefix}-orders-value"
-    for number in range(10):
-        value = {"id": f"o{number}", "amount": number + 0.25}
-        producer.produce(f"{prefix}-orders", _written(client, subject, ORDER, value))
-    producer.produce(f"{prefix}-orders", b"oops")
-    assert producer.flush(60) == 0
+    words = {
+        "localhost:9092": servers,
+        "http://localhost:8081": schema_registry.url,
+        '"order-prices"': f'"{prefix}"',
+        '"orders': f'"{prefix}-orders',
+        "/checkpoints/prices": str(tmp_path / "checkpoint"),
+    }
+
+    def run(code: str) -> dict[str, Any]:
+        return run_block(code, {word: own for word, own in words.items() if word in code})
+
+    run(PRODUCE)
     monkeypatch.setattr(spark_eos, "run", lambda query: query.processAllAvailable())
-    names = run_block(
-        QUERY,
-        {
-            "localhost:9092": servers,
-            "http://localhost:8081": schema_registry.url,
-            '"order-prices"': f'"{prefix}"',
-            '"orders': f'"{prefix}-orders',
-            "/checkpoints/prices": str(tmp_path / "checkpoint"),
-        },
-    )
+    names = run(QUERY)
     names["query"].stop()
     names["sink"].close()
-    context = SerializationContext("any", MessageField.VALUE)
-    read = AvroDeserializer(client)
-    found: list[Any] = [
-        read(m.value(), context) for m in consume(servers, f"{prefix}-orders-prices")
-    ]
-    assert sorted((row["id"], row["cents"]) for row in found) == [
-        (f"o{number}", 100 * number + 25) for number in range(10)
-    ]
+    found = run(LOOK)["found"].collect()
+    assert sorted(found) == [(f"o{n}", 100 * n + 25, None) for n in range(10)]
     (letter,) = consume(servers, f"{prefix}-orders-dlq")
     assert letter.value() == b"oops"
     assert "not with the id of a schema" in headers_of(letter)["__dlq.errors.message"]

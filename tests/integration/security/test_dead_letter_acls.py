@@ -103,7 +103,7 @@ def test_replay_needs_what_is_printed_for_it(
         assert result.exit_code != 0, line
         assert re.search("(?i)authorization.failed", result.stderr), result.stderr
         assert len(flow.written(flow.source)) == 3
-    assert "No replay is known" in _ask("count", flow, letters).stdout
+    assert "never replayed" in _ask("count", flow, letters).stdout
     result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
     assert result.exit_code == 0, result.stderr
     assert flow.values(flow.source) == ["a", "large", "b", "large"]
