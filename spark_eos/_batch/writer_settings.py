@@ -1,5 +1,6 @@
 """The settings a task needs to write; they are pickled and sent to Spark's workers."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -7,6 +8,7 @@ from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._batch.source_topics import SourceTopics
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import Limits, Transactions
@@ -84,6 +86,14 @@ class WriterSettings:
     def id_prefix(self) -> str:
         """What the query's own transactional ids begin with."""
         return id_prefix(self.transactions.id_prefix, self.group_id)
+
+    def group_deadline(self, at_most: float = math.inf) -> Deadline:
+        """The time limit of a call to the group, from now on; ``at_most``: seconds."""
+        return Deadline(min(at_most, self.limits.group_timeout_ms / 1000), "group_timeout_ms")
+
+    def connect_deadline(self) -> Deadline:
+        """The time limit of a call that the group has no part in, from now on."""
+        return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
 
     def with_smaller_transactions(self) -> "WriterSettings":
         """The same settings, with transaction limits divided by 64."""

@@ -5,6 +5,7 @@ the same instance id. That causes no rebalance, and whatever the old id still se
 """
 
 import logging
+import math
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -13,7 +14,6 @@ from typing import Final
 
 from spark_eos._client.error_codes import Code
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat, owners
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.heartbeat_thread import HeartbeatThread
 from spark_eos._driver.member_requests import MemberRequests
 from spark_eos._kafka import groups, heartbeats
@@ -139,6 +139,9 @@ class GroupMembership:
                 if topic_id in names
             }
 
+    def _deadline(self, at_most: float = math.inf) -> Deadline:
+        return Deadline(min(at_most, self._group_timeout_ms / 1000), "group_timeout_ms")
+
     # Taking over ------------------------------------------------------------------------------
 
     def _take_over(
@@ -149,7 +152,7 @@ class GroupMembership:
         first: bool,
     ) -> None:
         with self._lock:
-            deadline = group_deadline(self._group_timeout_ms)
+            deadline = self._deadline()
             self._topics = dict(topics)
             total = sum(topic.partitions for topic in topics.values())
             wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total))]
@@ -236,7 +239,7 @@ class GroupMembership:
         with self._lock:
             if self._heartbeats.stopped:
                 return
-            deadline = group_deadline(self._group_timeout_ms, at_most=_BEAT_TIMEOUT)
+            deadline = self._deadline(at_most=_BEAT_TIMEOUT)
             self._heartbeat_all(deadline)
             if not self._changed or self._foreign is not None:
                 return
@@ -296,7 +299,7 @@ class GroupMembership:
             if self._heartbeats.stopped:
                 return
             self._heartbeats.stop()
-            deadline = group_deadline(self._group_timeout_ms, at_most=_BEAT_TIMEOUT)
+            deadline = self._deadline(at_most=_BEAT_TIMEOUT)
             try:
                 self._requests.leave_for_good(self._members.values(), deadline)
             except SparkEosError as error:

@@ -13,7 +13,6 @@ from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import refusal
 from spark_eos._driver import offset_renewal
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import position_metadata
@@ -31,17 +30,12 @@ class SourcePositions:
     """Publishes one run's positions in its sources."""
 
     def __init__(
-        self,
-        connections: Connections,
-        settings: WriterSettings,
-        membership: GroupMembership,
-        group_timeout_ms: int,
+        self, connections: Connections, settings: WriterSettings, membership: GroupMembership
     ) -> None:
         self._connections = connections
         self._settings = settings
         self._membership = membership
         self._text = ""
-        self._group_timeout_ms = group_timeout_ms
         self._published: Positions = {}
         self._all_published = -offset_renewal.SECONDS
         self._failed = False
@@ -90,7 +84,7 @@ class SourcePositions:
             (member.member_id, member.epoch, member.instance_id),
             positions,
             {},
-            group_deadline(self._group_timeout_ms, at_most=_AT_MOST),
+            self._settings.group_deadline(at_most=_AT_MOST),
             metadata=dict.fromkeys(positions, self._text),
         )
         if refused := {code for code in codes.values() if code}:

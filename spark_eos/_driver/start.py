@@ -21,7 +21,7 @@ class Start:
 
     def __init__(self, settings: WriterSettings) -> None:
         self.clusters = Clusters(settings.client, settings.source_client)
-        self._seconds = settings.limits.connect_timeout_ms / 1000
+        self._settings = settings
         self._found: dict[Hashable, Any] = {}
         self._process = os.getpid()
         self._until = time.monotonic() + _VALID
@@ -38,7 +38,7 @@ class Start:
 
     def deadline(self) -> Deadline:
         """The time limit of a call before the run, from now on."""
-        return Deadline(self._seconds, "connect_timeout_ms")
+        return self._settings.connect_deadline()
 
     def once(self, what: Hashable, find_out: Callable[[], Result]) -> Result:
         """What was found out before, or else is found out now."""

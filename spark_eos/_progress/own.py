@@ -29,9 +29,7 @@ class OwnOffsets:
         self.progress_topic = progress_topic
         self._query = query
         self._offsets = query.offsets
-        self._data_loss = DataLossCheck(
-            query.clusters.source, query.settings, query.group_timeout_ms
-        )
+        self._data_loss = DataLossCheck(query.clusters.source, query.settings)
 
     def first(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()

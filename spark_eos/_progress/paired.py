@@ -39,11 +39,7 @@ class PairedOffsets(OwnOffsets):
     def __init__(self, query: Query, topic: ProgressTopic) -> None:
         super().__init__(query)
         self._topic = topic
-        self._topics = TopicCache(
-            query.clusters.source,
-            max_block_ms=query.settings.limits.max_block_ms,
-            max_idle_ms=query.settings.limits.metadata_max_idle_ms,
-        )
+        self._topics = TopicCache(query.clusters.source, query.settings.limits)
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}
         # Progress partitions in use of which nobody knows what they stand for.

@@ -12,7 +12,6 @@ from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._driver.step_clock import StepClock
@@ -119,7 +118,6 @@ class Query:
     settings: WriterSettings
     start: Start
     offsets: GroupOffsets
-    group_timeout_ms: int
 
     @property
     def clusters(self) -> Clusters:
@@ -132,7 +130,7 @@ class Query:
 
     def deadline(self) -> Deadline:
         """The time limit of a call to the group, from now on."""
-        return group_deadline(self.group_timeout_ms)
+        return self.settings.group_deadline()
 
 
 class Strategy(Protocol):

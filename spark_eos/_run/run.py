@@ -37,22 +37,19 @@ class Run:
         self._max_attempts = limits.max_attempts
         self._start = start
         clusters = start.clusters
-        timeout_ms = limits.group_timeout_ms
         self._membership = GroupMembership(
             clusters.target,
             settings.group_id,
             max_members=limits.max_members,
-            group_timeout_ms=timeout_ms,
+            group_timeout_ms=limits.group_timeout_ms,
             watch=watch,
             each_heartbeat=self._renew_if_due,
             at_end=self.leave,
         )
-        self._transactions = OpenTransactions(clusters.target, settings, timeout_ms)
-        offsets = GroupOffsets(
-            clusters.target, settings, self._membership, self._transactions, timeout_ms
-        )
-        self._renewal = IdleRenewal(settings.group_id, self._membership, offsets, timeout_ms)
-        query = Query(settings, start, offsets, timeout_ms)
+        self._transactions = OpenTransactions(clusters.target, settings)
+        offsets = GroupOffsets(clusters.target, settings, self._membership, self._transactions)
+        self._renewal = IdleRenewal(settings, self._membership, offsets)
+        query = Query(settings, start, offsets)
         self._progress = Progress(
             query,
             delivery.strategy(query),

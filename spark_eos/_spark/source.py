@@ -298,7 +298,7 @@ def read_from_offsets(
     start.know(_question(selection), {*starting})
     # Without records Spark runs no batch, and nothing else would renew the offsets.
     renew_unattended(target, group_id, deadline)
-    renew_hourly(settings.client, group_id, deadline.seconds)
+    renew_hourly(settings)
     with unlogged():
         reader = spark.readStream.format("kafka").options(
             **{

@@ -19,7 +19,6 @@ from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.timestamps import NOW
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
 from spark_eos._worker.dead_letters import Fault
 from spark_eos._worker.records import SourceRows, message_contents
@@ -119,9 +118,7 @@ class TopicRules:
 
     def _ask(self, topics: Collection[str]) -> None:
         if topics:
-            deadline = Deadline(
-                self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms"
-            )
+            deadline = self._settings.connect_deadline()
             now = time.monotonic()
             try:
                 found = topic_configs(self._connections, topics, deadline)
