@@ -14,7 +14,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
-from spark_eos._kafka.offsets import all_committed_offsets, commit_offsets
+from spark_eos._kafka.offsets import all_group_offsets, commit_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
@@ -55,7 +55,8 @@ def check_unused(
             f"group_id {group_id!r} has open transactions: a spark-eos query has used it. "
             "Choose another group_id, or end the transactions with spark-eos abort"
         )
-    committed = all_committed_offsets(connections, group_id, deadline)
+    found = all_group_offsets(connections, group_id, deadline)
+    committed = {partition: one.offset for partition, one in found.items()}
     if committed == wanted:
         return False
     if committed:

@@ -2,7 +2,8 @@
 
 import enum
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 from spark_eos import acls
@@ -103,3 +104,12 @@ class Connections(BrokerConnections):
 
         what = f"{api_name(request)} for {kind.name.lower()} {key!r}"
         return deadline.attempts(what)(attempt)
+
+
+@contextmanager
+def reached(settings: ClientSettings, seconds: float, limit: str) -> Iterator[Connections]:
+    """Connections to a cluster that has answered; ``limit`` names the setting of the seconds."""
+    with closing(Connections(settings, request_timeout=min(10.0, seconds))) as connections:
+        # First of all, so that the error says "unreachable" and not which later call failed.
+        connections.brokers(Deadline(seconds, limit))
+        yield connections

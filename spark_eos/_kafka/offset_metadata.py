@@ -406,5 +406,13 @@ class KnownPartitions:
         return around[: min(width, _MAX_TOPICS)]
 
 
+def mirrored_positions(
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> dict[TopicPartition, int]:
+    """A mirrored group's offsets, by the source partitions that they stand for."""
+    sources = KnownPartitions.of(committed).sources
+    return {source.topic_partition: committed[p].offset for p, source in sources.items()}
+
+
 def _json(fields: Mapping[str, Any]) -> str:
     return json.dumps(fields, separators=(",", ":"))

@@ -102,23 +102,6 @@ def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[TopicPartition
     }
 
 
-def committed_offsets(
-    connections: Connections,
-    group_id: str,
-    partitions: Iterable[TopicPartition],
-    topic_ids: TopicIds,
-    deadline: Deadline,
-    *,
-    member: tuple[str, int] | None = None,
-    stable: bool = True,
-) -> dict[TopicPartition, int]:
-    """Like `group_offsets`, without the metadata."""
-    found = group_offsets(
-        connections, group_id, partitions, topic_ids, deadline, member=member, stable=stable
-    )
-    return {partition: committed.offset for partition, committed in found.items()}
-
-
 def all_group_offsets(
     connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
 ) -> dict[TopicPartition, CommittedOffset]:
@@ -146,14 +129,6 @@ def all_group_offsets(
         raise _refused(connections, group_id, (), bad[0])
     found = _found(response, {})
     return found if positions else _without_positions(found)
-
-
-def all_committed_offsets(
-    connections: Connections, group_id: str, deadline: Deadline
-) -> dict[TopicPartition, int]:
-    """Like `all_group_offsets`, without the metadata."""
-    found = all_group_offsets(connections, group_id, deadline)
-    return {partition: committed.offset for partition, committed in found.items()}
 
 
 def _refused(

@@ -13,7 +13,7 @@ from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._driver.start import Start
 from spark_eos._kafka.addresses import leads_here
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, is_position
+from spark_eos._kafka.offset_metadata import CommittedOffset, is_position, mirrored_positions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.own import Direct
 from spark_eos._progress.paired import Mirrored
@@ -244,8 +244,7 @@ class MirroredDelivery(_InProgressTopic, _Narrow):
     why = f"{_Narrow.why}, in another cluster"
 
     def reached(self, offsets: Offsets) -> Positions:
-        pairs = KnownPartitions.of(offsets).sources.items()
-        return {source.topic_partition: offsets[p].offset for p, source in pairs}
+        return mirrored_positions(offsets)
 
     def unsuited(self, *, other_cluster: bool) -> str | None:
         if other_cluster:

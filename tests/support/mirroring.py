@@ -10,7 +10,7 @@ from typing import Any
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, offsets
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.offset_metadata import CommittedOffset, mirrored_positions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.paired import Mirrored
 from spark_eos.options import ProgressTopic
@@ -85,12 +85,8 @@ class MirroredFlow(Flow):
     def committed(self, *, stable: bool = True) -> dict[int, int]:
         """The group's progress in the source topic, by source partition, in any progress topic."""
         del stable
-        found = self._offsets()
-        return {
-            source.partition: found[progress].offset
-            for progress, source in KnownPartitions.of(found).sources.items()
-            if source.topic == self.source
-        }
+        found = mirrored_positions(self._offsets())
+        return {partition: n for (topic, partition), n in found.items() if topic == self.source}
 
 
 @contextmanager
