@@ -19,7 +19,7 @@ from spark_eos._progress.own import Direct
 from spark_eos._progress.paired import Mirrored
 from spark_eos._progress.staged import Staged
 from spark_eos._progress.strategy import Batch, Delivery
-from spark_eos._pyspark_internals import is_connect
+from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.columns import check_columns, check_payload
 from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
@@ -27,7 +27,6 @@ from spark_eos._spark.narrow_plan import check_sources_seen, check_stream
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos._spark.stream_sources import (
-    StreamSource,
     check_losses_seen,
     check_sources,
     check_staged_sources,

@@ -18,7 +18,7 @@ from spark_eos._spark.narrow_lineage import check_lineage
 from spark_eos._spark.narrow_plan import check_batch_plan
 from spark_eos._spark.query_lifetime import activity, leave_at_exit
 from spark_eos._spark.stopping import as_query_stopped_error
-from spark_eos._spark.stream_sources import StreamSource, sources_of_query
+from spark_eos._spark.stream_sources import sources_of_query
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 
 # Seconds to wait for an observation; Spark drops events that its listeners are too slow for.
@@ -129,7 +129,7 @@ class ClassicRuntime:
         frame: DataFrame,
         location: str,
         spark: SparkSession,
-        check_sources: Callable[[Sequence[StreamSource]], None],
+        check_sources: Callable[[Sequence[internals.StreamSource]], None],
     ) -> None:
         self._session = frame.sparkSession
         self._query_id, self.run_id = internals.query_of_thread(self._session)
