@@ -300,7 +300,7 @@ class Transactions:
                     self._check_sources,
                     texts,
                 )
-                self.counters.count_offset_commit(answer.version)
+                self.counters.offsets_answered(answer.version)
                 if answer.verdict is not Verdict.ACCEPTED:
                     raise self._refusal(what, member, answer)
                 by_name |= answer.version < BY_ID
