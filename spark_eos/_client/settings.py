@@ -176,7 +176,7 @@ class ClientSettings:
         }
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Settings for kafka-python, which `spark_eos._kafka.brokers` uses."""
+        """Settings for kafka-python, which `spark_eos._kafka.connection` uses."""
         return {
             "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
             "client_id": str(self._settings.get("client.id", default_client_id())),

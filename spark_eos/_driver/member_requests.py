@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from spark_eos import acls
-from spark_eos._client.error_codes import Code, code_name, refusal
+from spark_eos._client.error_codes import Code, code_name
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat
 from spark_eos._kafka import groups, heartbeats
 from spark_eos._kafka.cluster import TopicInfo
@@ -86,4 +86,4 @@ class MemberRequests:
         if answer.code:
             needed = [acls.read_group(self._group_id), *map(acls.read_topic, topics)]
             what = f"group {self._group_id!r}: {answer.message}".rstrip(": ")
-            raise refusal(what, answer.code, needed, self._connections.principal)
+            raise self._connections.refusal(what, answer.code, needed)

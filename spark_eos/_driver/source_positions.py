@@ -11,7 +11,6 @@ from typing import Final
 
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.error_codes import refusal
 from spark_eos._driver import offset_renewal
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.connection import Connections
@@ -90,11 +89,8 @@ class SourcePositions:
         if refused := {code for code in codes.values() if code}:
             topics = {topic for (topic, _), code in codes.items() if code}
             needed = query_acls(group_id, self._settings.id_prefix, topics, [])
-            raise refusal(
-                f"positions of group {group_id!r} in its sources",
-                min(refused),
-                needed,
-                self._connections.principal,
+            raise self._connections.refusal(
+                f"positions of group {group_id!r} in its sources", min(refused), needed
             )
 
     def _log(self, error: SparkEosError) -> None:

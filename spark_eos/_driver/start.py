@@ -1,4 +1,4 @@
-"""A start of a query: a set of connections to each cluster, and what was found out by them."""
+"""A start of a query: connections to each of its clusters, and what was found out by them."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._kafka.clusters import Clusters
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 
 # Seconds for which what was found out need not be asked again: as long as Kafka's clients rely on
@@ -20,7 +20,9 @@ class Start:
     """Begins before the query's first request, and is closed when its run ends."""
 
     def __init__(self, settings: WriterSettings) -> None:
-        self.clusters = Clusters(settings.client, settings.source_client)
+        source = settings.source_client
+        self.target = Connections(settings.client)
+        self.source = self.target if source is None else Connections(source)
         self._settings = settings
         self._found: dict[Hashable, Any] = {}
         self._process = os.getpid()
@@ -57,4 +59,5 @@ class Start:
 
     def close(self) -> None:
         """Closes all connections. May be called again."""
-        self.clusters.close()
+        self.source.close()
+        self.target.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from spark_eos._client.error_codes import Code, code_names, refusal
+from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import ApiVersionsRequest, MetadataRequest
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
@@ -114,7 +114,7 @@ def topics(
                 code = Code.TOPIC_AUTHORIZATION_FAILED
             if code:
                 acl = Acl(ResourceType.TOPIC, topic.name, operation)
-                raise refusal(f"topic {topic.name!r}", code, [acl], connections.principal)
+                raise connections.refusal(f"topic {topic.name!r}", code, [acl])
             if names is None and topic.is_internal:
                 continue
             without = sum(partition.leader_id < 0 for partition in topic.partitions)

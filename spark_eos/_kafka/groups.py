@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from spark_eos._client.error_codes import Code, refusal
+from spark_eos._client.error_codes import Code
 from spark_eos._client.kafka_python import DescribeGroupsRequest
 from spark_eos._client.printable import printable
 from spark_eos._kafka.connection import Connections, CoordinatorType
@@ -124,5 +124,5 @@ def _described(connections: Connections, group_id: str, request: Any, deadline: 
             # The broker does not say which topic.
             what += f" ({connections.principal.who} lacks Describe on a topic of its members)"
         needed = [describe(ResourceType.GROUP, group_id)]
-        raise refusal(what, group.error_code, needed, connections.principal)
+        raise connections.refusal(what, group.error_code, needed)
     return group

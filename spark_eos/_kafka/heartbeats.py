@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_eos._client.error_codes import Code, refusal
+from spark_eos._client.error_codes import Code
 from spark_eos._client.printable import printable
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
@@ -160,9 +160,6 @@ def check_membership(connections: Connections, group_id: str, deadline: Deadline
     nobody = str(uuid.uuid4())
     answer = heartbeat(connections, group_id, nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody, deadline)
     if answer.code == Code.GROUP_AUTHORIZATION_FAILED:
-        raise refusal(
-            f"membership of group {group_id!r}",
-            answer.code,
-            [read_group(group_id)],
-            connections.principal,
+        raise connections.refusal(
+            f"membership of group {group_id!r}", answer.code, [read_group(group_id)]
         )

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from spark_eos._client.error_codes import Code, refusal
+from spark_eos._client.error_codes import Code
 from spark_eos._client.kafka_python import OffsetCommitRequest, OffsetFetchRequest
 from spark_eos._kafka.cluster import NO_ID, by_topic, topics_with_offsets
 from spark_eos._kafka.connection import Connections, CoordinatorType
@@ -136,7 +136,7 @@ def _refused(
 ) -> KafkaResponseError:
     needed = [describe(ResourceType.TOPIC, topic) for topic in topics]
     needed.append(describe(ResourceType.GROUP, group_id))
-    return refusal(f"offsets of group {group_id!r}", code, needed, connections.principal)
+    return connections.refusal(f"offsets of group {group_id!r}", code, needed)
 
 
 def in_requests(

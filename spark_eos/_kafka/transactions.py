@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_eos._client.error_codes import RETRIED, Code, Verdict, code_name, refusal, verdict
+from spark_eos._client.error_codes import RETRIED, Code, Verdict, code_name, verdict
 from spark_eos._client.kafka_python import InitProducerIdRequest
 from spark_eos._kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos._kafka.connection import Connections, CoordinatorType
@@ -80,11 +80,10 @@ def fence_producer(
         retry=[Code.CONCURRENT_TRANSACTIONS],
     )
     if response.error_code:
-        raise refusal(
+        raise connections.refusal(
             f"InitProducerId for transactional id {transactional_id!r}",
             response.error_code,
             [transactional_ids(id_prefix_of(transactional_id), Operation.WRITE)],
-            connections.principal,
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.error_codes import Code, Verdict, code_names, refusal, verdict
+from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
 from spark_eos._driver.assigned_partitions import by_member
 from spark_eos._driver.changed_delivery import nothing_staged
 from spark_eos._driver.membership import GroupMembership
@@ -211,11 +211,10 @@ class GroupOffsets:
             self.fence()
             raise RetriableError(code_names(codes))
         settings = self._settings
-        raise refusal(
+        raise self._connections.refusal(
             f"committing offsets of group {settings.group_id!r}",
             min(codes),
             query_acls(settings.group_id, settings.id_prefix, {t for t, _ in own}, []),
-            settings.client.principal,
         )
 
     def initialize(self, initial: Positions) -> None:

@@ -29,7 +29,7 @@ class OwnOffsets:
         self.progress_topic = progress_topic
         self._query = query
         self._offsets = query.offsets
-        self._data_loss = DataLossCheck(query.clusters.source, query.settings)
+        self._data_loss = DataLossCheck(query.start.source, query.settings)
 
     def first(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
@@ -70,7 +70,7 @@ class OwnOffsets:
     def _left(self, read: Partitions) -> tuple[int, int]:
         """How many offsets of some source partitions are not committed, and how many are."""
         topics = {topic for topic, _ in read}
-        connections, deadline = self._query.clusters.source, self._query.deadline()
+        connections, deadline = self._query.start.source, self._query.deadline()
         starts = start_offsets(connections, topics, deadline)
         ends = end_offsets(connections, topics, deadline)
         committed = self._committed()
@@ -102,7 +102,7 @@ class OwnOffsets:
 
     def _first_offsets(self, new: Partitions) -> Positions:
         topics = {topic for topic, _ in new}
-        return start_offsets(self._query.clusters.target, topics, self._query.deadline())
+        return start_offsets(self._query.start.target, topics, self._query.deadline())
 
     def prepare(self, work: Work, marker: Marker) -> Work:
         state, batch = self._offsets.state, work.batch

@@ -51,7 +51,7 @@ class StagedOffsets:
     # The start --------------------------------------------------------------------------------
 
     def first(self, batch: Batch) -> Partitions:
-        connections, deadline = self._query.clusters.target, self._query.deadline()
+        connections, deadline = self._query.start.target, self._query.deadline()
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
@@ -103,7 +103,7 @@ class StagedOffsets:
         committed = self._offsets.state.committed
         new = held.ends.keys() - committed.keys() - held.starts.keys()
         topics = {topic for topic, _ in new}
-        log_starts = start_offsets(self._query.clusters.target, topics, self._query.deadline())
+        log_starts = start_offsets(self._query.start.target, topics, self._query.deadline())
         try:
             return initial_offsets(held, committed, log_starts, evidence)
         except OffsetsLostError as error:
@@ -178,9 +178,9 @@ class StagedOffsets:
 
     def _finish(self, work: Work) -> tuple[LostRecords, ...]:
         lost = work.after_end()
-        clusters = self._query.clusters
+        start = self._query.start
         # Only the target's cluster has the group.
-        if clusters.source is clusters.target:
+        if start.source is start.target:
             with work.batch.clock.step("commit_end"):
                 self._offsets.publish(self._topic.name, self._sources.ranges(work.batch))
         return lost

@@ -30,9 +30,9 @@ class StagedSources:
 
     def __init__(self, query: Query, reads: Callable[[str], bool]) -> None:
         self._settings = settings = query.settings
-        self._data_loss = DataLossCheck(query.clusters.source, settings, staged=True)
+        self._data_loss = DataLossCheck(query.start.source, settings, staged=True)
         self._reads = reads
-        self._topics = TopicCache(query.clusters.source, settings.limits)
+        self._topics = TopicCache(query.start.source, settings.limits)
         self._ids: dict[str, uuid.UUID] = {}
         self._ranges: tuple[int, list[BatchRange]] | None = None
 

@@ -15,7 +15,6 @@ from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._driver.step_clock import StepClock
-from spark_eos._kafka.clusters import Clusters
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._kafka.offset_owner import Owner
@@ -118,11 +117,6 @@ class Query:
     settings: WriterSettings
     start: Start
     offsets: GroupOffsets
-
-    @property
-    def clusters(self) -> Clusters:
-        """The clusters, each with one set of connections."""
-        return self.start.clusters
 
     def owner(self, batch: Batch) -> Owner:
         """Whose the offsets are that a batch commits."""

@@ -36,9 +36,8 @@ class Run:
         limits = settings.limits
         self._max_attempts = limits.max_attempts
         self._start = start
-        clusters = start.clusters
         self._membership = GroupMembership(
-            clusters.target,
+            start.target,
             settings.group_id,
             max_members=limits.max_members,
             group_timeout_ms=limits.group_timeout_ms,
@@ -46,8 +45,8 @@ class Run:
             each_heartbeat=self._renew_if_due,
             at_end=self.leave,
         )
-        self._transactions = OpenTransactions(clusters.target, settings)
-        offsets = GroupOffsets(clusters.target, settings, self._membership, self._transactions)
+        self._transactions = OpenTransactions(start.target, settings)
+        offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
         self._renewal = IdleRenewal(settings, self._membership, offsets)
         query = Query(settings, start, offsets)
         self._progress = Progress(

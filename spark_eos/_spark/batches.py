@@ -199,10 +199,10 @@ class _InProgressTopic:
     """Progress is in the progress topic, and sources may be in any cluster."""
 
     def reads_here(self, start: Start, servers: str) -> bool:
-        return leads_here(start.clusters.target, servers, start.deadline())
+        return leads_here(start.target, servers, start.deadline())
 
     def progress_topics(self, start: Start, topic: ProgressTopic) -> set[str]:
-        ensure_progress_topic(start.clusters.target, topic, start.deadline())
+        ensure_progress_topic(start.target, topic, start.deadline())
         start.know(read_topic(topic.name))
         return {topic.name}
 

@@ -151,7 +151,7 @@ def source_topics(start: Start, selections: Iterable[Mapping[str, str]]) -> set[
     for selection in selections:
 
         def look(selection: Mapping[str, str] = selection) -> set[str]:
-            topics, _ = source_partitions(start.clusters.target, selection, start.deadline())
+            topics, _ = source_partitions(start.target, selection, start.deadline())
             return {*topics}
 
         found |= start.once(_question(selection), look)
@@ -275,7 +275,7 @@ def read_from_offsets(
     own = named_topics(selection) if settings.source_client is None else set()
     check_source_options(starting_offsets, options, read)
     check_session(spark)
-    group_id, target, source = settings.group_id, start.clusters.target, start.clusters.source
+    group_id, target, source = settings.group_id, start.target, start.source
     preflight.check_brokers(start, settings, start.deadline())
     # Before any lookup, so that the error names every missing ACL.
     preflight.check_authorization(start, settings, own, start.deadline())

@@ -74,8 +74,8 @@ class _Beginning:
 
     def words(self) -> list[str]:
         """By whose word it begins where, and how many records wait, if that is known."""
-        group_id, clusters = self.query.settings.group_id, self.start.clusters
-        offsets = all_group_offsets(clusters.target, group_id, self.deadline, positions=True)
+        group_id = self.query.settings.group_id
+        offsets = all_group_offsets(self.start.target, group_id, self.deadline, positions=True)
         known = KnownPartitions.of(offsets)
         reached = self.delivery.reached(offsets)
         read = self._read()
@@ -102,13 +102,13 @@ class _Beginning:
         """What ``sink.read`` reads."""
         found: set[TopicPartition] = set()
         for selection in self.query.selections:
-            found |= source_partitions(self.start.clusters.source, selection, self.deadline)[1]
+            found |= source_partitions(self.start.source, selection, self.deadline)[1]
         return found
 
     def _waiting(
         self, read: Collection[TopicPartition], reached: Positions, *, latest: bool = False
     ) -> int | None:
-        source, topics = self.start.clusters.source, {topic for topic, _ in read}
+        source, topics = self.start.source, {topic for topic, _ in read}
         ends = end_offsets(source, topics, self.deadline)
         new = {p for p in read if p not in reached}
         if new and not latest:

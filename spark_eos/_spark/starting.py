@@ -90,5 +90,5 @@ def checked_by_cluster(query: SinkQuery, start: Start) -> SinkQuery:
     topics = set[str]() if settings.source_client else source_topics(start, query.selections)
     topics |= query.delivery.progress_topics(start, progress)
     preflight.check_cluster(start, settings, topics, start.deadline())
-    own_group(start.clusters.target, settings.group_id, start.deadline())
+    own_group(start.target, settings.group_id, start.deadline())
     return replace(query, settings=settings)
