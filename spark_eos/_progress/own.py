@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
 from spark_eos._batch.offset_gap import check_no_gap
@@ -143,17 +143,3 @@ def by_topic(batch: BatchRange) -> dict[str, frozenset[int]]:
     for topic, index in batch.ends:
         found.setdefault(topic, set()).add(index)
     return {topic: frozenset(indexes) for topic, indexes in found.items()}
-
-
-@dataclass(frozen=True)
-class Direct:
-    """The source is in the target's cluster.
-
-    Attributes:
-        progress_topic: Where the query would have staged its batches; None if it could not.
-    """
-
-    progress_topic: str | None = None
-
-    def strategy(self, query: Query) -> OwnOffsets:
-        return OwnOffsets(query, self.progress_topic)

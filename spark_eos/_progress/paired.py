@@ -7,7 +7,7 @@ reading the offsets, a run knows all of them.
 import contextlib
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from spark_eos._batch.partition_pairs import PartitionPairs
@@ -191,17 +191,3 @@ class PairedOffsets(OwnOffsets):
             f"query is stopped ({wanted}); or start over with another group_id and another "
             "checkpoint_location"
         )
-
-
-@dataclass(frozen=True)
-class Mirrored:
-    """The source is in another cluster.
-
-    Attributes:
-        progress_topic: The progress topic, in the target's cluster.
-    """
-
-    progress_topic: ProgressTopic
-
-    def strategy(self, query: Query) -> PairedOffsets:
-        return PairedOffsets(query, self.progress_topic)

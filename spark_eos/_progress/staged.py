@@ -8,7 +8,7 @@ written for the batch, however often it is repeated.
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
@@ -218,19 +218,3 @@ class StagedOffsets:
 def _files(batch: Batch) -> StagedFiles:
     assert batch.files is not None  # noqa: S101 - the API stages such a query's batches
     return batch.files
-
-
-@dataclass(frozen=True)
-class Staged:
-    """Batches are staged in files.
-
-    Attributes:
-        topic: The progress topic.
-        reads: Whether ``sink.read`` reads a topic.
-    """
-
-    topic: ProgressTopic
-    reads: Callable[[str], bool]
-
-    def strategy(self, query: Query) -> StagedOffsets:
-        return StagedOffsets(query, self.topic, self.reads)

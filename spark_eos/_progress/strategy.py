@@ -157,8 +157,5 @@ class Strategy(Protocol):
         """Checks that all rows are written, before the batch's end is committed."""
 
 
-class Delivery(Protocol):
-    """The API's choice of a strategy."""
-
-    def strategy(self, query: Query) -> Strategy:
-        """The strategy of one run."""
+StrategyOf = Callable[[Query], Strategy]
+"""Makes the strategy of one run."""

@@ -11,7 +11,7 @@ from spark_eos._driver.start import Start
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.progress import Progress
 from spark_eos._progress.renewal import IdleRenewal
-from spark_eos._progress.strategy import Batch, Delivery, Query
+from spark_eos._progress.strategy import Batch, Query, StrategyOf
 from spark_eos._run.attempts import Attempts, TransactionSize
 
 
@@ -23,7 +23,7 @@ class Run:
         run_id: str,
         start: Start,
         settings: WriterSettings,
-        delivery: Delivery,
+        strategy: StrategyOf,
         *,
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
@@ -51,7 +51,7 @@ class Run:
         query = Query(settings, start, offsets)
         self._progress = Progress(
             query,
-            delivery.strategy(query),
+            strategy(query),
             self._membership,
             prepared_ms,
             asynchronous=asynchronous,

@@ -15,10 +15,10 @@ from spark_eos._driver.start import Start
 from spark_eos._kafka.addresses import leads_here
 from spark_eos._kafka.offset_metadata import CommittedOffset, is_position, mirrored_positions
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.own import Direct
-from spark_eos._progress.paired import Mirrored
-from spark_eos._progress.staged import Staged
-from spark_eos._progress.strategy import Batch, Delivery
+from spark_eos._progress.own import OwnOffsets
+from spark_eos._progress.paired import PairedOffsets
+from spark_eos._progress.staged import StagedOffsets
+from spark_eos._progress.strategy import Batch, StrategyOf
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.columns import check_columns, check_payload
@@ -41,48 +41,26 @@ from spark_eos.options import ProgressTopic
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
-class Batches(Protocol):
-    """Makes a run's batches."""
+@dataclass(frozen=True)
+class Batches:
+    """Makes a run's batches, whose rows are staged first if there are files."""
+
+    runtime: QueryRuntime
+    jobs: BatchJobs
+    files: StagedCopies | None = None
 
     def of(self, frame: DataFrame, batch_id: int) -> Batch:
         """The batch of a frame."""
-
-    def close(self) -> None:
-        """Ends what belongs to the run."""
-
-
-@dataclass(frozen=True)
-class FrameBatches:
-    """Batches whose rows are written as they come."""
-
-    runtime: QueryRuntime
-    jobs: BatchJobs
-
-    def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        """See `Batches`."""
-        return Batch(batch_id, functools.partial(self.jobs.run, frame), self.runtime.offset_log)
-
-    def close(self) -> None:
-        """Nothing is left."""
-
-
-@dataclass(frozen=True)
-class StagedBatches:
-    """Batches whose rows are staged in files first."""
-
-    runtime: QueryRuntime
-    jobs: BatchJobs
-    files: StagedCopies
-
-    def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        """See `Batches`."""
+        log = self.runtime.offset_log
+        if self.files is None:
+            return Batch(batch_id, functools.partial(self.jobs.run, frame), log)
         files = self.files.of_batch(frame)
-        rows = functools.partial(self.jobs.run_copy, files)
-        return Batch(batch_id, rows, self.runtime.offset_log, files)
+        return Batch(batch_id, functools.partial(self.jobs.run_copy, files), log, files)
 
     def close(self) -> None:
-        """Ends the session that reads them."""
-        self.files.close()
+        """Ends the session that reads the files."""
+        if self.files is not None:
+            self.files.close()
 
 
 @dataclass(frozen=True)
@@ -162,7 +140,7 @@ class SinkDelivery(Protocol):
     def quick(self, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
         """The same rows in columns that suit the sink, if there are any."""
 
-    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[StrategyOf, Batches]:
         """What a run needs."""
 
 
@@ -232,8 +210,9 @@ class DirectDelivery(_Narrow):
     def reached(self, offsets: Offsets) -> Positions:
         return {partition: found.offset for partition, found in offsets.items()}
 
-    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
-        return Direct(query.progress_topic.name), FrameBatches(runtime, query.jobs(runtime))
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[StrategyOf, Batches]:
+        strategy = functools.partial(OwnOffsets, progress_topic=query.progress_topic.name)
+        return strategy, Batches(runtime, query.jobs(runtime))
 
 
 class MirroredDelivery(_InProgressTopic, _Narrow):
@@ -253,8 +232,9 @@ class MirroredDelivery(_InProgressTopic, _Narrow):
             "source_kafka, or leave delivery out"
         )
 
-    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
-        return Mirrored(query.progress_topic), FrameBatches(runtime, query.jobs(runtime))
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[StrategyOf, Batches]:
+        strategy = functools.partial(PairedOffsets, topic=query.progress_topic)
+        return strategy, Batches(runtime, query.jobs(runtime))
 
 
 class StagedDelivery(_InProgressTopic):
@@ -302,7 +282,7 @@ class StagedDelivery(_InProgressTopic):
         del frame, query
         return None
 
-    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[StrategyOf, Batches]:
         files = StagedCopies(
             runtime,
             query.location,
@@ -311,8 +291,8 @@ class StagedDelivery(_InProgressTopic):
             dead_letters=query.settings.dead_letters is not None,
         )
         reads = only_read_by_sink(query.selections, query.sources)
-        strategy = Staged(query.progress_topic, reads)
-        return strategy, StagedBatches(runtime, query.jobs(runtime), files)
+        strategy = functools.partial(StagedOffsets, topic=query.progress_topic, reads=reads)
+        return strategy, Batches(runtime, query.jobs(runtime), files)
 
 
 _ALL: Final[tuple[SinkDelivery, ...]] = (DirectDelivery(), MirroredDelivery(), StagedDelivery())

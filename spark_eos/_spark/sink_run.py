@@ -34,12 +34,12 @@ class SinkRun:
         why: str,
     ) -> None:
         self._runtime = runtime
-        chosen, self._batches = delivery.of_run(query, runtime)
+        strategy, self._batches = delivery.of_run(query, runtime)
         self._run = Run(
             runtime.run_id,
             start,
             query.settings,
-            chosen,
+            strategy,
             watch=runtime.active,
             prepared_ms=prepared_ms,
             asynchronous=runtime.asynchronous,
