@@ -25,7 +25,6 @@ from spark_eos.errors import (
 )
 
 # Member id, epoch and instance id of a commit from outside the group.
-_NOT_A_MEMBER = ("", -1, None)
 
 
 def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
@@ -112,9 +111,7 @@ def set_offsets(
 ) -> None:
     """Commits offsets to a group without members; the broker refuses if it has any."""
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    codes = commit_offsets(
-        connections, group_id, _NOT_A_MEMBER, wanted, ids, deadline, metadata=texts
-    )
+    codes = commit_offsets(connections, group_id, None, wanted, ids, deadline, metadata=texts)
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:
         raise KafkaResponseError(

@@ -37,6 +37,11 @@ class Member:
     acknowledged: frozenset[IdPartition] = frozenset()
 
     @property
+    def identity(self) -> MemberIdentity:
+        """How requests name it."""
+        return MemberIdentity(self.member_id, self.epoch, self.instance_id)
+
+    @property
     def owned(self) -> frozenset[IdPartition]:
         """The partitions assigned now."""
         return frozenset(self.assignment_epochs)

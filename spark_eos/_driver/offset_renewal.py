@@ -102,7 +102,7 @@ def _renew(
             codes = commit_offsets(
                 connections,
                 group_id,
-                (member.member_id, member.epoch, member.instance_id),
+                member,
                 {partition: committed.offset for partition, committed in own.items()},
                 membership.topic_ids,
                 deadline,

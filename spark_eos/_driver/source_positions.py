@@ -80,7 +80,7 @@ class SourcePositions:
         codes = commit_offsets(
             self._connections,
             group_id,
-            (member.member_id, member.epoch, member.instance_id),
+            member,
             positions,
             {},
             self._settings.group_deadline(at_most=_AT_MOST),

@@ -183,21 +183,12 @@ class Connections:
                 raise refused from error
             raise SparkEosError(f"{api_name(request)}: {error!r}") from error
 
-    def send_together(
-        self, requests: Iterable[Any], deadline: Deadline, *, node: int
+    def send_to_each(
+        self, request: Any, nodes: Iterable[int], deadline: Deadline
     ) -> list[Any | None]:
-        """Sends several requests to one node without waiting in between."""
-        return self._send_all([(node, request) for request in requests], deadline)
-
-    def send_to_each(self, request: Any, nodes: Iterable[int], deadline: Deadline) -> list[Any]:
-        """Sends one request to several nodes at once."""
-        return self._send_all([(node, request) for node in nodes], deadline)
-
-    def _send_all(
-        self, requests: Iterable[tuple[int, Any]], deadline: Deadline
-    ) -> list[Any | None]:
+        """Sends one request to several nodes at once; None for each that does not answer."""
         loop, manager = self._connected(deadline)
-        sent = list(requests)
+        sent = [(node, request) for node in nodes]
         try:
             found: list[Any | None] = loop.run(manager.answers, sent, self._timeout_ms(deadline))
         except kafka_errors.UnknownBrokerIdError:

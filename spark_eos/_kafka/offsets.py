@@ -11,6 +11,7 @@ from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset, is_position
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.acls import ResourceType, describe
 from spark_eos.errors import KafkaResponseError
 
@@ -159,7 +160,7 @@ def in_requests(
 def commit_offsets(
     connections: Connections,
     group_id: str,
-    member: tuple[str, int, str | None],
+    member: MemberIdentity | None,
     offsets: Mapping[TopicPartition, int],
     topic_ids: TopicIds,
     deadline: Deadline,
@@ -167,10 +168,9 @@ def commit_offsets(
     metadata: Mapping[TopicPartition, str] | None = None,
     on_lost: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Commits offsets outside a transaction, as one group member."""
+    """Commits offsets outside a transaction, as a group member; None if the group has none."""
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
-    member_id, epoch, instance_id = member
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
     names = {topic_id: name for name, topic_id in ids.items()}
     texts = metadata or {}
@@ -178,9 +178,9 @@ def commit_offsets(
     for part in in_requests(offsets, texts):
         request = OffsetCommitRequest(
             group_id=group_id,
-            generation_id_or_member_epoch=epoch,
-            member_id=member_id,
-            group_instance_id=instance_id,
+            generation_id_or_member_epoch=-1 if member is None else member.epoch,
+            member_id="" if member is None else member.member_id,
+            group_instance_id=None if member is None else member.instance_id,
             topics=topics_with_offsets(topic_class, partition_class, part, ids, texts),
             **_versions(ids),
         )

@@ -190,7 +190,7 @@ class GroupOffsets:
         codes = commit_offsets(
             self._connections,
             self._settings.group_id,
-            (member.member_id, member.epoch, member.instance_id),
+            member,
             own,
             self._membership.topic_ids,
             deadline,

@@ -212,7 +212,7 @@ class AssignmentHistories(RuleBasedStateMachine):
     def plan(self) -> None:
         self._tick()
         members = {
-            TopicPartition(_NAME, partition): MemberIdentity(m.member_id, m.epoch, m.instance_id)
+            TopicPartition(_NAME, partition): m.identity
             for (_, partition), m in owners(self.driver.values()).items()
         }
         batch = BatchRange(0, {}, {TopicPartition(_NAME, p): 100 for p in _PARTITIONS})

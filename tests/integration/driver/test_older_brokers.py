@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -182,7 +183,7 @@ def test_the_groups_offsets_and_members(
         member = next(iter(membership.identities().values()))
 
         def commit(epoch: int) -> dict[TopicPartition, int]:
-            who = (member.member_id, epoch, member.instance_id)
+            who = replace(member, epoch=epoch)
             wanted = dict.fromkeys(partitions, 7)
             return commit_offsets(connections, flow.group_id, who, wanted, ids, deadline())
 

@@ -128,11 +128,10 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
     wanted = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 9}
     with started(flow, 1) as membership, flow.connections() as connections:
         (member,) = set(membership.identities().values())
-        who = (member.member_id, member.epoch, member.instance_id)
         requests = sent_requests(monkeypatch)
         found: list[Any] = []
         for ids in ({flow.source: missing}, {}, membership.topic_ids):
-            codes = commit_offsets(connections, flow.group_id, who, wanted, ids, deadline())
+            codes = commit_offsets(connections, flow.group_id, member, wanted, ids, deadline())
             assert codes == dict.fromkeys(wanted, 0)
             offsets = group_offsets(connections, flow.group_id, wanted, ids, deadline())
             found.append(positions(offsets))
