@@ -39,7 +39,9 @@ def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
             delivery = _chosen(query, start, log)
             if delivery is not query.delivery:
                 why = "its checkpoint was begun with it"
-        where = _Beginning(query, delivery, start, begun=log is not None and log.begun).words()
+        where = _Beginning(
+            query, delivery, start, begun=log is not None and log.begun is not None
+        ).words()
     except Exception as error:
         logger.debug("the line at the start is incomplete", exc_info=error)
     group = query.settings.group_id
