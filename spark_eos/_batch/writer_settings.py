@@ -1,11 +1,11 @@
 """The settings a task needs to write; they are pickled and sent to Spark's workers."""
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.source_topics import SourceTopics
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline
@@ -17,6 +17,34 @@ from spark_eos.options import Limits, Transactions
 _SHRINK: Final = 64
 _GROW: Final = 4
 _SIZES: Final = ("max_records", "max_bytes", "max_ms")
+
+
+@dataclass(frozen=True)
+class SourceTopics:
+    """Topics by name and by pattern; sent to tasks, which see no plan.
+
+    Attributes:
+        names: Topic names.
+        patterns: Regular expressions that match whole names (``subscribePattern``).
+
+    Example:
+        >>> read = SourceTopics(("orders",), ("payments-.*",))
+        >>> [read.has(topic) for topic in ("orders", "payments-eu", "orders-enriched")]
+        [True, True, False]
+    """
+
+    names: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+
+    def has(self, topic: str) -> bool:
+        """Whether the query reads a topic."""
+        return topic in self.names or any(re.fullmatch(text, topic) for text in self.patterns)
+
+    def __or__(self, other: "SourceTopics") -> "SourceTopics":
+        return SourceTopics(
+            tuple(sorted({*self.names, *other.names})),
+            tuple(sorted({*self.patterns, *other.patterns})),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from spark_eos._kafka import groups, heartbeats
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._kafka.group_members import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
+from spark_eos._kafka.groups import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEosError

@@ -9,8 +9,7 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.printable import printable
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.group_members import RENEWAL_INSTANCE
-from spark_eos._kafka.groups import describe_group
+from spark_eos._kafka.groups import RENEWAL_INSTANCE, describe_group
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._kafka.transactions import fence_producer

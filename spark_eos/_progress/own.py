@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
-from spark_eos._batch.offset_gap import check_no_gap
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck
+from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
+from spark_eos._progress.checks import check_no_gap
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.owners import check_owner, owners_of, what_is_new
 from spark_eos._progress.strategy import Batch, Query, Work
@@ -121,7 +122,8 @@ class OwnOffsets:
         return self._data_loss.lost(batch.source, committed, self._offsets.state.pairs)
 
     def _marker(self, work: Work, marker: Marker) -> Marker:
-        return replace(marker, partitions=by_topic(work.range))
+        partitions = {topic: frozenset(own) for topic, own in by_topic(work.range.ends).items()}
+        return replace(marker, partitions=partitions)
 
     def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
         del outcomes
@@ -130,16 +132,3 @@ class OwnOffsets:
         more = deleted_meanwhile(work.lost, self._lost(work.batch, work.before))
         self._data_loss.warn(work.batch.id, more)
         return replace(work, lost=work.lost + more)
-
-
-def by_topic(batch: BatchRange) -> dict[str, frozenset[int]]:
-    """The partitions of each of a batch's topics.
-
-    Example:
-        >>> by_topic(BatchRange(0, {}, {("in", 0): 5, ("in", 1): 7}))
-        {'in': frozenset({0, 1})}
-    """
-    found: dict[str, set[int]] = {}
-    for topic, index in batch.ends:
-        found.setdefault(topic, set()).add(index)
-    return {topic: frozenset(indexes) for topic, indexes in found.items()}

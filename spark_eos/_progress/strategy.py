@@ -1,8 +1,9 @@
 """What a delivery is made of: a batch, the work that is left of it, and a strategy."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -14,7 +15,6 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
-from spark_eos._driver.step_clock import StepClock
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._kafka.offset_owner import Owner
@@ -24,6 +24,31 @@ from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets
 
 Members = Mapping[TopicPartition, MemberIdentity]
+
+
+class StepClock:
+    """Adds up the time spent in each step.
+
+    Example:
+        >>> clock = StepClock()
+        >>> with clock.step("plan"):
+        ...     pass
+        >>> list(clock.milliseconds)
+        ['plan']
+    """
+
+    def __init__(self) -> None:
+        self.milliseconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Times the block as part of a step, even if it raises."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = (time.monotonic() - started) * 1000
+            self.milliseconds[name] = self.milliseconds.get(name, 0.0) + spent
 
 
 class Rows(Protocol):

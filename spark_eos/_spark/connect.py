@@ -25,7 +25,7 @@ from spark_eos._spark.narrow_plan import (
     remote_relations,
     remote_shape,
 )
-from spark_eos._spark.query_lifetime import activity, leave_at_exit
+from spark_eos._spark.runtime import activity, leave_at_exit
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")

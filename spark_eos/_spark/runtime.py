@@ -1,8 +1,11 @@
-"""What a run needs from Spark, so that classic Spark and Spark Connect share everything else."""
+"""What a run needs from Spark, and what classic Spark and Spark Connect have in common."""
 
+import atexit
+import contextlib
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
@@ -11,6 +14,9 @@ from spark_eos._driver.marker_files import Files
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._run.run import Run
 from spark_eos.errors import QueryStoppedError
+
+# Consecutive failures to ask Spark whether the query is active, before it counts as ended.
+_UNANSWERED: Final = 3
 
 
 class QueryRuntime(Protocol):
@@ -80,3 +86,36 @@ class QueryRuntime(Protocol):
 
         From then on, tasks run for no longer than ``tasks_outlive_stop``.
         """
+
+
+def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable[[], bool]:
+    """Makes a function that tells whether the query's run is active; always True if unknown."""
+    if spark is None or not query_id:
+        return lambda: True
+
+    unanswered = 0
+
+    def active() -> bool:
+        nonlocal unanswered
+        try:
+            query = spark.streams.get(query_id)
+        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
+            unanswered += 1
+            return unanswered < _UNANSWERED
+        unanswered = 0
+        return query is not None and str(query.runId) == run_id
+
+    return active
+
+
+def leave_at_exit(run: Run) -> None:
+    """Makes the run's members leave when the interpreter exits."""
+    reference = weakref.ref(run)
+
+    def leave() -> None:
+        alive = reference()
+        if alive is not None:
+            with contextlib.suppress(Exception):
+                alive.leave()
+
+    atexit.register(leave)

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._batch.source_topics import SourceTopics
+from spark_eos._batch.writer_settings import SourceTopics
 from spark_eos._pyspark_internals import Execution, StreamSource, stream_relations
 from spark_eos.errors import UnsupportedPipelineError
 

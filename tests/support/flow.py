@@ -20,7 +20,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos.options import Limits
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.testing.partition_ends import settled_ends
+from spark_eos.testing.records import settled_ends
 
 
 @dataclass
