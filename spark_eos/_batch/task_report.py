@@ -30,15 +30,9 @@ class Counters:
     """What a task did.
 
     Attributes:
-        transactions: Committed transactions.
-        bytes: Bytes of the rows handed to the producer.
         timestamps_moved: Committed records whose timestamp of 0 was written as 1 ms.
         offset_commit_version: The lowest version of TxnOffsetCommit that was answered; None if none
             was sent.
-        produce_ms: Milliseconds spent handing rows to the producer.
-        flush_ms: Milliseconds spent waiting for their acknowledgement.
-        offsets_ms: Milliseconds spent sending offsets.
-        commit_ms: Milliseconds spent committing.
     """
 
     transactions: int = 0
@@ -66,9 +60,7 @@ class PartitionOutcome:
             such a partition); RETRIED (a repeated Spark task, which leaves it to an attempt);
             FAILED (it can't be written); MISPLACED (its rows were out of order).
         next_offset: Offset after the last committed row; None if no row was committed.
-        rows: Committed rows.
         skipped: Rows below the committed offset, already written by an earlier attempt.
-        reason: Why the partition is not written.
         dead_letters: Rows committed as dead letters; they are not among ``rows``.
     """
 
@@ -111,14 +103,11 @@ class JobOutcome:
     """What became of the source partitions in one Spark job, that is in one attempt of a batch.
 
     Attributes:
-        partitions: Outcomes by partition.
-        counters: Of all tasks together.
         reason: The first reason why rows were not written, or None.
         failed: Whether another attempt can't help.
         misplaced: Partitions whose rows came out of order, or in two tasks: some may not be
             written although later ones are.
         retried: Whether a task was a retry or a speculative copy.
-        dead: Committed dead letters.
         dead_over_limit: Dead letters of transactions that were aborted because of their number, and
             those known to come after them.
         left_out_others: Whether rows that may be no dead letters were left out with these.

@@ -24,7 +24,6 @@ class SourceTopics:
     """Topics by name and by pattern; sent to tasks, which see no plan.
 
     Attributes:
-        names: Topic names.
         patterns: Regular expressions that match whole names (``subscribePattern``).
 
     Example:
@@ -52,12 +51,8 @@ class WriterSettings:
     """Settings of the writing side, the same for every task of a query.
 
     Attributes:
-        client: Kafka client settings.
         source_client: Those of the cluster that has the source topics; None if it is the same one.
-        group_id: The consumer group whose offsets are committed with the output.
         topic: Default target topic; None if every row names its own.
-        fail_on_data_loss: Whether source records that were deleted before they were read end the
-            query; if not, they are reported.
         dead_letters: What to do with rows that can't be written; None to end the query.
         source_topics: The topics that the query reads in the cluster it writes to.
         moved_from: The query whose group this was, if it was moved on purpose.

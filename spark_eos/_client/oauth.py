@@ -49,9 +49,6 @@ class ClientCredentials:
     """The client-credentials grant (RFC 6749, section 4.4).
 
     Attributes:
-        endpoint: URL of the token endpoint.
-        client_id: The client id.
-        client_secret: The client secret.
         scope: The requested scope; None for the endpoint's default.
         authorities: PEM of the authorities to trust; None for the system's.
 
@@ -131,9 +128,7 @@ class MskIam:
 
     Attributes:
         region: AWS region; None for the region in the environment.
-        profile: Named profile of the credentials, if any.
         role: ARN of a role to assume, if any.
-        session: Session name for the role, if any.
 
     Example:
         >>> MskIam("eu-west-1", profile="kafka")

@@ -79,9 +79,6 @@ class ClientSettings:
         settings: Strings, numbers or booleans by librdkafka's names, with or without Spark's
             ``kafka.`` before them; ``oauth_cb`` is a function. ``bootstrap.servers`` is required.
 
-    Attributes:
-        security: The security settings.
-
     Raises:
         ConfigurationError: A setting is missing, is reserved for spark-eos, or can't be used.
 

@@ -23,9 +23,7 @@ class Member:
     """One static group member as its owner knows it; replaced at every heartbeat.
 
     Attributes:
-        instance_id: Its group.instance.id.
         member_id: The id it joined with; a takeover makes a new one.
-        epoch: The member epoch of the last heartbeat's answer.
         assignment_epochs: The assigned partitions, each with the member epoch at which it came.
         acknowledged: The owned partitions as last sent to the broker.
     """

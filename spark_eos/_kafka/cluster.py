@@ -48,9 +48,7 @@ class TopicInfo:
     """The current state of a topic.
 
     Attributes:
-        name: Name of the topic.
         topic_id: Id of the topic; a topic that is deleted and recreated gets a new id.
-        partitions: Number of partitions.
     """
 
     name: str

@@ -27,8 +27,6 @@ class HeartbeatAnswer:
 
     Attributes:
         code: Kafka's error code; the other attributes are valid only if it is 0.
-        message: The broker's error message, or "".
-        member_epoch: The new member epoch.
         interval: Seconds until the next heartbeat is due.
         assigned: The assigned (topic id, partition) pairs; None if they did not change.
     """

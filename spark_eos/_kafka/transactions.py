@@ -33,8 +33,6 @@ class ProducerIdAndEpoch:
     """How brokers identify a transactional producer.
 
     Attributes:
-        transactional_id: The transactional id.
-        producer_id: The producer id that the coordinator has assigned.
         epoch: The producer epoch; each fencing raises it.
     """
 
@@ -45,13 +43,7 @@ class ProducerIdAndEpoch:
 
 @dataclass(frozen=True)
 class MemberIdentity:
-    """The group member that commits offsets, at one of its epochs.
-
-    Attributes:
-        member_id: The member id.
-        epoch: The member epoch.
-        instance_id: The ``group.instance.id`` of the static member.
-    """
+    """The group member that commits offsets, at one of its epochs."""
 
     member_id: str
     epoch: int
@@ -104,7 +96,6 @@ class OffsetCommitAnswer:
 
     Attributes:
         version: Version of the answered request: 6 with topic ids, 5 with topic names.
-        codes: Kafka's error code for each requested partition.
 
     Example:
         >>> codes = {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): 113}

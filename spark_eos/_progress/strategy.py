@@ -106,15 +106,11 @@ class Work:
     """A batch, and what the group's offsets say of it.
 
     Attributes:
-        batch: The batch.
         range: Its range by the partitions that tasks see.
         held: The same by the group's partitions, and those that are only renewed with it.
-        settings: What tasks get.
         initial: The offsets to commit for partitions that have none; refuses those lost.
         reading: Surrounds a job, and explains one that fails since source records were deleted.
         before: Committed offsets before its rows, by the partitions that tasks see.
-        staged: Its staged files.
-        lost: Records deleted before they were read.
         after_end: What is left to do once its end is committed; returns what else was lost.
     """
 

@@ -68,15 +68,9 @@ class SinkQuery:
     """What a sink gives to its runs.
 
     Attributes:
-        settings: The writer's settings.
-        location: The checkpoint's location, as given to Spark.
-        progress_topic: The progress topic, for deliveries that need one.
         selections: What ``sink.read`` has read.
-        sources: The stream's sources.
         starting_offsets: Where ``sink.read`` begins for a new group.
-        delivery: How its rows get to Kafka.
         fallback: How else, if the first batch or the checkpoint shows that they can't.
-        why: Why it is this delivery.
         forced: Whether that is because the stream can't be written by one that costs less.
     """
 

@@ -23,11 +23,7 @@ _SHORTENED: Final = "more fields"
 
 
 def check_errors_kept(frame: DataFrame) -> None:
-    """Refuses a stream whose rows have lost an ``error`` that nobody has looked at.
-
-    Raises:
-        UnsupportedPipelineError: so it is.
-    """
+    """Refuses a stream whose rows have lost an ``error`` that nobody has looked at."""
     if drops_errors(explained(frame)["Analyzed Logical"]):
         raise UnsupportedPipelineError(
             f"the query drops the column `{ERROR}` of guarded, decode or encode, and would write "

@@ -24,8 +24,6 @@ class QueryRuntime(Protocol):
 
     Attributes:
         run_id: Spark's id of the query's run; "" if the sink was called outside of one.
-        files: The files of the query's checkpoint.
-        offset_log: The query's checkpoint.
         tasks_outlive_stop: Seconds that tasks may keep running after the query is stopped. For as
             long, the run ends the transactions that they leave open.
         stop_waits: Whether the caller of ``stop()`` waits for the sink, which must then return

@@ -61,11 +61,7 @@ class _Beginning:
     """Where a query begins.
 
     Attributes:
-        query: What the sink writes.
-        delivery: The run's delivery.
-        start: The start.
         begun: Whether the checkpoint is known to have a batch.
-        deadline: When to give up.
     """
 
     query: SinkQuery

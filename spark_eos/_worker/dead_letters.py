@@ -30,8 +30,6 @@ class Fault:
 
     Attributes:
         reason: One of the reasons in `spark_eos._batch.dead_letters`.
-        message: The error's text.
-        exception: Name of the exception's class, if there was one.
         stacktrace: The exception's stack trace, if it was asked for.
     """
 
@@ -46,8 +44,6 @@ class RawRecord:
     """A source record as it came, or what stands for it.
 
     Attributes:
-        key: The key.
-        value: The value.
         headers: The headers; None if they can't be read.
         timestamp: Milliseconds since 1970; None for the time of writing.
         is_row: Whether it stands for a source record, and is what the row would have written.

@@ -35,7 +35,6 @@ class SourceRows:
     """Consecutive rows of one source partition.
 
     Attributes:
-        source: The source partition.
         rows: The rows, with the columns of `spark_eos._worker.arrow_columns.writable_batches`.
     """
 

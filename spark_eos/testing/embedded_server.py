@@ -155,11 +155,7 @@ class EmbeddedServer(ABC):
         """Start the JVM and wait until it serves requests; else kill it and raise with its log.
 
         The process is noted before the wait, so that it is removed however the wait ends.
-
-        Args:
-            command: The JVM's command line.
-            is_ready: Whether it serves requests, given what it has logged since this start.
-            environment: The JVM's environment; by default this process's.
+        ``is_ready``: whether it serves requests, given what it has logged since this start.
         """
         directory = self._directory()
         deadline = time.monotonic() + self._start_timeout
