@@ -173,8 +173,9 @@ class ClassicRuntime:
         """Makes the members leave when the interpreter exits."""
         leave_at_exit(run)
 
-    def batch(self) -> contextlib.AbstractContextManager[None]:
+    def batch(self, relation: str | None) -> contextlib.AbstractContextManager[None]:
         """Does nothing: Spark's ``stop()`` interrupts jobs and waits for everything else."""
+        del relation
         return contextlib.nullcontext()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002

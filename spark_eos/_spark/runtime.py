@@ -47,8 +47,11 @@ class QueryRuntime(Protocol):
     def end_with(self, run: Run) -> None:
         """Makes the run end when the process does, at the latest."""
 
-    def batch(self) -> AbstractContextManager[None]:
-        """Surrounds a batch, which may be interrupted only in a job."""
+    def batch(self, relation: str | None) -> AbstractContextManager[None]:
+        """Surrounds a batch, which may be interrupted only in a job.
+
+        ``relation``: on Spark Connect, the server's id of the micro-batch, if known.
+        """
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:
         """Refuses a job whose rows may have left their source partitions.
