@@ -160,7 +160,7 @@ class Execution:
         """The current batch."""
         return RunningBatch(self._execution.getLatestExecutionContext())
 
-    def sources(self, options: Iterable[str]) -> list["Relation"]:
+    def sources(self, options: Iterable[str]) -> list["StreamSource"]:
         """The sources in the query's plan; see `stream_relations`."""
         return _leaves(self._execution.analyzedPlan(), options)
 
@@ -196,7 +196,7 @@ def is_observed(observation: Observation) -> bool:
 # Plans of streams -----------------------------------------------------------------------------
 
 
-class Relation(NamedTuple):
+class StreamSource(NamedTuple):
     """A streaming source in a plan.
 
     Attributes:
@@ -208,7 +208,7 @@ class Relation(NamedTuple):
     options: Mapping[str, str]
 
 
-def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[Relation]:
+def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[StreamSource]:
     """The streaming sources of a DataFrame, one for each time that its plan reads one."""
     if is_connect(frame):
         reads = messages(connect_plan(frame), "Read")
@@ -217,33 +217,33 @@ def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[Relation]
     return _leaves(jvm_frame.queryExecution().analyzed(), options)
 
 
-def _leaves(plan: Any, options: Iterable[str]) -> list[Relation]:
+def _leaves(plan: Any, options: Iterable[str]) -> list[StreamSource]:
     leaves = plan.collectLeaves()
     found = (leaves.apply(index) for index in range(leaves.size()))
     return [_of_leaf(leaf, options) for leaf in found if leaf.isStreaming()]
 
 
-def _of_leaf(leaf: Any, names: Iterable[str]) -> Relation:
+def _of_leaf(leaf: Any, names: Iterable[str]) -> StreamSource:
     kind = str(leaf.getClass().getSimpleName())
     if kind == "StreamingRelation":
         # Of a source that Spark has in its first API, such as files.
-        return Relation(str(leaf.dataSource().className()).lower(), {})
+        return StreamSource(str(leaf.dataSource().className()).lower(), {})
     if kind != "StreamingRelationV2":
-        return Relation(kind, {})
+        return StreamSource(kind, {})
     given = leaf.extraOptions()
     options = {name: given.get(name) for name in names}
-    return Relation(
+    return StreamSource(
         str(leaf.sourceName()).lower(),
         {name: str(text) for name, text in options.items() if text is not None},
     )
 
 
-def _of_read(read: Any, names: Iterable[str]) -> Relation:
+def _of_read(read: Any, names: Iterable[str]) -> StreamSource:
     if read.WhichOneof("read_type") != "data_source":
-        return Relation("a table", {})
+        return StreamSource("a table", {})
     given = {name.lower(): text for name, text in read.data_source.options.items()}
     options = {name: given[name] for name in names if name in given}
-    return Relation(read.data_source.format.lower(), options)
+    return StreamSource(read.data_source.format.lower(), options)
 
 
 def connect_plan(frame: Any) -> Any:

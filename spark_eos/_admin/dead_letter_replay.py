@@ -24,7 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
 from spark_eos._admin.replay_progress import PartitionProgress, PartitionScan, replay_offsets
-from spark_eos._client.flushing import flush_records
+from spark_eos._client.confluent_traps import flush_records
 from spark_eos._client.timestamps import producer_timestamp
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections

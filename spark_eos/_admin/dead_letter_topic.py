@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_eos._admin.committed_records import CommittedRecords, FencedError, as_our_errors
+from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION, header_number, topic_name
 from spark_eos._client.letter_headers import Header, read_letter_headers
-from spark_eos._client.message_headers import headers_of
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import WriteError
 

@@ -14,7 +14,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
-from spark_eos._kafka.offsets import all_committed_offsets, commit_offsets
+from spark_eos._kafka.offsets import all_group_offsets, commit_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
@@ -25,7 +25,6 @@ from spark_eos.errors import (
 )
 
 # Member id, epoch and instance id of a commit from outside the group.
-_NOT_A_MEMBER = ("", -1, None)
 
 
 def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
@@ -55,7 +54,8 @@ def check_unused(
             f"group_id {group_id!r} has open transactions: a spark-eos query has used it. "
             "Choose another group_id, or end the transactions with spark-eos abort"
         )
-    committed = all_committed_offsets(connections, group_id, deadline)
+    found = all_group_offsets(connections, group_id, deadline)
+    committed = {partition: one.offset for partition, one in found.items()}
     if committed == wanted:
         return False
     if committed:
@@ -111,9 +111,7 @@ def set_offsets(
 ) -> None:
     """Commits offsets to a group without members; the broker refuses if it has any."""
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    codes = commit_offsets(
-        connections, group_id, _NOT_A_MEMBER, wanted, ids, deadline, metadata=texts
-    )
+    codes = commit_offsets(connections, group_id, None, wanted, ids, deadline, metadata=texts)
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:
         raise KafkaResponseError(

@@ -10,7 +10,7 @@ from spark_eos._admin.status_tables import status_html
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.preflight import offset_commit_version
 from spark_eos._kafka import cluster, groups
-from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.held_back import HeldBack, held_back
 from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
@@ -39,8 +39,6 @@ class PartitionStatus:
         last_stable: The first offset that a read_committed consumer can't reach yet.
         high_watermark: The next offset to be written.
         member: Member id of the member that the partition is assigned to.
-        assignment_epoch: The member epoch at which it was assigned. Always None here: only the
-            member itself knows it, and ConsumerGroupDescribe does not return it.
     """
 
     topic: str
@@ -49,7 +47,6 @@ class PartitionStatus:
     last_stable: int | None
     high_watermark: int | None
     member: str | None
-    assignment_epoch: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -153,51 +150,37 @@ def ask_status(
     source_client: ClientSettings | None = None,
     targets: Collection[str] = (),
 ) -> Status:
-    """Connects to the cluster and asks it about a query; see `query_status`.
+    """Asks a cluster about a query, without joining, fencing or creating anything.
+
+    The requests are sent one after another, so a running query moves on between them.
 
     It allows so many ``seconds`` to reach the cluster, and again for all calls together; ``limit``
-    is the name of the setting that says so, for error messages.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def connected(settings: ClientSettings) -> Connections:
-            connections = Connections(settings, request_timeout=min(10.0, seconds))
-            return stack.enter_context(contextlib.closing(connections))
-
-        connections = connected(client)
-        # First of all, so that the error says "unreachable" and not which later call failed.
-        connections.brokers(Deadline(seconds, limit))
-        return query_status(
-            connections,
-            client.bootstrap_servers,
-            group_id,
-            prefix,
-            Deadline(seconds, limit),
-            source_connections=None if source_client is None else connected(source_client),
-            targets=targets,
-        )
-
-
-def query_status(
-    connections: Connections,
-    bootstrap_servers: str,
-    group_id: str,
-    prefix: str,
-    deadline: Deadline,
-    *,
-    source_connections: Connections | None = None,
-    targets: Collection[str] = (),
-) -> Status:
-    """Asks the cluster about a query, without joining, fencing or creating anything.
-
-    The requests are sent one after another, so a running query moves on between them. The source's
-    cluster is asked for the lag of a mirrored query, and targets for whether they are held back.
+    is the name of the setting that says so, for error messages. The source's cluster is asked for
+    the lag of a mirrored query, and targets for whether they are held back.
 
     Raises:
         UnknownGroupError: There is no such group; the text counts its open transactions, if any.
         DeadlineExceededError: No answer in time.
         KafkaResponseError: A broker refuses a request, for example for lack of authorization.
     """
+    with contextlib.ExitStack() as stack:
+        connections = stack.enter_context(reached(client, seconds, limit))
+        source = None
+        if source_client is not None:
+            source = Connections(source_client, request_timeout=min(10.0, seconds))
+            stack.enter_context(contextlib.closing(source))
+        deadline = Deadline(seconds, limit)
+        return _status(connections, group_id, prefix, deadline, source, targets)
+
+
+def _status(
+    connections: Connections,
+    group_id: str,
+    prefix: str,
+    deadline: Deadline,
+    source_connections: Connections | None,
+    targets: Collection[str],
+) -> Status:
     group = groups.describe_group(connections, group_id, deadline)
     # Instance ids end in a number: the shorter ones have the lower numbers.
     members = sorted(
@@ -213,8 +196,8 @@ def query_status(
             else ""
         )
         raise UnknownGroupError(
-            f"group {group_id!r} does not exist on {bootstrap_servers}: no query has run with "
-            f"this group_id, or its offsets have expired{left}"
+            f"group {group_id!r} does not exist on {connections.bootstrap_servers}: no query has "
+            f"run with this group_id, or its offsets have expired{left}"
         )
     # Committed offsets first, so that none is newer than its partition's end.
     progress = GroupProgress.read(connections, group_id, deadline)
@@ -246,7 +229,7 @@ def query_status(
         foreign=progress.foreign,
         transactions=transactions,
         held_back=others,
-        cluster=cluster_status(connections, bootstrap_servers, deadline),
+        cluster=cluster_status(connections, deadline),
     )
 
 
@@ -291,9 +274,7 @@ def _partition(
     )
 
 
-def cluster_status(
-    connections: Connections, bootstrap_servers: str, deadline: Deadline
-) -> ClusterStatus:
+def cluster_status(connections: Connections, deadline: Deadline) -> ClusterStatus:
     """Asks every broker for its versions.
 
     Raises:
@@ -311,7 +292,7 @@ def cluster_status(
     )
     version, problem = None, None
     try:
-        version = offset_commit_version(common, bootstrap_servers)
+        version = offset_commit_version(common, connections.bootstrap_servers)
     except UnsupportedBrokerError as error:
         problem = str(error)
     return ClusterStatus(

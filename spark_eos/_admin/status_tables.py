@@ -167,7 +167,6 @@ def _partitions(found: "Iterable[PartitionStatus]", names: dict[str, str]) -> Fi
         "end>",
         "lag>",
         "member",
-        "assignment epoch>",
     )
     for one in found:
         _row(
@@ -179,7 +178,6 @@ def _partitions(found: "Iterable[PartitionStatus]", names: dict[str, str]) -> Fi
             one.high_watermark,
             one.lag,
             None if one.member is None else names[one.member],
-            one.assignment_epoch,
         )
     return table
 

@@ -185,17 +185,7 @@ def batch_report(
 ) -> BatchReport:
     """Adds up what the attempts of a batch did.
 
-    Args:
-        settings: Writer settings.
-        query_id: Spark's id of the query.
-        query_run: Spark's id of the query's run.
-        cluster_version: Newest version of TxnOffsetCommit that the run found when it started.
-        batch: The batch's range, all of it committed.
-        outcomes: The outcome of each attempt's Spark job.
-        members: The member that each source partition is assigned to.
-        milliseconds: Time by step, as measured by the driver.
-        lost: Source records that were deleted before they were read.
-        delivery: The delivery of the rows.
+    ``cluster_version``: the newest version of TxnOffsetCommit that the run found at its start.
     """
 
     def total(partition: TopicPartition, name: str) -> int:

@@ -42,10 +42,7 @@ def lost_records(
 ) -> tuple[LostRecords, ...]:
     """The batch's records between the group's offsets and the first records that still exist.
 
-    Args:
-        batch: The batch's range.
-        committed: Next offset by partition, from before the batch.
-        first_offsets: The first offset that still exists, by partition.
+    ``committed``: as before the batch; ``first_offsets``: those that still exist.
 
     Example:
         >>> orders = TopicPartition("orders", 0)
@@ -67,13 +64,7 @@ def unreadable(
 ) -> dict[TopicPartition, int]:
     """Where the batch would read records again that are written, and deleted by now.
 
-    Args:
-        batch: The batch's range.
-        committed: Next offset by partition, from before the batch.
-        first_offsets: The first offset that still exists, by partition.
-
-    Returns:
-        The first offset to read, by partition.
+    ``committed``: as before the batch; ``first_offsets``: those that still exist.
 
     Example:
         >>> orders = TopicPartition("orders", 0)
@@ -95,9 +86,7 @@ def deleted_meanwhile(
 ) -> tuple[LostRecords, ...]:
     """The records that were deleted while the batch was read.
 
-    Args:
-        before: What was lost when the batch began.
-        now: What is lost at its end.
+    ``before``: what was lost when the batch began; ``now``: at its end.
 
     Example:
         >>> began, ended = LostRecords("orders", 0, 5, 7), LostRecords("orders", 0, 5, 9)

@@ -75,7 +75,6 @@ class DeadLetterTally:
     """How many dead letters there are, and why.
 
     Attributes:
-        reasons: Number by reason.
         first: Where the first one of each reason came from.
         errors: Number by error. Texts that differ only in numbers and in what they quote are one;
             where the row itself has no error, those of one reason are.

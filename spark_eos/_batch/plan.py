@@ -18,7 +18,6 @@ class BatchRange:
     """The source offsets of one micro-batch.
 
     Attributes:
-        batch_id: Spark's number of the batch.
         starts: First offset by partition, without partitions that are new in this batch.
         ends: Offset after the last one, by partition.
     """
@@ -33,12 +32,9 @@ class PartitionPlan:
     """How a task treats one source partition.
 
     Attributes:
-        topic_id: The source topic's id.
         start: The first offset of the batch; 0 if the partition is new in it.
         end: The offset after the batch's last one.
         committed: Rows below this offset are already written, and are skipped.
-        member: The member that commits the partition's offsets.
-        metadata: The text to commit with them.
         progress: The partition whose offset in the group is committed; None for the source
             partition itself. ``topic_id`` is the id of its topic.
         max_dead_letters: How many rows of the partition may become dead letters in this attempt.

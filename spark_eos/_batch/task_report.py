@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from spark_eos._batch.dead_letters import DeadLetterTally
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._kafka.transactions import BY_ID, BY_NAME
 
 WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
@@ -31,40 +30,23 @@ class Counters:
     """What a task did.
 
     Attributes:
-        transactions: Committed transactions.
-        bytes: Bytes of the rows handed to the producer.
         timestamps_moved: Committed records whose timestamp of 0 was written as 1 ms.
-        offset_commits_by_id: Answers to TxnOffsetCommit version 6.
-        offset_commits_by_name: Answers to TxnOffsetCommit version 5.
-        produce_ms: Milliseconds spent handing rows to the producer.
-        flush_ms: Milliseconds spent waiting for their acknowledgement.
-        offsets_ms: Milliseconds spent sending offsets.
-        commit_ms: Milliseconds spent committing.
+        offset_commit_version: The lowest version of TxnOffsetCommit that was answered; None if none
+            was sent.
     """
 
     transactions: int = 0
     bytes: int = 0
     timestamps_moved: int = 0
-    offset_commits_by_id: int = 0
-    offset_commits_by_name: int = 0
+    offset_commit_version: int | None = None
     produce_ms: float = 0.0
     flush_ms: float = 0.0
     offsets_ms: float = 0.0
     commit_ms: float = 0.0
 
-    def count_offset_commit(self, version: int) -> None:
-        """Counts an answer to TxnOffsetCommit."""
-        if version >= BY_ID:
-            self.offset_commits_by_id += 1
-        else:
-            self.offset_commits_by_name += 1
-
-    @property
-    def offset_commit_version(self) -> int | None:
-        """The lowest version of TxnOffsetCommit that was answered; None if none was sent."""
-        if self.offset_commits_by_name:
-            return BY_NAME
-        return BY_ID if self.offset_commits_by_id else None
+    def offsets_answered(self, version: int) -> None:
+        """Takes note of an answer to TxnOffsetCommit."""
+        self.offset_commit_version = min(version, self.offset_commit_version or version)
 
 
 @dataclass
@@ -78,9 +60,7 @@ class PartitionOutcome:
             such a partition); RETRIED (a repeated Spark task, which leaves it to an attempt);
             FAILED (it can't be written); MISPLACED (its rows were out of order).
         next_offset: Offset after the last committed row; None if no row was committed.
-        rows: Committed rows.
         skipped: Rows below the committed offset, already written by an earlier attempt.
-        reason: Why the partition is not written.
         dead_letters: Rows committed as dead letters; they are not among ``rows``.
     """
 
@@ -123,14 +103,11 @@ class JobOutcome:
     """What became of the source partitions in one Spark job, that is in one attempt of a batch.
 
     Attributes:
-        partitions: Outcomes by partition.
-        counters: Sums over all tasks.
         reason: The first reason why rows were not written, or None.
         failed: Whether another attempt can't help.
         misplaced: Partitions whose rows came out of order, or in two tasks: some may not be
             written although later ones are.
         retried: Whether a task was a retry or a speculative copy.
-        dead: Committed dead letters.
         dead_over_limit: Dead letters of transactions that were aborted because of their number, and
             those known to come after them.
         left_out_others: Whether rows that may be no dead letters were left out with these.
@@ -208,7 +185,9 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
 
 
 def _add_task(job: JobOutcome, row: Mapping[str, Any]) -> None:
-    for name in asdict(job.counters):
+    if (version := row["offset_commit_version"]) is not None:
+        job.counters.offsets_answered(version)
+    for name in asdict(job.counters).keys() - {"offset_commit_version"}:
         setattr(job.counters, name, getattr(job.counters, name) + row[name])
     job.left_out_others |= row["left_out_others"]
     for name in ("dead", "dead_over_limit"):

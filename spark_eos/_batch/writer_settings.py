@@ -1,12 +1,14 @@
 """The settings a task needs to write; they are pickled and sent to Spark's workers."""
 
+import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.source_topics import SourceTopics
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import Limits, Transactions
@@ -17,17 +19,40 @@ _GROW: Final = 4
 _SIZES: Final = ("max_records", "max_bytes", "max_ms")
 
 
+@dataclass(frozen=True)
+class SourceTopics:
+    """Topics by name and by pattern; sent to tasks, which see no plan.
+
+    Attributes:
+        patterns: Regular expressions that match whole names (``subscribePattern``).
+
+    Example:
+        >>> read = SourceTopics(("orders",), ("payments-.*",))
+        >>> [read.has(topic) for topic in ("orders", "payments-eu", "orders-enriched")]
+        [True, True, False]
+    """
+
+    names: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+
+    def has(self, topic: str) -> bool:
+        """Whether the query reads a topic."""
+        return topic in self.names or any(re.fullmatch(text, topic) for text in self.patterns)
+
+    def __or__(self, other: "SourceTopics") -> "SourceTopics":
+        return SourceTopics(
+            tuple(sorted({*self.names, *other.names})),
+            tuple(sorted({*self.patterns, *other.patterns})),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class WriterSettings:
     """Settings of the writing side, the same for every task of a query.
 
     Attributes:
-        client: Kafka client settings.
         source_client: Those of the cluster that has the source topics; None if it is the same one.
-        group_id: The consumer group whose offsets are committed with the output.
         topic: Default target topic; None if every row names its own.
-        fail_on_data_loss: Whether source records that were deleted before they were read end the
-            query; if not, they are reported.
         dead_letters: What to do with rows that can't be written; None to end the query.
         source_topics: The topics that the query reads in the cluster it writes to.
         moved_from: The query whose group this was, if it was moved on purpose.
@@ -84,6 +109,14 @@ class WriterSettings:
     def id_prefix(self) -> str:
         """What the query's own transactional ids begin with."""
         return id_prefix(self.transactions.id_prefix, self.group_id)
+
+    def group_deadline(self, at_most: float = math.inf) -> Deadline:
+        """The time limit of a call to the group, from now on; ``at_most``: seconds."""
+        return Deadline(min(at_most, self.limits.group_timeout_ms / 1000), "group_timeout_ms")
+
+    def connect_deadline(self) -> Deadline:
+        """The time limit of a call that the group has no part in, from now on."""
+        return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
 
     def with_smaller_transactions(self) -> "WriterSettings":
         """The same settings, with transaction limits divided by 64."""

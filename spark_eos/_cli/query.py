@@ -3,8 +3,8 @@
 import functools
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from spark_eos._client.checks import check_text
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, decorated
@@ -102,15 +102,9 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
     return cluster_options(decorated(with_query, _QUERY))
 
 
-@contextmanager
-def connected(cluster: Cluster) -> Iterator[Connections]:
+def connected(cluster: Cluster) -> AbstractContextManager[Connections]:
     """Connects to a cluster; fails if it can't be reached."""
-    with closing(
-        Connections(cluster.client, request_timeout=min(10.0, cluster.timeout))
-    ) as connections:
-        # First of all, so that the error says "unreachable" and not which later call failed.
-        connections.brokers(cluster.deadline())
-        yield connections
+    return reached(cluster.client, cluster.timeout, "--timeout")
 
 
 def check_reached(cluster: Cluster) -> None:

@@ -70,7 +70,6 @@ def _partition(partition: PartitionStatus) -> dict[str, Any]:
         "high_watermark": partition.high_watermark,
         "lag": partition.lag,
         "member_id": partition.member,
-        "assignment_epoch": partition.assignment_epoch,
     }
 
 

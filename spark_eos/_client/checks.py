@@ -1,5 +1,6 @@
-"""Checks of the sink's options; each error names the option and its valid values."""
+"""Checks of the sink's options, whose errors name the option and its valid values; and of hosts."""
 
+import ipaddress
 from typing import Final
 
 from spark_eos.errors import ConfigurationError
@@ -56,3 +57,18 @@ def check_count(name: str, value: object, least: int, most: int) -> None:
         raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
     if value > most:
         raise ConfigurationError(f"{name} must be at most {most}, not {value}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host can only be this machine.
+
+    Example:
+        >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1")
+        (True, True, True)
+        >>> is_loopback("kafka-1"), is_loopback("10.0.0.7")
+        (False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

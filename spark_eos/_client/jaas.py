@@ -37,7 +37,6 @@ class JaasLine:
     """One login module with its options.
 
     Attributes:
-        module: Class name of the login module.
         options: Options of the module; hidden in ``repr``, since they may contain secrets.
         flag: One of `FLAGS`.
 

@@ -1,5 +1,6 @@
 """Tokens for SASL OAUTHBEARER, from functions with the signature of librdkafka's ``oauth_cb``."""
 
+import concurrent.futures
 import http.client
 import importlib
 import json
@@ -19,7 +20,6 @@ from typing import Any, Final
 
 from spark_eos._client.kafka_python import AbstractTokenProvider
 from spark_eos._client.printable import printable
-from spark_eos._client.token_request import answer_to
 from spark_eos.errors import ConfigurationError, PrintableError
 
 TokenFunction = Callable[[str], Any]
@@ -29,6 +29,8 @@ since 1970, optionally followed by the principal and a dict of SASL extensions."
 # Fraction of a token's lifetime after which it is renewed, as in Kafka's Java client.
 _RENEW_AFTER: Final = 0.8
 _TIMEOUT: Final = 10.0
+# Of an answer.
+_MAX_BYTES: Final = 1 << 20
 # Longest lifetime in seconds to believe: asking the endpoint once a day costs nothing.
 _MAX_LIFETIME: Final = 86_400.0
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
@@ -47,9 +49,6 @@ class ClientCredentials:
     """The client-credentials grant (RFC 6749, section 4.4).
 
     Attributes:
-        endpoint: URL of the token endpoint.
-        client_id: The client id.
-        client_secret: The client secret.
         scope: The requested scope; None for the endpoint's default.
         authorities: PEM of the authorities to trust; None for the system's.
 
@@ -129,9 +128,7 @@ class MskIam:
 
     Attributes:
         region: AWS region; None for the region in the environment.
-        profile: Named profile of the credentials, if any.
         role: ARN of a role to assume, if any.
-        session: Session name for the role, if any.
 
     Example:
         >>> MskIam("eu-west-1", profile="kafka")
@@ -233,3 +230,45 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
                 permanent=True,
             )
         return made
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, since Python would send the Authorization header to any host."""
+
+    def redirect_request(self, *_arguments: Any, **_named: Any) -> None:
+        """Follows no redirect, so `urllib.request` raises an `urllib.error.HTTPError`."""
+
+
+def answer_to(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
+    """Sends a request and returns the body of the answer."""
+    found: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+
+    def ask() -> None:
+        try:
+            found.set_result(_body(request, context, seconds))
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            found.set_exception(error)
+
+    # A server that sends one byte now and then never exceeds a socket's timeout.
+    threading.Thread(target=ask, name="token-request", daemon=True).start()
+    try:
+        return found.result(seconds)
+    except concurrent.futures.TimeoutError:
+        raise TimeoutError(f"no complete answer within {seconds:g} s") from None
+
+
+def _body(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
+    handlers = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
+    if request.type == "http":
+        # A proxy would read the client secret; through one, https is a tunnel.
+        handlers.append(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(*handlers)
+    try:
+        with opener.open(request, timeout=seconds) as answer:
+            body: bytes = answer.read(_MAX_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        error.close()  # It holds the connection.
+        raise
+    if len(body) > _MAX_BYTES:
+        raise ValueError(f"the answer is longer than {_MAX_BYTES} bytes")
+    return body

@@ -1,10 +1,10 @@
 """SASL settings in librdkafka's names, or as a JAAS line, checked and read into a `Sasl`."""
 
-import ipaddress
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
+from spark_eos._client.checks import is_loopback
 from spark_eos._client.jaas import JaasError, JaasLine, parse_jaas
 from spark_eos._client.oauth import ClientCredentials, MskIam, msk_region, msk_signer
 from spark_eos._client.pem import pem
@@ -178,18 +178,11 @@ def _check_endpoint(endpoint: str) -> None:
             f"kafka['{OIDC}token.endpoint.url'] contains a user name; set {OIDC}client.id and "
             f"{OIDC}client.secret"
         )
-    if url.scheme == "http" and not _is_loopback(host):
+    if url.scheme == "http" and not is_loopback(host):
         raise ConfigurationError(
             f"kafka['{OIDC}token.endpoint.url'] must be an https URL, since the client secret is "
             "sent there (http is only for this host, such as http://localhost:8080/token)"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _extensions(text: str) -> tuple[tuple[str, str], ...]:

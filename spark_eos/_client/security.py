@@ -46,13 +46,7 @@ def is_security_setting(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Security:
-    """The security settings of a client.
-
-    Attributes:
-        protocol: Kafka's name of the security protocol.
-        tls: TLS settings, if the protocol uses TLS.
-        sasl: SASL settings, if the protocol uses SASL.
-    """
+    """The security settings of a client."""
 
     protocol: str
     tls: Tls | None

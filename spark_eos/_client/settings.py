@@ -79,9 +79,6 @@ class ClientSettings:
         settings: Strings, numbers or booleans by librdkafka's names, with or without Spark's
             ``kafka.`` before them; ``oauth_cb`` is a function. ``bootstrap.servers`` is required.
 
-    Attributes:
-        security: The security settings.
-
     Raises:
         ConfigurationError: A setting is missing, is reserved for spark-eos, or can't be used.
 
@@ -176,7 +173,7 @@ class ClientSettings:
         }
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Settings for kafka-python, which `spark_eos._kafka.brokers` uses."""
+        """Settings for kafka-python, which `spark_eos._kafka.connection` uses."""
         return {
             "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
             "client_id": str(self._settings.get("client.id", default_client_id())),

@@ -23,9 +23,7 @@ class Member:
     """One static group member as its owner knows it; replaced at every heartbeat.
 
     Attributes:
-        instance_id: Its group.instance.id.
         member_id: The id it joined with; a takeover makes a new one.
-        epoch: The member epoch of the last heartbeat's answer.
         assignment_epochs: The assigned partitions, each with the member epoch at which it came.
         acknowledged: The owned partitions as last sent to the broker.
     """
@@ -35,6 +33,11 @@ class Member:
     epoch: int
     assignment_epochs: Mapping[IdPartition, int] = field(default_factory=dict)
     acknowledged: frozenset[IdPartition] = frozenset()
+
+    @property
+    def identity(self) -> MemberIdentity:
+        """How requests name it."""
+        return MemberIdentity(self.member_id, self.epoch, self.instance_id)
 
     @property
     def owned(self) -> frozenset[IdPartition]:

@@ -8,7 +8,6 @@ from spark_eos._batch.data_loss import LostRecords, lost_records, unreadable
 from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -21,17 +20,11 @@ class DataLossCheck:
     """Compares a batch's range with the first offsets that its source topics still have."""
 
     def __init__(
-        self,
-        connections: Connections,
-        settings: WriterSettings,
-        group_timeout_ms: int,
-        *,
-        staged: bool = False,
+        self, connections: Connections, settings: WriterSettings, *, staged: bool = False
     ) -> None:
         self._connections = connections
         self._settings = settings
         self._staged = staged
-        self._group_timeout_ms = group_timeout_ms
         self._leaders: dict[TopicPartition, int] = {}
 
     def lost(
@@ -50,7 +43,7 @@ class DataLossCheck:
         if not {p for p in batch.ends if p.topic in topics} <= self._leaders.keys():
             # Partitions were added.
             self._leaders.clear()
-        deadline = group_deadline(self._group_timeout_ms)
+        deadline = self._settings.group_deadline()
         log_starts = start_offsets(self._connections, topics, deadline, self._leaders)
         if self._settings.fail_on_data_loss:
             self._refuse_unreadable(batch, unreadable(batch, committed, log_starts))

@@ -8,7 +8,7 @@ with ``availableNow`` it has no asynchronous mode, which needs no such entry.
 from typing import Protocol
 
 from spark_eos._driver.marker_files import Files
-from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._driver.offset_log import OffsetLog, numbers
 from spark_eos.errors import CheckpointError
 
 
@@ -29,7 +29,7 @@ def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
     """
     if not OffsetLog(files).marker().log_may_lag:
         return None
-    logged, finished = _numbers(files, "offsets"), _numbers(files, "commits")
+    logged, finished = numbers(files, "offsets"), numbers(files, "commits")
     if not logged:
         return None
     last = logged[-1]
@@ -49,7 +49,3 @@ def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
         )
     files.copy_file(f"offsets/{logged[-2]}", f"offsets/{last - 1}")
     return last - 1
-
-
-def _numbers(files: Files, directory: str) -> list[int]:
-    return sorted(int(name) for name in files.names(directory) if name.isdecimal())

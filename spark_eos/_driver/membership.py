@@ -5,22 +5,22 @@ the same instance id. That causes no rebalance, and whatever the old id still se
 """
 
 import logging
+import math
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from spark_eos._client.error_codes import Code
+from spark_eos import acls
+from spark_eos._client.error_codes import Code, code_name
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat, owners
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.heartbeat_thread import HeartbeatThread
-from spark_eos._driver.member_requests import MemberRequests
 from spark_eos._kafka import groups, heartbeats
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._kafka.group_members import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
+from spark_eos._kafka.groups import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEosError
@@ -53,7 +53,6 @@ class GroupMembership:
     ) -> None:
         self._connections = connections
         self._group_id = group_id
-        self._requests = MemberRequests(connections, group_id)
         self._max_members = max_members
         self._group_timeout_ms = group_timeout_ms
         self._renews_only = renews_only
@@ -132,12 +131,13 @@ class GroupMembership:
         with self._lock:
             names = {topic_id: name for name, topic_id in self.topic_ids.items()}
             return {
-                TopicPartition(names[topic_id], index): MemberIdentity(
-                    member.member_id, member.epoch, member.instance_id
-                )
+                TopicPartition(names[topic_id], index): member.identity
                 for (topic_id, index), member in owners(self._members.values()).items()
                 if topic_id in names
             }
+
+    def _deadline(self, at_most: float = math.inf) -> Deadline:
+        return Deadline(min(at_most, self._group_timeout_ms / 1000), "group_timeout_ms")
 
     # Taking over ------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class GroupMembership:
         first: bool,
     ) -> None:
         with self._lock:
-            deadline = group_deadline(self._group_timeout_ms)
+            deadline = self._deadline()
             self._topics = dict(topics)
             total = sum(topic.partitions for topic in topics.values())
             wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total))]
@@ -186,15 +186,25 @@ class GroupMembership:
                 else heartbeats.LEAVE_GROUP_MEMBER_EPOCH
             )
             self._members.pop(instance_id, None)
-            self._requests.leave(found.member_id, instance_id, epoch, self._topics, deadline)
+            self._leave(MemberIdentity(found.member_id, epoch, instance_id), deadline)
 
     def _join(self, instance_id: str, deadline: Deadline) -> None:
         member_id = str(uuid.uuid4())
         self._own_ids.add(member_id)
-        self._members[instance_id], interval = self._requests.join(
-            instance_id, member_id, self._topics, deadline
-        )
-        self._heartbeats.interval = interval or self._heartbeats.interval
+        joining = Member(instance_id, member_id, heartbeats.JOIN_EPOCH)
+        answer = self._send(joining, deadline)
+        if answer.code == Code.UNRELEASED_INSTANCE_ID:
+            raise RetriableError(f"member {instance_id} is held by another run")
+        self._accept(joining, answer)
+
+    def _leave(self, member: MemberIdentity, deadline: Deadline) -> None:
+        """Makes a member leave, so that whatever its member id still sends is refused."""
+        answer = heartbeats.heartbeat(self._connections, self._group_id, member, deadline)
+        if answer.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
+            raise RetriableError(
+                f"member {member.instance_id} changed hands: {code_name(answer.code)}"
+            )
+        self._check(answer)
 
     def _await_assignment(self, needed: Collection[TopicPartition], deadline: Deadline) -> None:
         def attempt() -> None:
@@ -236,7 +246,7 @@ class GroupMembership:
         with self._lock:
             if self._heartbeats.stopped:
                 return
-            deadline = group_deadline(self._group_timeout_ms, at_most=_BEAT_TIMEOUT)
+            deadline = self._deadline(at_most=_BEAT_TIMEOUT)
             self._heartbeat_all(deadline)
             if not self._changed or self._foreign is not None:
                 return
@@ -248,29 +258,50 @@ class GroupMembership:
                 logger.error("%s", error)  # noqa: TRY400 - the message says it all
 
     def _heartbeat_all(self, deadline: Deadline) -> None:
-        for member, answer in self._requests.heartbeat(
-            self._members.values(), self._topics, deadline
-        ):
-            self._apply(member, answer, deadline)
+        for member in list(self._members.values()):
+            answer = self._send(member, deadline)
+            if answer.code == Code.FENCED_INSTANCE_ID:
+                group = groups.describe_group(self._connections, self._group_id, deadline)
+                holders = (m for m in group.members if m.instance_id == member.instance_id)
+                self._fence(next(holders, None))
+            elif answer.code in _SESSION_LOST:
+                self._session_lost = True
+                # Its partitions are another member's by now, or nobody's.
+                self._members[member.instance_id] = replace(
+                    member, assignment_epochs={}, acknowledged=frozenset()
+                )
+            else:
+                self._accept(member, answer)
+                self._changed = self._changed or answer.member_epoch != member.epoch
 
-    def _apply(
-        self, member: Member, answer: heartbeats.HeartbeatAnswer, deadline: Deadline
-    ) -> None:
-        if answer.code == Code.FENCED_INSTANCE_ID:
-            self._fence(self._requests.holder(member.instance_id, deadline))
-        elif answer.code in _SESSION_LOST:
-            self._session_lost = True
-            # Its partitions are another member's by now, or nobody's.
-            self._members[member.instance_id] = replace(
-                member, assignment_epochs={}, acknowledged=frozenset()
-            )
-        else:
-            self._requests.check(answer, self._topics)
-            self._heartbeats.interval = answer.interval or self._heartbeats.interval
-            self._changed = self._changed or answer.member_epoch != member.epoch
-            self._members[member.instance_id] = after_heartbeat(
-                replace(member, acknowledged=member.owned), answer.member_epoch, answer.assigned
-            )
+    def _send(self, member: Member, deadline: Deadline) -> heartbeats.HeartbeatAnswer:
+        """Sends a heartbeat with the member's full state.
+
+        The answer then has the assignment even if an earlier answer was lost, and the list of
+        owned partitions confirms every change.
+        """
+        return heartbeats.heartbeat(
+            self._connections,
+            self._group_id,
+            member.identity,
+            deadline,
+            subscription=self._topics,
+            owned=member.owned,
+        )
+
+    def _accept(self, member: Member, answer: heartbeats.HeartbeatAnswer) -> None:
+        self._check(answer)
+        self._heartbeats.interval = answer.interval or self._heartbeats.interval
+        self._members[member.instance_id] = after_heartbeat(
+            replace(member, acknowledged=member.owned), answer.member_epoch, answer.assigned
+        )
+
+    def _check(self, answer: heartbeats.HeartbeatAnswer) -> None:
+        """Raises the error of a heartbeat's answer, if it has one."""
+        if answer.code:
+            needed = [acls.read_group(self._group_id), *map(acls.read_topic, self._topics)]
+            what = f"group {self._group_id!r}: {answer.message}".rstrip(": ")
+            raise self._connections.refusal(what, answer.code, needed)
 
     def _fence(self, newer: groups.DescribedMember | None) -> FencedByNewerRunError:
         who = f": {newer}" if newer is not None else ", which has since ended"
@@ -296,9 +327,12 @@ class GroupMembership:
             if self._heartbeats.stopped:
                 return
             self._heartbeats.stop()
-            deadline = group_deadline(self._group_timeout_ms, at_most=_BEAT_TIMEOUT)
+            deadline = self._deadline(at_most=_BEAT_TIMEOUT)
             try:
-                self._requests.leave_for_good(self._members.values(), deadline)
+                for member in self._members.values():
+                    leaving = replace(member.identity, epoch=heartbeats.LEAVE_GROUP_MEMBER_EPOCH)
+                    # Whatever the broker answers.
+                    heartbeats.heartbeat(self._connections, self._group_id, leaving, deadline)
             except SparkEosError as error:
                 logger.info("group %s: members are left to time out: %s", self._group_id, error)
             self._members.clear()

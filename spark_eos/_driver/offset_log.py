@@ -10,7 +10,9 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+from cachetools import LRUCache
 
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._driver.checkpoint_marker import Marker
@@ -23,7 +25,7 @@ _NO_OFFSET: Final = "-"
 _PARTS: Final = ("commits", "offsets", "sources", "state")
 
 
-def parse_positions(lines: list[str], where: str) -> Positions:
+def parse_positions(lines: Iterable[str], where: str) -> Positions:
     """Merges the Kafka offsets of all sources of one offset log entry.
 
     Example:
@@ -92,26 +94,33 @@ def _canonical(text: str) -> str:
         return text
 
 
-def _entry(text: str, where: str) -> Positions:
-    version, _, body = text.partition("\n")
-    if version.strip() not in ("v1", "v2"):
-        raise CheckpointError(f"{where} has the unknown format {version!r}")
-    _metadata, *lines = body.split("\n")
-    return parse_positions(lines, where)
+class _Entry(NamedTuple):
+    """What Spark has logged of a batch."""
+
+    version: str
+    began_ms: int  # 0 if it is not logged
+    lines: list[str]  # where it ends in each source
+
+    @classmethod
+    def of(cls, text: str) -> "_Entry":
+        lines = [line.strip() for line in text.split("\n")]
+        try:
+            began_ms = int(json.loads(lines[1])["batchTimestampMs"])
+        except (IndexError, KeyError, TypeError, ValueError):
+            began_ms = 0
+        return cls(lines[0], began_ms, lines[2:])
+
+    def by_source(self) -> dict[str, str]:
+        """The end offsets by the source's name or number."""
+        found = {}
+        for number, line in enumerate(self.lines):
+            named = _PREFIX.match(line)
+            found[named[0][:-1] if named else str(number)] = _PREFIX.sub("", line)
+        return found
 
 
 def _place(files: Files) -> str:
     return f"checkpoint_location {files.location!r}"
-
-
-def _initial(files: Files) -> Positions:
-    lines = []
-    for name in sorted(files.names("sources")):
-        text = files.read(f"sources/{name}/0")
-        if text is None:
-            raise CheckpointError(f"sources/{name}/0 is missing from {_place(files)}")
-        lines.append(text.partition("\n")[2])
-    return parse_positions(lines, f"sources of {_place(files)}")
 
 
 @dataclass(frozen=True)
@@ -129,8 +138,9 @@ class FinishedBatches:
     ends: Positions
 
 
-def _greatest(names: list[str]) -> int | None:
-    return max((int(name) for name in names if name.isdecimal()), default=None)
+def numbers(files: Files, directory: str) -> list[int]:
+    """The numbers of the batches that a directory has files of, in order."""
+    return sorted(int(name) for name in files.names(directory) if name.isdecimal())
 
 
 class OffsetLog:
@@ -138,8 +148,8 @@ class OffsetLog:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._last: tuple[int, Positions] | None = None
-        self._last_lines: tuple[int, dict[str, str]] | None = None
+        # Where a batch ends, the next one starts.
+        self._entries: LRUCache[int, _Entry] = LRUCache(2)
         self._query_id: str | None = None
         self._markers = MarkerFiles(files)
 
@@ -176,36 +186,36 @@ class OffsetLog:
             "must be the location that the query itself uses (sink.write sets it)"
         )
 
-    def latest(self) -> int:
-        """The batch that Spark began last."""
-        begun = self._begun()
-        if begun is None:
-            raise CheckpointError(f"{_place(self._files)} has no offsets: no batch has begun")
-        return begun
+    @property
+    def begun(self) -> int | None:
+        """The batch that Spark began last; None if there is none."""
+        return max(numbers(self._files, "offsets"), default=None)
 
     @property
-    def begun(self) -> bool:
-        """Whether Spark has begun a batch."""
-        return self._begun() is not None
+    def _finished(self) -> int | None:
+        return max(numbers(self._files, "commits"), default=None)
 
     def next_batch(self) -> int:
         """The batch that Spark runs next."""
-        finished = _greatest(self._files.names("commits"))
+        finished = self._finished
         return 0 if finished is None else finished + 1
 
-    def _begun(self) -> int | None:
-        return _greatest(self._files.names("offsets"))
+    def _entry(self, batch_id: int) -> _Entry:
+        if batch_id not in self._entries:
+            text = self._files.read(f"offsets/{batch_id}")
+            if text is None:
+                raise self._missing(batch_id)
+            self._entries[batch_id] = _Entry.of(text)
+        return self._entries[batch_id]
 
     def _ends(self, batch_id: int) -> Positions:
-        if self._last is not None and self._last[0] == batch_id:
-            return self._last[1]
-        text = self._files.read(f"offsets/{batch_id}")
-        if text is None:
-            raise self._missing(batch_id)
-        return _entry(text, f"offsets/{batch_id} of {_place(self._files)}")
+        entry, where = self._entry(batch_id), f"offsets/{batch_id} of {_place(self._files)}"
+        if entry.version not in ("v1", "v2"):
+            raise CheckpointError(f"{where} has the unknown format {entry.version!r}")
+        return parse_positions(entry.lines, where)
 
     def _missing(self, batch_id: int) -> CheckpointError:
-        begun = self._begun()
+        begun = self.begun
         last = "it has none" if begun is None else f"its last one is {begun}"
         return CheckpointError(
             f"offsets/{batch_id} is missing from {_place(self._files)} ({last}); that must be the "
@@ -221,67 +231,54 @@ class OffsetLog:
                 "spark-eos wrote from it with asynchronous_progress: only its group's offsets "
                 f"tell how far that is ({self.marker().group_id!r}; spark-eos status shows them)"
             )
-        begun = self._begun()
-        last = _greatest(self._files.names("commits"))
+        begun, last = self.begun, self._finished
         if begun is None:
             raise CheckpointError(
                 f"{_place(self._files)} has no batch: the query has written nothing, so there is "
                 "nothing to continue from"
             )
-        ends = _initial(self._files) if last is None else self._ends(last)
+        ends = self.initial() if last is None else self._ends(last)
         return FinishedBatches(last, begun if begun != last else None, ends)
+
+    def _first(self) -> dict[str, str | None]:
+        """Where the first batch starts, by the source's name; None if a source has no file."""
+        found: dict[str, str | None] = {}
+        for name in sorted(self._files.names("sources")):
+            text = self._files.read(f"sources/{name}/0")
+            found[name] = None if text is None else text.partition("\n")[2].strip()
+        return found
 
     def initial(self) -> Positions:
         """The start offsets of the first batch."""
-        return _initial(self._files)
+        lines = []
+        for name, line in self._first().items():
+            if line is None:
+                raise CheckpointError(f"sources/{name}/0 is missing from {_place(self._files)}")
+            lines.append(line)
+        return parse_positions(lines, f"sources of {_place(self._files)}")
 
     def batch_range(self, batch_id: int) -> BatchRange:
         """The range of a batch that Spark has begun."""
         starts = self._ends(batch_id - 1) if batch_id > 0 else self.initial()
-        ends = self._ends(batch_id)
-        self._last = (batch_id, ends)
-        return BatchRange(batch_id, starts, ends)
+        return BatchRange(batch_id, starts, self._ends(batch_id))
 
     def source_ranges(self, batch_id: int) -> list[BatchRange]:
         """The range of a batch in each of its sources that is Kafka; of any other there is none."""
-        # First: the last lines read are kept.
-        starts = self._lines(batch_id - 1) if batch_id > 0 else self._initial_lines()
+        starts = self._entry(batch_id - 1).by_source() if batch_id > 0 else self._first()
         ranges = [
-            BatchRange(batch_id, kafka_positions(starts.get(name, "")), kafka_positions(text))
-            for name, text in self._lines(batch_id).items()
+            BatchRange(batch_id, kafka_positions(starts.get(name) or ""), kafka_positions(text))
+            for name, text in self._entry(batch_id).by_source().items()
         ]
         return [range_ for range_ in ranges if range_.ends]
-
-    def _lines(self, batch_id: int) -> dict[str, str]:
-        """A batch's end offsets, by the source's name or number."""
-        if self._last_lines is not None and self._last_lines[0] == batch_id:
-            return self._last_lines[1]
-        text = self._files.read(f"offsets/{batch_id}")
-        if text is None:
-            raise self._missing(batch_id)
-        found = {}
-        for number, line in enumerate(text.split("\n")[2:]):
-            named = _PREFIX.match(line.strip())
-            name = named[0][:-1] if named else str(number)
-            found[name] = _PREFIX.sub("", line.strip())
-        self._last_lines = batch_id, found
-        return found
-
-    def _initial_lines(self) -> dict[str, str]:
-        texts = {
-            name: self._files.read(f"sources/{name}/0") for name in self._files.names("sources")
-        }
-        return {name: (text or "").partition("\n")[2].strip() for name, text in texts.items()}
 
     def began_ms(self, batch_id: int) -> int:
         """When Spark first began a batch, in milliseconds since 1970.
 
         By the clock of the driver at that time; 0 if the offset log does not have it.
         """
-        lines = (self._files.read(f"offsets/{batch_id}") or "").split("\n", 2)
         try:
-            return int(json.loads(lines[1])["batchTimestampMs"])
-        except (IndexError, KeyError, TypeError, ValueError):
+            return self._entry(batch_id).began_ms
+        except CheckpointError:
             return 0
 
     def fingerprint(self, batch_id: int) -> str:
@@ -290,11 +287,8 @@ class OffsetLog:
         A batch that Spark repeats from the checkpoint keeps it; one that Spark has planned anew,
         after an older checkpoint was put back, does not.
         """
-        text = self._files.read(f"offsets/{batch_id}")
-        if text is None:
-            raise self._missing(batch_id)
-        lines = [_PREFIX.sub("", line.strip()) for line in text.split("\n")[2:]]
-        return fingerprint_of(self.began_ms(batch_id), lines)
+        entry = self._entry(batch_id)
+        return fingerprint_of(entry.began_ms, (_PREFIX.sub("", line) for line in entry.lines))
 
     def marker(self) -> Marker:
         """What the checkpoint's offsets belong to, as last noted."""

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import code_names
-from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.assigned_partitions import by_member
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster
@@ -102,7 +102,7 @@ def _renew(
             codes = commit_offsets(
                 connections,
                 group_id,
-                (member.member_id, member.epoch, member.instance_id),
+                member,
                 {partition: committed.offset for partition, committed in own.items()},
                 membership.topic_ids,
                 deadline,
@@ -120,11 +120,12 @@ _renewed: dict[tuple[str, str], threading.Event] = {}
 _lock = threading.Lock()
 
 
-def renew_hourly(client: ClientSettings, group_id: str, seconds: float) -> None:
+def renew_hourly(settings: WriterSettings) -> None:
     """Renews a group's offsets every hour while it has no members, as long as the process lives.
 
     Does nothing if the process already does so. `end_renewal` ends it.
     """
+    client, group_id = settings.client, settings.group_id
     key = (client.bootstrap_servers, group_id)
     with _lock:
         if key in _renewed:
@@ -134,14 +135,14 @@ def renew_hourly(client: ClientSettings, group_id: str, seconds: float) -> None:
     def repeat() -> None:
         while not ended.wait(SECONDS):
             with contextlib.closing(Connections(client)) as connections:
-                renew_unattended(connections, group_id, Deadline(seconds, "connect_timeout_ms"))
+                renew_unattended(connections, group_id, settings.connect_deadline())
 
     threading.Thread(target=repeat, name=f"spark-eos-renewal-{group_id}", daemon=True).start()
 
 
-def end_renewal(client: ClientSettings, group_id: str) -> None:
+def end_renewal(settings: WriterSettings) -> None:
     """Ends what `renew_hourly` began, if anything."""
     with _lock:
-        ended = _renewed.pop((client.bootstrap_servers, group_id), None)
+        ended = _renewed.pop((settings.client.bootstrap_servers, settings.group_id), None)
     if ended is not None:
         ended.set()

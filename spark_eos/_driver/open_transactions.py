@@ -7,11 +7,9 @@ from typing import Final
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.printable import printable
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.group_members import RENEWAL_INSTANCE
-from spark_eos._kafka.groups import describe_group
+from spark_eos._kafka.groups import RENEWAL_INSTANCE, describe_group
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._kafka.transactions import fence_producer
@@ -40,12 +38,9 @@ class OpenTransactions:
     or ended here costs time and nothing else: it is logged, and left to the brokers.
     """
 
-    def __init__(
-        self, connections: Connections, settings: WriterSettings, group_timeout_ms: int
-    ) -> None:
+    def __init__(self, connections: Connections, settings: WriterSettings) -> None:
         self._connections = connections
         self._settings = settings
-        self._group_timeout_ms = group_timeout_ms
         self._warned = False
         self._silent_brokers: set[str] = set()
 
@@ -55,13 +50,13 @@ class OpenTransactions:
         return open_transactions(
             self._connections,
             pattern,
-            deadline or group_deadline(self._group_timeout_ms),
+            deadline or self._settings.group_deadline(),
             self._warn_of_silent_broker,
         )
 
     def end(self) -> None:
         """Ends every open transaction of the query that can be found."""
-        deadline = group_deadline(self._group_timeout_ms)
+        deadline = self._settings.group_deadline()
         try:
             names = self.names(deadline)
         except AuthorizationError as error:
@@ -78,7 +73,7 @@ class OpenTransactions:
         until = time.monotonic() + seconds
         try:
             while True:
-                deadline = group_deadline(self._group_timeout_ms, at_most=_SWEEP_TIMEOUT)
+                deadline = self._settings.group_deadline(at_most=_SWEEP_TIMEOUT)
                 # List first, then look at the group: a transaction that was open while the group
                 # had no members can't be a newer run's.
                 names = self.names(deadline)

@@ -58,7 +58,7 @@ def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) ->
     """Asks a broker for its newest version of TxnOffsetCommit."""
 
     def ask() -> int:
-        features = cluster.broker_features(start.clusters.target, deadline)
+        features = cluster.broker_features(start.target, deadline)
         return offset_commit_version(features, settings.client.bootstrap_servers)
 
     return start.once("version", ask)
@@ -81,7 +81,7 @@ def check_target_topic(
         )
 
     def look() -> None:
-        if topic not in cluster.topics(start.clusters.target, [topic], deadline):
+        if topic not in cluster.topics(start.target, [topic], deadline):
             what = "target topic" if option == "topic" else "dead-letter topic"
             raise TopicNotFoundError(f"{what} {topic!r} does not exist; create it first")
 
@@ -113,7 +113,7 @@ def check_authorization(
     Tries the transaction settings as well: that is how to find out whether transactional ids are
     allowed.
     """
-    connections = start.clusters.target
+    connections = start.target
 
     def join() -> None:
         check_membership(connections, settings.group_id, deadline)
@@ -146,7 +146,7 @@ def _lacking(start: Start, wanted: Collection[Acl], deadline: Deadline) -> list[
     unknown = [acl for acl in wanted if not start.knows(acl)]
     if not unknown:
         return []
-    found = cluster.granted_acls(start.clusters.target, unknown, deadline)
+    found = cluster.granted_acls(start.target, unknown, deadline)
     for acl in unknown:
         if found.get(acl):
             start.know(acl)
@@ -167,7 +167,7 @@ def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Dea
             "refuses it: that ends the query, even with a dead-letter topic. If one has a "
             "max.message.bytes below 1 MB, set kafka['batch.size'] to it",
             settings.group_id,
-            start.clusters.target.principal.lacks(missing),
+            start.target.principal.lacks(missing),
         )
 
 

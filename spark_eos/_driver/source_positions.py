@@ -11,9 +11,7 @@ from typing import Final
 
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.error_codes import refusal
 from spark_eos._driver import offset_renewal
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import position_metadata
@@ -31,17 +29,12 @@ class SourcePositions:
     """Publishes one run's positions in its sources."""
 
     def __init__(
-        self,
-        connections: Connections,
-        settings: WriterSettings,
-        membership: GroupMembership,
-        group_timeout_ms: int,
+        self, connections: Connections, settings: WriterSettings, membership: GroupMembership
     ) -> None:
         self._connections = connections
         self._settings = settings
         self._membership = membership
         self._text = ""
-        self._group_timeout_ms = group_timeout_ms
         self._published: Positions = {}
         self._all_published = -offset_renewal.SECONDS
         self._failed = False
@@ -87,20 +80,17 @@ class SourcePositions:
         codes = commit_offsets(
             self._connections,
             group_id,
-            (member.member_id, member.epoch, member.instance_id),
+            member,
             positions,
             {},
-            group_deadline(self._group_timeout_ms, at_most=_AT_MOST),
+            self._settings.group_deadline(at_most=_AT_MOST),
             metadata=dict.fromkeys(positions, self._text),
         )
         if refused := {code for code in codes.values() if code}:
             topics = {topic for (topic, _), code in codes.items() if code}
             needed = query_acls(group_id, self._settings.id_prefix, topics, [])
-            raise refusal(
-                f"positions of group {group_id!r} in its sources",
-                min(refused),
-                needed,
-                self._connections.principal,
+            raise self._connections.refusal(
+                f"positions of group {group_id!r} in its sources", min(refused), needed
             )
 
     def _log(self, error: SparkEosError) -> None:

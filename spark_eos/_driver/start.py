@@ -1,4 +1,4 @@
-"""A start of a query: a set of connections to each cluster, and what was found out by them."""
+"""A start of a query: connections to each of its clusters, and what was found out by them."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._kafka.clusters import Clusters
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 
 # Seconds for which what was found out need not be asked again: as long as Kafka's clients rely on
@@ -20,8 +20,10 @@ class Start:
     """Begins before the query's first request, and is closed when its run ends."""
 
     def __init__(self, settings: WriterSettings) -> None:
-        self.clusters = Clusters(settings.client, settings.source_client)
-        self._seconds = settings.limits.connect_timeout_ms / 1000
+        source = settings.source_client
+        self.target = Connections(settings.client)
+        self.source = self.target if source is None else Connections(source)
+        self._settings = settings
         self._found: dict[Hashable, Any] = {}
         self._process = os.getpid()
         self._until = time.monotonic() + _VALID
@@ -38,7 +40,7 @@ class Start:
 
     def deadline(self) -> Deadline:
         """The time limit of a call before the run, from now on."""
-        return Deadline(self._seconds, "connect_timeout_ms")
+        return self._settings.connect_deadline()
 
     def once(self, what: Hashable, find_out: Callable[[], Result]) -> Result:
         """What was found out before, or else is found out now."""
@@ -57,4 +59,5 @@ class Start:
 
     def close(self) -> None:
         """Closes all connections. May be called again."""
-        self.clusters.close()
+        self.source.close()
+        self.target.close()

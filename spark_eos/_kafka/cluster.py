@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from spark_eos._client.error_codes import Code, code_names, refusal
+from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import ApiVersionsRequest, MetadataRequest
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
@@ -48,9 +48,7 @@ class TopicInfo:
     """The current state of a topic.
 
     Attributes:
-        name: Name of the topic.
         topic_id: Id of the topic; a topic that is deleted and recreated gets a new id.
-        partitions: Number of partitions.
     """
 
     name: str
@@ -114,7 +112,7 @@ def topics(
                 code = Code.TOPIC_AUTHORIZATION_FAILED
             if code:
                 acl = Acl(ResourceType.TOPIC, topic.name, operation)
-                raise refusal(f"topic {topic.name!r}", code, [acl], connections.principal)
+                raise connections.refusal(f"topic {topic.name!r}", code, [acl])
             if names is None and topic.is_internal:
                 continue
             without = sum(partition.leader_id < 0 for partition in topic.partitions)

@@ -1,21 +1,52 @@
-"""The connection to a cluster: brokers, and the coordinators of groups and transactions."""
+"""Connections to a cluster: one request, one answer; brokers, and coordinators.
+
+kafka-python provides connections, TLS, SASL, broker metadata and API versions. One event loop
+thread serves any number of calling threads.
+"""
 
 import enum
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final, TypeVar
+
+from kafka import errors as kafka_errors
 
 from spark_eos import acls
+from spark_eos._client.connections import ConnectionManager
 from spark_eos._client.error_codes import Code, code_names, refusal
-from spark_eos._client.kafka_python import FindCoordinatorRequest, api_name
+from spark_eos._client.kafka_logs import our_connections
+from spark_eos._client.kafka_python import EventLoop, FindCoordinatorRequest, api_name
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.brokers import BrokerConnections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.transactional_ids import id_prefix_of
-from spark_eos.acls import Operation, ResourceType
+from spark_eos.acls import Acl, Operation, Principal, ResourceType
+from spark_eos.errors import DeadlineExceededError, KafkaResponseError, SparkEosError, warn
+
+_NOT_SENT: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
+_LOST: Final = (
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.RequestTimedOutError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.Cancelled,
+    OSError,
+)
+# Shortest timeout of a request in seconds, even if the deadline is nearer.
+_MIN_TIMEOUT: Final = 1.0
+# Limit for connecting to a broker when any other broker can answer instead.
+_CONNECT_MS: Final = 3_000
+
+# Seconds after which a wait for the first answer of a cluster is logged: most often it is in vain.
+_SILENT: Final = 2.0
 
 _RETRY_HERE: Final = {Code.COORDINATOR_LOAD_IN_PROGRESS}
 _RETRY_ELSEWHERE: Final = {Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class CoordinatorType(enum.IntEnum):
@@ -25,12 +56,165 @@ class CoordinatorType(enum.IntEnum):
     TRANSACTION = 1
 
 
-class Connections(BrokerConnections):
-    """Connections to one cluster that also find coordinators; safe to use from any thread."""
+class Connections:
+    """Connections to the brokers of one cluster; safe to use from any thread."""
 
     def __init__(self, settings: ClientSettings, *, request_timeout: float = 10.0) -> None:
-        super().__init__(settings, request_timeout=request_timeout)
+        self._settings = settings
+        self._request_timeout = request_timeout
+        self._lock = threading.Lock()
+        self._open: tuple[EventLoop, ConnectionManager] | None = None
+        self._closed = False
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
+
+    @property
+    def principal(self) -> Principal:
+        """The principal that needs ACLs for these connections."""
+        return self._settings.principal
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The ``bootstrap.servers`` of the cluster."""
+        return self._settings.bootstrap_servers
+
+    def close(self) -> None:
+        """Closes all connections and ends the event loop thread. May be called again."""
+        with self._lock:
+            self._closed = True
+            found, self._open = self._open, None
+            if found is not None:
+                loop, manager = found
+                loop.close(manager)
+
+    def _connected(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
+        with self._lock:
+            if self._closed:
+                raise SparkEosError("the connections are closed")
+            if self._open is None:
+                self._open = self._connect(deadline)
+            return self._open
+
+    def _connect(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
+        configuration = self._settings.for_kafka_python()
+        loop = EventLoop(configuration, our_connections)
+        manager = ConnectionManager(loop.selector, self._settings, configuration)
+        try:
+            self._reach(manager, deadline)
+        except Exception as error:
+            loop.close(manager)
+            if isinstance(error, SparkEosError):
+                raise
+            if not isinstance(error, (*_NOT_SENT, *_LOST)):
+                raise SparkEosError(
+                    f"bootstrap.servers={self._settings.bootstrap_servers!r}: {error!r}"
+                ) from error
+            raise DeadlineExceededError(
+                f"no broker of bootstrap.servers={self._settings.bootstrap_servers!r} could be "
+                f"reached within {deadline.seconds:g} s ({deadline.setting}): "
+                f"{manager.last_failure or error}"
+            ) from error
+        return loop, manager
+
+    def _reach(self, manager: ConnectionManager, deadline: Deadline) -> None:
+        silent = threading.Timer(_SILENT, self._warn_of_wait, (manager, deadline))
+        silent.start()
+        try:
+            manager.reach(deadline.remaining())
+        finally:
+            silent.cancel()
+            silent.join()
+
+    def _warn_of_wait(self, manager: ConnectionManager, deadline: Deadline) -> None:
+        warn(
+            logger,
+            "EOS60",
+            "waiting for a broker of bootstrap.servers=%r, up to %g s (%s): %s",
+            self._settings.bootstrap_servers,
+            deadline.seconds,
+            deadline.setting,
+            manager.last_failure or "none answers so far",
+        )
+
+    def brokers(self, deadline: Deadline) -> list[int]:
+        """The node ids of all brokers, in order."""
+        _, manager = self._connected(deadline)
+        return sorted(manager.addresses())
+
+    def addresses(self, deadline: Deadline) -> list[str]:
+        """The addresses that brokers advertise, such as ``host:9092``."""
+        _, manager = self._connected(deadline)
+        return list(manager.addresses().values())
+
+    def address(self, node: int, deadline: Deadline) -> str:
+        """A broker's node id and address from the metadata, such as ``2 (host:9092)``."""
+        _, manager = self._connected(deadline)
+        found = manager.addresses().get(node)
+        return str(node) if found is None else f"{node} ({found})"
+
+    def _timeout_ms(self, deadline: Deadline) -> int:
+        # The deadline limits when an attempt may start. An attempt that starts in the last moment
+        # still gets the time a busy broker needs; otherwise an answer under way would be cut off.
+        seconds = max(_MIN_TIMEOUT, deadline.remaining())
+        return int(min(self._request_timeout, seconds) * 1000)
+
+    def send(
+        self,
+        request: Any,
+        deadline: Deadline,
+        *,
+        node: int | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> Any:
+        """Sends a request once and returns the answer."""
+        loop, manager = self._connected(deadline)
+        timeout_ms = self._timeout_ms(deadline)
+        try:
+            return loop.run(manager.answer, request, node, timeout_ms, _CONNECT_MS)
+        except _NOT_SENT as error:
+            manager.expire_metadata()
+            raise RetriableError(f"{api_name(request)} not sent: {error!r}") from error
+        except _LOST as error:
+            if on_lost is not None:
+                on_lost()
+            raise RetriableError(f"{api_name(request)} not answered: {error!r}") from error
+        except (kafka_errors.KafkaError, RuntimeError) as error:
+            refused = manager.refused()
+            if refused is not None:
+                raise refused from error
+            raise SparkEosError(f"{api_name(request)}: {error!r}") from error
+
+    def send_to_each(
+        self, request: Any, nodes: Iterable[int], deadline: Deadline
+    ) -> list[Any | None]:
+        """Sends one request to several nodes at once; None for each that does not answer."""
+        loop, manager = self._connected(deadline)
+        sent = [(node, request) for node in nodes]
+        try:
+            found: list[Any | None] = loop.run(manager.answers, sent, self._timeout_ms(deadline))
+        except kafka_errors.UnknownBrokerIdError:
+            # The broker has left the cluster since the caller learned of it.
+            manager.expire_metadata()
+            return [None] * len(sent)
+        except RuntimeError as error:
+            raise SparkEosError(f"the connections are closed: {error!r}") from error
+        return found
+
+    def ask(
+        self,
+        request: Any,
+        deadline: Deadline,
+        *,
+        interpret: Callable[[Any], Result],
+        node: int | None = None,
+    ) -> Result:
+        """Sends a request until ``interpret`` accepts the answer, and returns its result."""
+
+        def attempt() -> Result:
+            return interpret(self.send(request, deadline, node=node))
+
+        return deadline.attempts(api_name(request))(attempt)
+
+    # Coordinators -----------------------------------------------------------------------------
 
     def coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
         """The node id of a coordinator, looked up once and then cached."""
@@ -49,11 +233,10 @@ class Connections(BrokerConnections):
                 if kind is CoordinatorType.GROUP
                 else acls.transactional_ids(id_prefix_of(key), Operation.DESCRIBE)
             )
-            raise refusal(
+            raise self.refusal(
                 f"finding the {kind.name.lower()} coordinator of {key!r}",
                 answer.error_code,
                 [needed],
-                self.principal,
             )
         self._coordinators[kind, key] = answer.node_id
         return int(answer.node_id)
@@ -103,3 +286,18 @@ class Connections(BrokerConnections):
 
         what = f"{api_name(request)} for {kind.name.lower()} {key!r}"
         return deadline.attempts(what)(attempt)
+
+    # Errors -----------------------------------------------------------------------------------
+
+    def refusal(self, what: str, code: int, needed: Iterable[Acl]) -> KafkaResponseError:
+        """See `spark_eos._client.error_codes.refusal`; of this cluster's principal."""
+        return refusal(what, code, needed, self.principal)
+
+
+@contextmanager
+def reached(settings: ClientSettings, seconds: float, limit: str) -> Iterator[Connections]:
+    """Connections to a cluster that has answered; ``limit`` names the setting of the seconds."""
+    with closing(Connections(settings, request_timeout=min(10.0, seconds))) as connections:
+        # First of all, so that the error says "unreachable" and not which later call failed.
+        connections.brokers(Deadline(seconds, limit))
+        yield connections

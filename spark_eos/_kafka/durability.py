@@ -1,10 +1,10 @@
 """How safely topics keep acknowledged records: their replicas, and configs about these."""
 
-import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spark_eos._client.checks import is_loopback
 from spark_eos._kafka.cluster import metadata_request
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
@@ -74,18 +74,3 @@ def durability(
         for found in [configs.get(name) or {}]
     }
     return topics, local
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a broker's advertised host can only be this machine.
-
-    Example:
-        >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1")
-        (True, True, True)
-        >>> is_loopback("kafka-1"), is_loopback("10.0.0.7")
-        (False, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

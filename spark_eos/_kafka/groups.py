@@ -1,9 +1,9 @@
-"""Typed requests that describe consumer groups and their members (KIP-848)."""
+"""Typed requests that describe consumer groups and their members (KIP-848), and whose they are."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from spark_eos._client.error_codes import Code, refusal
+from spark_eos._client.error_codes import Code
 from spark_eos._client.kafka_python import DescribeGroupsRequest
 from spark_eos._client.printable import printable
 from spark_eos._kafka.connection import Connections, CoordinatorType
@@ -11,6 +11,11 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import ResourceType, describe
+from spark_eos.errors import ForeignMemberError
+
+INSTANCE_PREFIX = "spark-eos-"
+RENEWAL_INSTANCE = f"{INSTANCE_PREFIX}renewal"
+"""Instance id that renews offsets, for milliseconds, while no query runs; queries ignore it."""
 
 
 @dataclass(frozen=True)
@@ -124,5 +129,18 @@ def _described(connections: Connections, group_id: str, request: Any, deadline: 
             # The broker does not say which topic.
             what += f" ({connections.principal.who} lacks Describe on a topic of its members)"
         needed = [describe(ResourceType.GROUP, group_id)]
-        raise refusal(what, group.error_code, needed, connections.principal)
+        raise connections.refusal(what, group.error_code, needed)
+    return group
+
+
+def own_group(connections: Connections, group_id: str, deadline: Deadline) -> DescribedGroup:
+    """Describes a group whose live members must all belong to spark-eos."""
+    group = describe_group(connections, group_id, deadline)
+    for found in group.members:
+        if found.epoch is None or not (found.instance_id or "").startswith(INSTANCE_PREFIX):
+            raise ForeignMemberError(
+                f"group {group_id!r} has a live member that is not spark-eos': {found}. Only "
+                "spark-eos may consume with this group, or records are lost: stop that "
+                "consumer, or give the query a group_id of its own"
+            )
     return group

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spark_eos._client.error_codes import Code, code_names, refusal
+from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
 from spark_eos._kafka.cluster import by_topic, metadata_request
 from spark_eos._kafka.connection import Connections
@@ -93,7 +93,7 @@ def partition_leaders(
             raise RetriableError(f"topic {topic.name!r}: {code_names([topic.error_code])}")
         if topic.error_code:
             needed = [describe(ResourceType.TOPIC, topic.name)]
-            raise refusal(f"topic {topic.name!r}", topic.error_code, needed, connections.principal)
+            raise connections.refusal(f"topic {topic.name!r}", topic.error_code, needed)
         for p in topic.partitions:
             found[TopicPartition(topic.name, p.partition_index)] = p.leader_id
     return found
@@ -148,6 +148,6 @@ def _listed_by(
             if p.error_code:
                 needed = [describe(ResourceType.TOPIC, topic.name)]
                 what = f"offsets of {partition}"
-                raise refusal(what, p.error_code, needed, connections.principal)
+                raise connections.refusal(what, p.error_code, needed)
             found[partition] = p.offset
     return found

@@ -76,7 +76,6 @@ class CommittedOffset(NamedTuple):
 
     Attributes:
         offset: Next offset to read.
-        metadata: The client-defined text.
     """
 
     offset: int
@@ -92,7 +91,6 @@ class SuspectRange(NamedTuple):
     """A range of source offsets below the committed one that may not have been written.
 
     Attributes:
-        first: First offset of the range.
         after: Offset after the last one of the range.
     """
 
@@ -255,10 +253,7 @@ class KnownPartitions:
     """The source partitions that a group has ever had an offset for.
 
     Attributes:
-        partitions: The partitions.
         topics: Short ids of their topics, the latest first; a recreated topic gets a new id.
-        suspects: Offset ranges that may not have been written.
-        staged: Staged batches, by the partition whose offset tells of them.
         sources: The source partitions of a mirrored query, by the progress partition that stands
             for each.
         set_by_others: Partitions whose offsets another client has committed, such as an operator's
@@ -404,6 +399,14 @@ class KnownPartitions:
         first = bisect_left(names, topic) * len(ids) // len(names)
         around = (*ids[first:], *ids[:first])
         return around[: min(width, _MAX_TOPICS)]
+
+
+def mirrored_positions(
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> dict[TopicPartition, int]:
+    """A mirrored group's offsets, by the source partitions that they stand for."""
+    sources = KnownPartitions.of(committed).sources
+    return {source.topic_partition: committed[p].offset for p, source in sources.items()}
 
 
 def _json(fields: Mapping[str, Any]) -> str:

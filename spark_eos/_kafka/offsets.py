@@ -4,13 +4,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from spark_eos._client.error_codes import Code, refusal
+from spark_eos._client.error_codes import Code
 from spark_eos._client.kafka_python import OffsetCommitRequest, OffsetFetchRequest
 from spark_eos._kafka.cluster import NO_ID, by_topic, topics_with_offsets
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset, is_position
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.acls import ResourceType, describe
 from spark_eos.errors import KafkaResponseError
 
@@ -102,23 +103,6 @@ def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[TopicPartition
     }
 
 
-def committed_offsets(
-    connections: Connections,
-    group_id: str,
-    partitions: Iterable[TopicPartition],
-    topic_ids: TopicIds,
-    deadline: Deadline,
-    *,
-    member: tuple[str, int] | None = None,
-    stable: bool = True,
-) -> dict[TopicPartition, int]:
-    """Like `group_offsets`, without the metadata."""
-    found = group_offsets(
-        connections, group_id, partitions, topic_ids, deadline, member=member, stable=stable
-    )
-    return {partition: committed.offset for partition, committed in found.items()}
-
-
 def all_group_offsets(
     connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
 ) -> dict[TopicPartition, CommittedOffset]:
@@ -148,20 +132,12 @@ def all_group_offsets(
     return found if positions else _without_positions(found)
 
 
-def all_committed_offsets(
-    connections: Connections, group_id: str, deadline: Deadline
-) -> dict[TopicPartition, int]:
-    """Like `all_group_offsets`, without the metadata."""
-    found = all_group_offsets(connections, group_id, deadline)
-    return {partition: committed.offset for partition, committed in found.items()}
-
-
 def _refused(
     connections: Connections, group_id: str, topics: Iterable[str], code: int
 ) -> KafkaResponseError:
     needed = [describe(ResourceType.TOPIC, topic) for topic in topics]
     needed.append(describe(ResourceType.GROUP, group_id))
-    return refusal(f"offsets of group {group_id!r}", code, needed, connections.principal)
+    return connections.refusal(f"offsets of group {group_id!r}", code, needed)
 
 
 def in_requests(
@@ -184,7 +160,7 @@ def in_requests(
 def commit_offsets(
     connections: Connections,
     group_id: str,
-    member: tuple[str, int, str | None],
+    member: MemberIdentity | None,
     offsets: Mapping[TopicPartition, int],
     topic_ids: TopicIds,
     deadline: Deadline,
@@ -192,10 +168,9 @@ def commit_offsets(
     metadata: Mapping[TopicPartition, str] | None = None,
     on_lost: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Commits offsets outside a transaction, as one group member."""
+    """Commits offsets outside a transaction, as a group member; None if the group has none."""
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
-    member_id, epoch, instance_id = member
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
     names = {topic_id: name for name, topic_id in ids.items()}
     texts = metadata or {}
@@ -203,9 +178,9 @@ def commit_offsets(
     for part in in_requests(offsets, texts):
         request = OffsetCommitRequest(
             group_id=group_id,
-            generation_id_or_member_epoch=epoch,
-            member_id=member_id,
-            group_instance_id=instance_id,
+            generation_id_or_member_epoch=-1 if member is None else member.epoch,
+            member_id="" if member is None else member.member_id,
+            group_instance_id=None if member is None else member.instance_id,
             topics=topics_with_offsets(topic_class, partition_class, part, ids, texts),
             **_versions(ids),
         )

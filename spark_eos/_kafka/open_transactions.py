@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_eos._client.error_codes import Code, code_names, refusal
+from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import DescribeTransactionsRequest, ListTransactionsRequest
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline, RetriableError
@@ -103,9 +103,7 @@ def open_transactions(
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
-                raise refusal(
-                    "listing open transactions", response.error_code, (), connections.principal
-                )
+                raise connections.refusal("listing open transactions", response.error_code, ())
             found.update(state.transactional_id for state in response.transaction_states)
         if silent:
             what = f"ListTransactions: broker {', '.join(silent)} does not answer"
@@ -135,11 +133,10 @@ def describe_transaction(
     )
     state = response.transaction_states[0]
     if state.error_code:
-        raise refusal(
+        raise connections.refusal(
             f"describing transactional id {transactional_id!r}",
             state.error_code,
             [transactional_ids(id_prefix_of(transactional_id), Operation.DESCRIBE)],
-            connections.principal,
         )
     return state
 

@@ -18,6 +18,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos.acls import Operation
 from spark_eos.errors import DeadlineExceededError, OffsetsLostError, TopicNotFoundError
+from spark_eos.options import Limits
 
 # Brokers let no client write to these.
 _INTERNAL: Final = frozenset(
@@ -37,12 +38,12 @@ class MissingTopicsError(TopicNotFoundError):
 class TopicCache:
     """A cache of topics; not thread-safe."""
 
-    def __init__(
-        self, connections: Connections, *, max_block_ms: float, max_idle_ms: float
-    ) -> None:
+    def __init__(self, connections: Connections, limits: Limits) -> None:
         self._connections = connections
-        self._max_block = max_block_ms / 1000
-        self._topics: TTLCache[str, TopicInfo] = TTLCache(math.inf, max_idle_ms / 1000)
+        self._max_block = limits.max_block_ms / 1000
+        self._topics: TTLCache[str, TopicInfo] = TTLCache(
+            math.inf, limits.metadata_max_idle_ms / 1000
+        )
 
     def get(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from spark_eos import acls
-from spark_eos._client.error_codes import is_final, refusal
+from spark_eos._client.error_codes import is_final
 from spark_eos._client.kafka_python import CreatePartitionsRequest, CreateTopicsRequest
 from spark_eos._client.printable import printable
 from spark_eos._kafka.cluster import TopicInfo, topics
@@ -69,7 +69,7 @@ def add_partitions(connections: Connections, name: str, total: int, deadline: De
 
 
 def _refused(connections: Connections, what: str, topic: Any, acl: Acl) -> Exception:
-    error = refusal(what, topic.error_code, [acl], connections.principal)
+    error = connections.refusal(what, topic.error_code, [acl])
     if not is_final(error):
         return RetriableError(str(error))
     if isinstance(error, AuthorizationError) or not topic.error_message:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_eos._client.error_codes import RETRIED, Code, Verdict, code_name, refusal, verdict
+from spark_eos._client.error_codes import RETRIED, Code, Verdict, code_name, verdict
 from spark_eos._client.kafka_python import InitProducerIdRequest
 from spark_eos._kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos._kafka.connection import Connections, CoordinatorType
@@ -33,8 +33,6 @@ class ProducerIdAndEpoch:
     """How brokers identify a transactional producer.
 
     Attributes:
-        transactional_id: The transactional id.
-        producer_id: The producer id that the coordinator has assigned.
         epoch: The producer epoch; each fencing raises it.
     """
 
@@ -45,13 +43,7 @@ class ProducerIdAndEpoch:
 
 @dataclass(frozen=True)
 class MemberIdentity:
-    """The group member that commits offsets, at one of its epochs.
-
-    Attributes:
-        member_id: The member id.
-        epoch: The member epoch.
-        instance_id: The ``group.instance.id`` of the static member.
-    """
+    """The group member that commits offsets, at one of its epochs."""
 
     member_id: str
     epoch: int
@@ -80,11 +72,10 @@ def fence_producer(
         retry=[Code.CONCURRENT_TRANSACTIONS],
     )
     if response.error_code:
-        raise refusal(
+        raise connections.refusal(
             f"InitProducerId for transactional id {transactional_id!r}",
             response.error_code,
             [transactional_ids(id_prefix_of(transactional_id), Operation.WRITE)],
-            connections.principal,
         )
 
 
@@ -105,7 +96,6 @@ class OffsetCommitAnswer:
 
     Attributes:
         version: Version of the answered request: 6 with topic ids, 5 with topic names.
-        codes: Kafka's error code for each requested partition.
 
     Example:
         >>> codes = {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): 113}

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.error_codes import Code, Verdict, code_names, refusal, verdict
+from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
 from spark_eos._driver.assigned_partitions import by_member
 from spark_eos._driver.changed_delivery import nothing_staged
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._driver.source_positions import SourcePositions
@@ -39,21 +38,13 @@ class GroupOffsets:
         settings: WriterSettings,
         membership: GroupMembership,
         transactions: OpenTransactions,
-        group_timeout_ms: int,
     ) -> None:
         self._connections = connections
         self._settings = settings
         self._membership = membership
-        self._timeout_ms = group_timeout_ms
-        self._topics = TopicCache(
-            connections,
-            max_block_ms=settings.limits.max_block_ms,
-            max_idle_ms=settings.limits.metadata_max_idle_ms,
-        )
-        self._reader = OffsetReader(
-            connections, settings, membership, transactions, group_timeout_ms
-        )
-        self._positions = SourcePositions(connections, settings, membership, group_timeout_ms)
+        self._topics = TopicCache(connections, settings.limits)
+        self._reader = OffsetReader(connections, settings, membership, transactions)
+        self._positions = SourcePositions(connections, settings, membership)
         # Whether brokers may accept offsets by topic name, so that a recreated topic has to be
         # noticed here.
         self._by_name = False
@@ -179,12 +170,12 @@ class GroupOffsets:
                 self.fence()
                 raise RetriableError(f"{unassigned[0]} is not assigned")
             for member, own in by_member(pending, members).items():
-                codes = self._send(member, own, group_deadline(self._timeout_ms))
+                codes = self._send(member, own, self._settings.group_deadline())
                 left.difference_update(p for p, code in codes.items() if code == Code.NONE)
                 if refused := {code for code in codes.values() if code}:
                     self._refused(own, refused)
 
-        deadline = group_deadline(self._timeout_ms)
+        deadline = self._settings.group_deadline()
         deadline.attempts("committing offsets of the batch")(attempt)
         if self._needs_reading:
             # A request that arrives late would undo what the next batch commits. Once fenced, its
@@ -199,7 +190,7 @@ class GroupOffsets:
         codes = commit_offsets(
             self._connections,
             self._settings.group_id,
-            (member.member_id, member.epoch, member.instance_id),
+            member,
             own,
             self._membership.topic_ids,
             deadline,
@@ -220,11 +211,10 @@ class GroupOffsets:
             self.fence()
             raise RetriableError(code_names(codes))
         settings = self._settings
-        raise refusal(
+        raise self._connections.refusal(
             f"committing offsets of group {settings.group_id!r}",
             min(codes),
             query_acls(settings.group_id, settings.id_prefix, {t for t, _ in own}, []),
-            settings.client.principal,
         )
 
     def initialize(self, initial: Positions) -> None:

@@ -3,15 +3,16 @@
 import functools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
-from spark_eos._batch.offset_gap import check_no_gap
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck
+from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
+from spark_eos._progress.checks import check_no_gap
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.owners import check_owner, owners_of, what_is_new
 from spark_eos._progress.strategy import Batch, Query, Work
@@ -29,9 +30,7 @@ class OwnOffsets:
         self.progress_topic = progress_topic
         self._query = query
         self._offsets = query.offsets
-        self._data_loss = DataLossCheck(
-            query.clusters.source, query.settings, query.group_timeout_ms
-        )
+        self._data_loss = DataLossCheck(query.start.source, query.settings)
 
     def first(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
@@ -72,7 +71,7 @@ class OwnOffsets:
     def _left(self, read: Partitions) -> tuple[int, int]:
         """How many offsets of some source partitions are not committed, and how many are."""
         topics = {topic for topic, _ in read}
-        connections, deadline = self._query.clusters.source, self._query.deadline()
+        connections, deadline = self._query.start.source, self._query.deadline()
         starts = start_offsets(connections, topics, deadline)
         ends = end_offsets(connections, topics, deadline)
         committed = self._committed()
@@ -104,7 +103,7 @@ class OwnOffsets:
 
     def _first_offsets(self, new: Partitions) -> Positions:
         topics = {topic for topic, _ in new}
-        return start_offsets(self._query.clusters.target, topics, self._query.deadline())
+        return start_offsets(self._query.start.target, topics, self._query.deadline())
 
     def prepare(self, work: Work, marker: Marker) -> Work:
         state, batch = self._offsets.state, work.batch
@@ -123,7 +122,8 @@ class OwnOffsets:
         return self._data_loss.lost(batch.source, committed, self._offsets.state.pairs)
 
     def _marker(self, work: Work, marker: Marker) -> Marker:
-        return replace(marker, partitions=by_topic(work.range))
+        partitions = {topic: frozenset(own) for topic, own in by_topic(work.range.ends).items()}
+        return replace(marker, partitions=partitions)
 
     def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
         del outcomes
@@ -132,30 +132,3 @@ class OwnOffsets:
         more = deleted_meanwhile(work.lost, self._lost(work.batch, work.before))
         self._data_loss.warn(work.batch.id, more)
         return replace(work, lost=work.lost + more)
-
-
-def by_topic(batch: BatchRange) -> dict[str, frozenset[int]]:
-    """The partitions of each of a batch's topics.
-
-    Example:
-        >>> by_topic(BatchRange(0, {}, {("in", 0): 5, ("in", 1): 7}))
-        {'in': frozenset({0, 1})}
-    """
-    found: dict[str, set[int]] = {}
-    for topic, index in batch.ends:
-        found.setdefault(topic, set()).add(index)
-    return {topic: frozenset(indexes) for topic, indexes in found.items()}
-
-
-@dataclass(frozen=True)
-class Direct:
-    """The source is in the target's cluster.
-
-    Attributes:
-        progress_topic: Where the query would have staged its batches; None if it could not.
-    """
-
-    progress_topic: str | None = None
-
-    def strategy(self, query: Query) -> OwnOffsets:
-        return OwnOffsets(query, self.progress_topic)

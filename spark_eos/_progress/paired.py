@@ -7,7 +7,7 @@ reading the offsets, a run knows all of them.
 import contextlib
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from spark_eos._batch.partition_pairs import PartitionPairs
@@ -39,11 +39,7 @@ class PairedOffsets(OwnOffsets):
     def __init__(self, query: Query, topic: ProgressTopic) -> None:
         super().__init__(query)
         self._topic = topic
-        self._topics = TopicCache(
-            query.clusters.source,
-            max_block_ms=query.settings.limits.max_block_ms,
-            max_idle_ms=query.settings.limits.metadata_max_idle_ms,
-        )
+        self._topics = TopicCache(query.start.source, query.settings.limits)
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}
         # Progress partitions in use of which nobody knows what they stand for.
@@ -54,13 +50,13 @@ class PairedOffsets(OwnOffsets):
     def first(self, batch: Batch) -> Partitions:
         """All progress partitions: to be fenced and read before any pair is known."""
         del batch
-        connections, deadline = self._query.clusters.target, self._query.deadline()
+        connections, deadline = self._query.start.target, self._query.deadline()
         topic = ensure_progress_topic(connections, self._topic, deadline)
         return {TopicPartition(topic.name, index) for index in range(topic.partitions)}
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns the pairs from the group's offsets, or else from the checkpoint."""
-        self._cluster = cluster_id(self._query.clusters.source, self._query.deadline())
+        self._cluster = cluster_id(self._query.start.source, self._query.deadline())
         known = self._offsets.state.known
         sources = dict(known.sources)
         if marker.group_id == self._query.settings.group_id:
@@ -142,7 +138,7 @@ class PairedOffsets(OwnOffsets):
     def _first_offsets(self, new: Partitions) -> Positions:
         pairs = self._offsets.state.pairs
         topics = {pairs.source(partition).topic for partition in new}
-        connections, deadline = self._query.clusters.source, self._query.deadline()
+        connections, deadline = self._query.start.source, self._query.deadline()
         return pairs.by_progress(start_offsets(connections, topics, deadline))
 
     def _add(self, new: Collection[TopicPartition], topics: dict[str, TopicInfo]) -> None:
@@ -159,7 +155,7 @@ class PairedOffsets(OwnOffsets):
         }
         needed = 1 + max(number for _, number in pairs)
         deadline = self._query.deadline()
-        ensure_progress_topic(self._query.clusters.target, self._topic, deadline, partitions=needed)
+        ensure_progress_topic(self._query.start.target, self._topic, deadline, partitions=needed)
         self._offsets.pair(replace(known, sources={**known.sources, **pairs}))
 
     def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
@@ -168,7 +164,7 @@ class PairedOffsets(OwnOffsets):
         here: dict[str, TopicInfo] = {}
         # Topics that may not even be described are not written.
         with contextlib.suppress(AuthorizationError):
-            here = cluster_topics(self._query.clusters.target, new, deadline)
+            here = cluster_topics(self._query.start.target, new, deadline)
         for name, topic in sorted(here.items()):
             if NO_ID != topic.topic_id == new[name].topic_id:
                 raise ConfigurationError(
@@ -195,17 +191,3 @@ class PairedOffsets(OwnOffsets):
             f"query is stopped ({wanted}); or start over with another group_id and another "
             "checkpoint_location"
         )
-
-
-@dataclass(frozen=True)
-class Mirrored:
-    """The source is in another cluster.
-
-    Attributes:
-        progress_topic: The progress topic, in the target's cluster.
-    """
-
-    progress_topic: ProgressTopic
-
-    def strategy(self, query: Query) -> PairedOffsets:
-        return PairedOffsets(query, self.progress_topic)

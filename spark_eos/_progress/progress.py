@@ -88,7 +88,7 @@ class Progress:
         topics = offsets.topics(partitions, marker.topic_ids)
         start, deadline = query.start, query.deadline()
         self.version = preflight.check_cluster(start, query.settings, topics, deadline)
-        warn_of_replication(start.clusters.target, query.settings.target_topics, deadline)
+        warn_of_replication(start.target, query.settings.target_topics, deadline)
         preflight.warn_of_unknown_limits(start, query.settings, deadline)
         # A group that is used by mistake may be that of a running query, which is to go on.
         offsets.look()

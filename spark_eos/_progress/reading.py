@@ -5,7 +5,6 @@ from typing import Final
 from spark_eos._batch.plan import Partitions
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import ABORT_INTERVAL, OpenTransactions
 from spark_eos._kafka.connection import Connections
@@ -32,13 +31,11 @@ class OffsetReader:
         settings: WriterSettings,
         membership: GroupMembership,
         transactions: OpenTransactions,
-        group_timeout_ms: int,
     ) -> None:
         self._connections = connections
         self._settings = settings
         self._membership = membership
         self._transactions = transactions
-        self._timeout_ms = group_timeout_ms
         self._next_look = Deadline(_SETTLING, "")
 
     def stable(self, partitions: Partitions) -> Committed:
@@ -50,15 +47,15 @@ class OffsetReader:
         # not be ended above, the brokers end. One that was not even seen, because its broker is
         # away, either holds offsets and is waited for here, or holds none and gets none: its
         # producer has lost its members, and commits no transaction without offsets.
-        left = self._settings.transactions.timeout_ms / 1000 + ABORT_INTERVAL
+        both = self._settings.limits.group_timeout_ms + self._settings.transactions.timeout_ms
         deadline = Deadline(
-            self._timeout_ms / 1000 + left, "group_timeout_ms, transactions.timeout_ms"
+            both / 1000 + ABORT_INTERVAL, "group_timeout_ms, transactions.timeout_ms"
         )
         self._next_look = Deadline(_SETTLING, "")
 
         def attempt() -> Committed:
             try:
-                return self.fetch(partitions, self._deadline())
+                return self.fetch(partitions, self._settings.group_deadline())
             except KafkaResponseError as error:
                 if error.code == Code.UNKNOWN_MEMBER_ID:
                     # The broker dropped the member. If a newer run holds it now, this raises.
@@ -74,7 +71,9 @@ class OffsetReader:
         except DeadlineExceededError as error:
             if f"{Code.UNSTABLE_OFFSET_COMMIT:d} " not in str(error.__cause__):
                 raise
-            held = holder_of_offsets(self._connections, self._settings.group_id, self._deadline())
+            held = holder_of_offsets(
+                self._connections, self._settings.group_id, self._settings.group_deadline()
+            )
             raise DeadlineExceededError(f"{error}. {held}") from error
 
     def _look_again_if_overdue(self) -> None:
@@ -101,11 +100,10 @@ class OffsetReader:
 
     def all(self) -> Committed:
         """All offsets of the group."""
-        return all_group_offsets(self._connections, self._settings.group_id, self._deadline())
+        return all_group_offsets(
+            self._connections, self._settings.group_id, self._settings.group_deadline()
+        )
 
     def known(self) -> KnownPartitions:
         """What the metadata of all offsets of the group tells."""
         return KnownPartitions.of(self.all())
-
-    def _deadline(self) -> Deadline:
-        return group_deadline(self._timeout_ms)

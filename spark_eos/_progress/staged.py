@@ -8,7 +8,7 @@ written for the batch, however often it is repeated.
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
@@ -51,7 +51,7 @@ class StagedOffsets:
     # The start --------------------------------------------------------------------------------
 
     def first(self, batch: Batch) -> Partitions:
-        connections, deadline = self._query.clusters.target, self._query.deadline()
+        connections, deadline = self._query.start.target, self._query.deadline()
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
@@ -103,7 +103,7 @@ class StagedOffsets:
         committed = self._offsets.state.committed
         new = held.ends.keys() - committed.keys() - held.starts.keys()
         topics = {topic for topic, _ in new}
-        log_starts = start_offsets(self._query.clusters.target, topics, self._query.deadline())
+        log_starts = start_offsets(self._query.start.target, topics, self._query.deadline())
         try:
             return initial_offsets(held, committed, log_starts, evidence)
         except OffsetsLostError as error:
@@ -178,9 +178,9 @@ class StagedOffsets:
 
     def _finish(self, work: Work) -> tuple[LostRecords, ...]:
         lost = work.after_end()
-        clusters = self._query.clusters
+        start = self._query.start
         # Only the target's cluster has the group.
-        if clusters.source is clusters.target:
+        if start.source is start.target:
             with work.batch.clock.step("commit_end"):
                 self._offsets.publish(self._topic.name, self._sources.ranges(work.batch))
         return lost
@@ -218,19 +218,3 @@ class StagedOffsets:
 def _files(batch: Batch) -> StagedFiles:
     assert batch.files is not None  # noqa: S101 - the API stages such a query's batches
     return batch.files
-
-
-@dataclass(frozen=True)
-class Staged:
-    """Batches are staged in files.
-
-    Attributes:
-        topic: The progress topic.
-        reads: Whether ``sink.read`` reads a topic.
-    """
-
-    topic: ProgressTopic
-    reads: Callable[[str], bool]
-
-    def strategy(self, query: Query) -> StagedOffsets:
-        return StagedOffsets(query, self.topic, self.reads)

@@ -64,7 +64,7 @@ class StagedChecks:
                 f"latest checkpoint back; or, to continue knowingly, "
                 f"{self._write_anew(batch_id)}"
             )
-        if batch_id < last.batch <= log.latest():
+        if batch_id < last.batch <= (log.begun or 0):
             # It is no older checkpoint that was put back, which would not have these batches.
             raise FencedByNewerRunError(
                 f"another run of group {self._group_id!r} has gone on to batch {last.batch} "

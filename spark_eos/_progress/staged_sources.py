@@ -30,15 +30,9 @@ class StagedSources:
 
     def __init__(self, query: Query, reads: Callable[[str], bool]) -> None:
         self._settings = settings = query.settings
-        self._data_loss = DataLossCheck(
-            query.clusters.source, settings, query.group_timeout_ms, staged=True
-        )
+        self._data_loss = DataLossCheck(query.start.source, settings, staged=True)
         self._reads = reads
-        self._topics = TopicCache(
-            query.clusters.source,
-            max_block_ms=settings.limits.max_block_ms,
-            max_idle_ms=settings.limits.metadata_max_idle_ms,
-        )
+        self._topics = TopicCache(query.start.source, settings.limits)
         self._ids: dict[str, uuid.UUID] = {}
         self._ranges: tuple[int, list[BatchRange]] | None = None
 

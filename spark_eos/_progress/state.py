@@ -24,7 +24,6 @@ class State:
 
     Attributes:
         committed: Next offset, by the group's partitions that the run holds.
-        known: What the metadata of all offsets of the group tells.
         by_hand: Held partitions whose offset has no metadata: an operator has set it.
         foreign: Held partitions whose offset has another client's metadata.
         expected: What a staged commit may say as long as no newer run has written.

@@ -1,8 +1,9 @@
 """What a delivery is made of: a batch, the work that is left of it, and a strategy."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -12,11 +13,8 @@ from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._driver.group_deadline import group_deadline
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
-from spark_eos._driver.step_clock import StepClock
-from spark_eos._kafka.clusters import Clusters
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._kafka.offset_owner import Owner
@@ -26,6 +24,31 @@ from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets
 
 Members = Mapping[TopicPartition, MemberIdentity]
+
+
+class StepClock:
+    """Adds up the time spent in each step.
+
+    Example:
+        >>> clock = StepClock()
+        >>> with clock.step("plan"):
+        ...     pass
+        >>> list(clock.milliseconds)
+        ['plan']
+    """
+
+    def __init__(self) -> None:
+        self.milliseconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Times the block as part of a step, even if it raises."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = (time.monotonic() - started) * 1000
+            self.milliseconds[name] = self.milliseconds.get(name, 0.0) + spent
 
 
 class Rows(Protocol):
@@ -83,15 +106,11 @@ class Work:
     """A batch, and what the group's offsets say of it.
 
     Attributes:
-        batch: The batch.
         range: Its range by the partitions that tasks see.
         held: The same by the group's partitions, and those that are only renewed with it.
-        settings: What tasks get.
         initial: The offsets to commit for partitions that have none; refuses those lost.
         reading: Surrounds a job, and explains one that fails since source records were deleted.
         before: Committed offsets before its rows, by the partitions that tasks see.
-        staged: Its staged files.
-        lost: Records deleted before they were read.
         after_end: What is left to do once its end is committed; returns what else was lost.
     """
 
@@ -119,12 +138,6 @@ class Query:
     settings: WriterSettings
     start: Start
     offsets: GroupOffsets
-    group_timeout_ms: int
-
-    @property
-    def clusters(self) -> Clusters:
-        """The clusters, each with one set of connections."""
-        return self.start.clusters
 
     def owner(self, batch: Batch) -> Owner:
         """Whose the offsets are that a batch commits."""
@@ -132,7 +145,7 @@ class Query:
 
     def deadline(self) -> Deadline:
         """The time limit of a call to the group, from now on."""
-        return group_deadline(self.group_timeout_ms)
+        return self.settings.group_deadline()
 
 
 class Strategy(Protocol):
@@ -165,8 +178,5 @@ class Strategy(Protocol):
         """Checks that all rows are written, before the batch's end is committed."""
 
 
-class Delivery(Protocol):
-    """The API's choice of a strategy."""
-
-    def strategy(self, query: Query) -> Strategy:
-        """The strategy of one run."""
+StrategyOf = Callable[[Query], Strategy]
+"""Makes the strategy of one run."""

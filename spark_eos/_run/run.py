@@ -11,7 +11,7 @@ from spark_eos._driver.start import Start
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.progress import Progress
 from spark_eos._progress.renewal import IdleRenewal
-from spark_eos._progress.strategy import Batch, Delivery, Query
+from spark_eos._progress.strategy import Batch, Query, StrategyOf
 from spark_eos._run.attempts import Attempts, TransactionSize
 
 
@@ -23,7 +23,7 @@ class Run:
         run_id: str,
         start: Start,
         settings: WriterSettings,
-        delivery: Delivery,
+        strategy: StrategyOf,
         *,
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
@@ -36,26 +36,22 @@ class Run:
         limits = settings.limits
         self._max_attempts = limits.max_attempts
         self._start = start
-        clusters = start.clusters
-        timeout_ms = limits.group_timeout_ms
         self._membership = GroupMembership(
-            clusters.target,
+            start.target,
             settings.group_id,
             max_members=limits.max_members,
-            group_timeout_ms=timeout_ms,
+            group_timeout_ms=limits.group_timeout_ms,
             watch=watch,
             each_heartbeat=self._renew_if_due,
             at_end=self.leave,
         )
-        self._transactions = OpenTransactions(clusters.target, settings, timeout_ms)
-        offsets = GroupOffsets(
-            clusters.target, settings, self._membership, self._transactions, timeout_ms
-        )
-        self._renewal = IdleRenewal(settings.group_id, self._membership, offsets, timeout_ms)
-        query = Query(settings, start, offsets, timeout_ms)
+        self._transactions = OpenTransactions(start.target, settings)
+        offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
+        self._renewal = IdleRenewal(settings, self._membership, offsets)
+        query = Query(settings, start, offsets)
         self._progress = Progress(
             query,
-            delivery.strategy(query),
+            strategy(query),
             self._membership,
             prepared_ms,
             asynchronous=asynchronous,

@@ -13,13 +13,13 @@ from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._driver.start import Start
 from spark_eos._kafka.addresses import leads_here
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, is_position
+from spark_eos._kafka.offset_metadata import CommittedOffset, is_position, mirrored_positions
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.own import Direct
-from spark_eos._progress.paired import Mirrored
-from spark_eos._progress.staged import Staged
-from spark_eos._progress.strategy import Batch, Delivery
-from spark_eos._pyspark_internals import is_connect
+from spark_eos._progress.own import OwnOffsets
+from spark_eos._progress.paired import PairedOffsets
+from spark_eos._progress.staged import StagedOffsets
+from spark_eos._progress.strategy import Batch, StrategyOf
+from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.columns import check_columns, check_payload
 from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
@@ -27,7 +27,6 @@ from spark_eos._spark.narrow_plan import check_sources_seen, check_stream
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos._spark.stream_sources import (
-    StreamSource,
     check_losses_seen,
     check_sources,
     check_staged_sources,
@@ -42,48 +41,26 @@ from spark_eos.options import ProgressTopic
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
-class Batches(Protocol):
-    """Makes a run's batches."""
+@dataclass(frozen=True)
+class Batches:
+    """Makes a run's batches, whose rows are staged first if there are files."""
+
+    runtime: QueryRuntime
+    jobs: BatchJobs
+    files: StagedCopies | None = None
 
     def of(self, frame: DataFrame, batch_id: int) -> Batch:
         """The batch of a frame."""
-
-    def close(self) -> None:
-        """Ends what belongs to the run."""
-
-
-@dataclass(frozen=True)
-class FrameBatches:
-    """Batches whose rows are written as they come."""
-
-    runtime: QueryRuntime
-    jobs: BatchJobs
-
-    def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        """See `Batches`."""
-        return Batch(batch_id, functools.partial(self.jobs.run, frame), self.runtime.offset_log)
-
-    def close(self) -> None:
-        """Nothing is left."""
-
-
-@dataclass(frozen=True)
-class StagedBatches:
-    """Batches whose rows are staged in files first."""
-
-    runtime: QueryRuntime
-    jobs: BatchJobs
-    files: StagedCopies
-
-    def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        """See `Batches`."""
+        log = self.runtime.offset_log
+        if self.files is None:
+            return Batch(batch_id, functools.partial(self.jobs.run, frame), log)
         files = self.files.of_batch(frame)
-        rows = functools.partial(self.jobs.run_copy, files)
-        return Batch(batch_id, rows, self.runtime.offset_log, files)
+        return Batch(batch_id, functools.partial(self.jobs.run_copy, files), log, files)
 
     def close(self) -> None:
-        """Ends the session that reads them."""
-        self.files.close()
+        """Ends the session that reads the files."""
+        if self.files is not None:
+            self.files.close()
 
 
 @dataclass(frozen=True)
@@ -91,15 +68,9 @@ class SinkQuery:
     """What a sink gives to its runs.
 
     Attributes:
-        settings: The writer's settings.
-        location: The checkpoint's location, as given to Spark.
-        progress_topic: The progress topic, for deliveries that need one.
         selections: What ``sink.read`` has read.
-        sources: The stream's sources.
         starting_offsets: Where ``sink.read`` begins for a new group.
-        delivery: How its rows get to Kafka.
         fallback: How else, if the first batch or the checkpoint shows that they can't.
-        why: Why it is this delivery.
         forced: Whether that is because the stream can't be written by one that costs less.
     """
 
@@ -165,7 +136,7 @@ class SinkDelivery(Protocol):
     def quick(self, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
         """The same rows in columns that suit the sink, if there are any."""
 
-    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[StrategyOf, Batches]:
         """What a run needs."""
 
 
@@ -204,10 +175,10 @@ class _InProgressTopic:
     """Progress is in the progress topic, and sources may be in any cluster."""
 
     def reads_here(self, start: Start, servers: str) -> bool:
-        return leads_here(start.clusters.target, servers, start.deadline())
+        return leads_here(start.target, servers, start.deadline())
 
     def progress_topics(self, start: Start, topic: ProgressTopic) -> set[str]:
-        ensure_progress_topic(start.clusters.target, topic, start.deadline())
+        ensure_progress_topic(start.target, topic, start.deadline())
         start.know(read_topic(topic.name))
         return {topic.name}
 
@@ -237,8 +208,9 @@ class DirectDelivery(_Narrow):
     def reached(self, offsets: Offsets) -> Positions:
         return {partition: found.offset for partition, found in offsets.items()}
 
-    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
-        return Direct(query.progress_topic.name), FrameBatches(runtime, query.jobs(runtime))
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[StrategyOf, Batches]:
+        strategy = functools.partial(OwnOffsets, progress_topic=query.progress_topic.name)
+        return strategy, Batches(runtime, query.jobs(runtime))
 
 
 class MirroredDelivery(_InProgressTopic, _Narrow):
@@ -248,8 +220,7 @@ class MirroredDelivery(_InProgressTopic, _Narrow):
     why = f"{_Narrow.why}, in another cluster"
 
     def reached(self, offsets: Offsets) -> Positions:
-        pairs = KnownPartitions.of(offsets).sources.items()
-        return {source.topic_partition: offsets[p].offset for p, source in pairs}
+        return mirrored_positions(offsets)
 
     def unsuited(self, *, other_cluster: bool) -> str | None:
         if other_cluster:
@@ -259,8 +230,9 @@ class MirroredDelivery(_InProgressTopic, _Narrow):
             "source_kafka, or leave delivery out"
         )
 
-    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
-        return Mirrored(query.progress_topic), FrameBatches(runtime, query.jobs(runtime))
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[StrategyOf, Batches]:
+        strategy = functools.partial(PairedOffsets, topic=query.progress_topic)
+        return strategy, Batches(runtime, query.jobs(runtime))
 
 
 class StagedDelivery(_InProgressTopic):
@@ -310,7 +282,7 @@ class StagedDelivery(_InProgressTopic):
         del frame, query
         return None
 
-    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[Delivery, Batches]:
+    def of_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[StrategyOf, Batches]:
         files = StagedCopies(
             runtime,
             query.location,
@@ -319,8 +291,8 @@ class StagedDelivery(_InProgressTopic):
             dead_letters=query.settings.dead_letters is not None,
         )
         reads = only_read_by_sink(query.selections, query.sources)
-        strategy = Staged(query.progress_topic, reads)
-        return strategy, StagedBatches(runtime, query.jobs(runtime), files)
+        strategy = functools.partial(StagedOffsets, topic=query.progress_topic, reads=reads)
+        return strategy, Batches(runtime, query.jobs(runtime), files)
 
 
 _ALL: Final[tuple[SinkDelivery, ...]] = (DirectDelivery(), MirroredDelivery(), StagedDelivery())

@@ -1,9 +1,11 @@
 """Classic Spark: the sink runs in the driver's process and calls Spark's JVM through py4j."""
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos import _pyspark_internals as internals
@@ -12,17 +14,19 @@ from spark_eos._driver.marker_files import Files
 from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positions
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._run.run import Run
-from spark_eos._spark.footers import footer_rows
-from spark_eos._spark.job_description import described
 from spark_eos._spark.narrow_lineage import check_lineage
 from spark_eos._spark.narrow_plan import check_batch_plan
-from spark_eos._spark.query_lifetime import activity, leave_at_exit
+from spark_eos._spark.runtime import activity, leave_at_exit
 from spark_eos._spark.stopping import as_query_stopped_error
-from spark_eos._spark.stream_sources import StreamSource, sources_of_query
+from spark_eos._spark.stream_sources import sources_of_query
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 
 # Seconds to wait for an observation; Spark drops events that its listeners are too slow for.
 _OBSERVED: Final = 60.0
+# More Parquet files than these are counted sooner by tasks. Some are read at a time
+# (parquet.metadata.read.parallelism, 5), and calls from Python to the JVM take their time too.
+_MOST_FILES: Final = 16
+_DESCRIPTION: Final = "spark.job.description"
 
 
 class HadoopFiles:
@@ -132,7 +136,7 @@ class ClassicRuntime:
         frame: DataFrame,
         location: str,
         spark: SparkSession,
-        check_sources: Callable[[Sequence[StreamSource]], None],
+        check_sources: Callable[[Sequence[internals.StreamSource]], None],
     ) -> None:
         self._session = frame.sparkSession
         self._query_id, self.run_id = internals.query_of_thread(self._session)
@@ -172,8 +176,9 @@ class ClassicRuntime:
         """Makes the members leave when the interpreter exits."""
         leave_at_exit(run)
 
-    def batch(self) -> contextlib.AbstractContextManager[None]:
+    def batch(self, relation: str | None) -> contextlib.AbstractContextManager[None]:
         """Does nothing: Spark's ``stop()`` interrupts jobs and waits for everything else."""
+        del relation
         return contextlib.nullcontext()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
@@ -245,3 +250,42 @@ class ClassicRuntime:
         except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
             active = False
         return None if active else as_query_stopped_error(error)
+
+
+@contextmanager
+def described(context: SparkContext, text: str) -> Iterator[None]:
+    """Puts a text before Spark's own description of the jobs that this thread starts.
+
+    Spark's description of a streaming query's jobs has the query's name and ids. It is restored
+    at the end of the block.
+    """
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, text if before is None else f"{text}\n{before}")
+    try:
+        yield
+    finally:
+        # None removes it.
+        context.setLocalProperty(_DESCRIPTION, cast("str", before))
+
+
+def footer_rows(session: SparkSession, path: str) -> int | None:
+    """Counts the rows of a directory's Parquet files with Hadoop's and Parquet's own readers."""
+    java = internals.java_packages(session)
+    conf = internals.hadoop_configuration(session)
+    directory = java.org.apache.hadoop.fs.Path(path)
+    file_system = directory.getFileSystem(conf)
+    if not file_system.exists(directory):
+        return 0
+    # Few calls, each of which takes its time. Like Spark, this leaves out names that begin with
+    # "_" or ".".
+    if len(file_system.listStatus(directory)) > _MOST_FILES:
+        return None
+    footers = java.org.apache.parquet.hadoop.ParquetFileReader.readFooters(conf, directory)
+    blocks = [footer.getParquetMetadata().getBlocks() for footer in _items(footers)]
+    return sum(int(block.getRowCount()) for found in blocks for block in _items(found))
+
+
+def _items(found: Any) -> Iterator[Any]:
+    """A Java list's items by index: the end of its iterator costs py4j a hundred calls."""
+    for index in range(found.size()):
+        yield found.get(index)

@@ -25,7 +25,7 @@ from spark_eos._spark.narrow_plan import (
     remote_relations,
     remote_shape,
 )
-from spark_eos._spark.query_lifetime import activity, leave_at_exit
+from spark_eos._spark.runtime import activity, leave_at_exit
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
@@ -45,10 +45,10 @@ class ConnectRuntime:
     # `spark_eos._spark.asynchronous` refuses it: without the JVM, only the log has a batch's range.
     asynchronous = False
 
-    def __init__(self, location: str, spark: SparkSession) -> None:
+    def __init__(self, location: str, spark: SparkSession, relation: str | None) -> None:
         # The last job's session: only it can cancel the job's operation.
         self._session = spark
-        self.batch_relation: str | None = None
+        self._relation = relation
         self._narrow = b""
         self.files, query = own_checkpoint(spark, location)
         self.offset_log = OffsetLog(self.files)
@@ -76,7 +76,7 @@ class ConnectRuntime:
         Connect does not show what came before the batch. The server is asked only if the plan
         differs from the last one found narrow.
         """
-        if self.batch_relation is None or remote_relations(frame) != [self.batch_relation]:
+        if self._relation is None or remote_relations(frame) != [self._relation]:
             raise UnsupportedPipelineError(
                 "the batch is not written: its rows are not the micro-batch's own, each once (as "
                 "after a union of two selections, checkpoint or localCheckpoint), so two tasks "
@@ -99,8 +99,9 @@ class ConnectRuntime:
     # The end of a batch -----------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
+    def batch(self, relation: str | None) -> Iterator[None]:
         """Delays a stop until the next job or the end of the batch."""
+        self._relation = relation
         self._in_batch = True
         try:
             yield

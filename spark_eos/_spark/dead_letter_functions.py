@@ -124,12 +124,7 @@ class _Guard:
         return isinstance(error, UnsupportedPipelineError) or is_outage(error, self._outages)
 
     def made(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[_Made]:
-        """Yields batches of the function's columns, with the error or None of each row.
-
-        Args:
-            batch: Consecutive rows.
-            types: Arrow types of the columns to make.
-        """
+        """Yields batches of the function's columns, with the error or None of each row."""
         try:
             found = self._by_row(batch, types) if self._kind == "rows" else self._by_batch(batch)
             found = self._checked(found, batch, types)

@@ -114,5 +114,5 @@ def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) ->
     group_id, topic = query.settings.group_id, query.progress_topic.name
     if not may_become_direct(marker, group_id, query.delivery.name, batch_id):
         return False
-    offsets = all_group_offsets(start.clusters.target, group_id, start.deadline())
+    offsets = all_group_offsets(start.target, group_id, start.deadline())
     return nothing_staged(offsets, topic)

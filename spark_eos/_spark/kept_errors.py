@@ -21,11 +21,7 @@ _SHORTENED: Final = "more fields"
 
 
 def check_errors_kept(plan: str) -> None:
-    """Refuses an analyzed plan whose rows have lost an ``error`` that nobody has looked at.
-
-    Raises:
-        UnsupportedPipelineError: so it is.
-    """
+    """Refuses an analyzed plan whose rows have lost an ``error`` that nobody has looked at."""
     if drops_errors(plan):
         raise UnsupportedPipelineError(
             f"the query drops the column `{ERROR}` of guarded, decode or encode, and would write "

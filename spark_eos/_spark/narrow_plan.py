@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._pyspark_internals import connect_plan, messages
-from spark_eos._spark.stream_sources import StreamSource, check_sources, sources_of
+from spark_eos._pyspark_internals import StreamSource, connect_plan, messages
+from spark_eos._spark.stream_sources import check_sources, sources_of
 from spark_eos._spark.unlogged import unlogged
 from spark_eos.errors import UnsupportedPipelineError
 

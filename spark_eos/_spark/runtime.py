@@ -1,8 +1,11 @@
-"""What a run needs from Spark, so that classic Spark and Spark Connect share everything else."""
+"""What a run needs from Spark, and what classic Spark and Spark Connect have in common."""
 
+import atexit
+import contextlib
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
@@ -12,14 +15,15 @@ from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._run.run import Run
 from spark_eos.errors import QueryStoppedError
 
+# Consecutive failures to ask Spark whether the query is active, before it counts as ended.
+_UNANSWERED: Final = 3
+
 
 class QueryRuntime(Protocol):
     """One run's runtime: the query, its checkpoint, and Spark's way to run a job.
 
     Attributes:
         run_id: Spark's id of the query's run; "" if the sink was called outside of one.
-        files: The files of the query's checkpoint.
-        offset_log: The query's checkpoint.
         tasks_outlive_stop: Seconds that tasks may keep running after the query is stopped. For as
             long, the run ends the transactions that they leave open.
         stop_waits: Whether the caller of ``stop()`` waits for the sink, which must then return
@@ -43,8 +47,11 @@ class QueryRuntime(Protocol):
     def end_with(self, run: Run) -> None:
         """Makes the run end when the process does, at the latest."""
 
-    def batch(self) -> AbstractContextManager[None]:
-        """Surrounds a batch, which may be interrupted only in a job."""
+    def batch(self, relation: str | None) -> AbstractContextManager[None]:
+        """Surrounds a batch, which may be interrupted only in a job.
+
+        ``relation``: on Spark Connect, the server's id of the micro-batch, if known.
+        """
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:
         """Refuses a job whose rows may have left their source partitions.
@@ -80,3 +87,36 @@ class QueryRuntime(Protocol):
 
         From then on, tasks run for no longer than ``tasks_outlive_stop``.
         """
+
+
+def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable[[], bool]:
+    """Makes a function that tells whether the query's run is active; always True if unknown."""
+    if spark is None or not query_id:
+        return lambda: True
+
+    unanswered = 0
+
+    def active() -> bool:
+        nonlocal unanswered
+        try:
+            query = spark.streams.get(query_id)
+        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
+            unanswered += 1
+            return unanswered < _UNANSWERED
+        unanswered = 0
+        return query is not None and str(query.runId) == run_id
+
+    return active
+
+
+def leave_at_exit(run: Run) -> None:
+    """Makes the run's members leave when the interpreter exits."""
+    reference = weakref.ref(run)
+
+    def leave() -> None:
+        alive = reference()
+        if alive is not None:
+            with contextlib.suppress(Exception):
+                alive.leave()
+
+    atexit.register(leave)

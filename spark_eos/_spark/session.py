@@ -97,9 +97,6 @@ def session_builder(
 def check_session(spark: SparkSession) -> None:
     """Refuses a session that can't run a query of ours, before anything is asked of a cluster.
 
-    Args:
-        spark: The session, classic or Spark Connect.
-
     Raises:
         ConfigurationError: Spark has no Kafka source; or the Python that tasks run lacks a package,
             or is of another version.

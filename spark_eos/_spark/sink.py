@@ -348,8 +348,7 @@ class ExactlyOnceSink:
         """On Spark Connect, called in the query's process once it has the sink."""
         # The query has not begun a batch yet.
         self._prepared_ms = time.time_ns() // 1_000_000
-        settings = self._settings
-        renew_hourly(settings.client, settings.group_id, settings.limits.connect_timeout_ms / 1000)
+        renew_hourly(self._settings)
 
     # One batch --------------------------------------------------------------------------------
 
@@ -395,7 +394,7 @@ class ExactlyOnceSink:
         exits. On Spark Connect the client does not hold the members. Also closes the connections
         of a start that led to no batch, as does the sink's end. May be called again.
         """
-        end_renewal(self._settings.client, self._settings.group_id)
+        end_renewal(self._settings)
         self._starting.close()
         run, self._run = self._run, None
         if run is not None:

@@ -34,12 +34,12 @@ class SinkRun:
         why: str,
     ) -> None:
         self._runtime = runtime
-        chosen, self._batches = delivery.of_run(query, runtime)
+        strategy, self._batches = delivery.of_run(query, runtime)
         self._run = Run(
             runtime.run_id,
             start,
             query.settings,
-            chosen,
+            strategy,
             watch=runtime.active,
             prepared_ms=prepared_ms,
             asynchronous=runtime.asynchronous,
@@ -64,15 +64,10 @@ class SinkRun:
             )
 
     def write(self, frame: DataFrame, batch_id: int, relation: str | None) -> BatchReport:
-        """Writes one micro-batch; if that fails, the run ends.
-
-        ``relation``: on Spark Connect, the server's id of the micro-batch, if known.
-        """
+        """Writes one micro-batch; if that fails, the run ends. See `QueryRuntime.batch`."""
         runtime = self._runtime
-        if isinstance(runtime, ConnectRuntime):
-            runtime.batch_relation = relation
         try:
-            with runtime.batch():
+            with runtime.batch(relation):
                 report = self._run.write(self._batches.of(frame, batch_id))
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
@@ -109,9 +104,7 @@ def begin_run(
     start: Start,
 ) -> tuple[SinkDelivery, str, QueryRuntime]:
     """The delivery, why not another, and the runtime of the run that a batch begins."""
-    runtime = _runtime_of(query, frame, spark)
-    if isinstance(runtime, ConnectRuntime):
-        runtime.batch_relation = relation
+    runtime = _runtime_of(query, frame, spark, relation)
 
     def check_first() -> None:
         check_columns(with_struct(frame.schema), query.settings.topic)
@@ -128,8 +121,10 @@ def begin_run(
     return delivery, why, runtime
 
 
-def _runtime_of(query: SinkQuery, frame: DataFrame, spark: SparkSession | None) -> QueryRuntime:
+def _runtime_of(
+    query: SinkQuery, frame: DataFrame, spark: SparkSession | None, relation: str | None
+) -> QueryRuntime:
     if is_connect(frame):
-        return ConnectRuntime(query.location, spark or frame.sparkSession)
+        return ConnectRuntime(query.location, spark or frame.sparkSession, relation)
     assert spark is not None  # noqa: S101 - the query was started in this process
     return ClassicRuntime(frame, query.location, spark, query.delivery.check_sources)

@@ -18,8 +18,8 @@ from spark_eos._driver.start import Start
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.offsets import all_group_offsets, committed_offsets
+from spark_eos._kafka.offset_metadata import KnownPartitions, mirrored_positions
+from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.dead_letter_columns import with_record
 from spark_eos._spark.session import check_session
@@ -151,7 +151,7 @@ def source_topics(start: Start, selections: Iterable[Mapping[str, str]]) -> set[
     for selection in selections:
 
         def look(selection: Mapping[str, str] = selection) -> set[str]:
-            topics, _ = source_partitions(start.clusters.target, selection, start.deadline())
+            topics, _ = source_partitions(start.target, selection, start.deadline())
             return {*topics}
 
         found |= start.once(_question(selection), look)
@@ -220,12 +220,12 @@ def starting_positions(
     # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
     # worst Spark reads from further back, and the sink skips what was written.
     if target is not None:
-        committed = _mirrored(target, group_id, deadline)
+        # Whether they belong to this cluster, the run's start checks.
+        committed = mirrored_positions(all_group_offsets(target, group_id, deadline))
         begun = bool(committed)
     else:
-        committed = committed_offsets(
-            connections, group_id, partitions, ids, deadline, stable=False
-        )
+        now = group_offsets(connections, group_id, partitions, ids, deadline, stable=False)
+        committed = {partition: one.offset for partition, one in now.items()}
         begun = False
         if starting_offsets != "earliest" and partitions - committed.keys():
             # Offsets that were set by hand before the first start tell of no query.
@@ -259,14 +259,6 @@ def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
     )
 
 
-def _mirrored(target: Connections, group_id: str, deadline: Deadline) -> dict[TopicPartition, int]:
-    """A group's offsets by source partition, as its progress partitions tell."""
-    found = all_group_offsets(target, group_id, deadline)
-    # Whether they belong to this cluster, the run's start checks.
-    sources = KnownPartitions.of(found).sources
-    return {source.topic_partition: found[p].offset for p, source in sources.items()}
-
-
 def read_from_offsets(
     spark: SparkSession,
     start: Start,
@@ -283,7 +275,7 @@ def read_from_offsets(
     own = named_topics(selection) if settings.source_client is None else set()
     check_source_options(starting_offsets, options, read)
     check_session(spark)
-    group_id, target, source = settings.group_id, start.clusters.target, start.clusters.source
+    group_id, target, source = settings.group_id, start.target, start.source
     preflight.check_brokers(start, settings, start.deadline())
     # Before any lookup, so that the error names every missing ACL.
     preflight.check_authorization(start, settings, own, start.deadline())
@@ -298,7 +290,7 @@ def read_from_offsets(
     start.know(_question(selection), {*starting})
     # Without records Spark runs no batch, and nothing else would renew the offsets.
     renew_unattended(target, group_id, deadline)
-    renew_hourly(settings.client, group_id, deadline.seconds)
+    renew_hourly(settings)
     with unlogged():
         reader = spark.readStream.format("kafka").options(
             **{

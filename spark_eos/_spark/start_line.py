@@ -39,7 +39,9 @@ def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
             delivery = _chosen(query, start, log)
             if delivery is not query.delivery:
                 why = "its checkpoint was begun with it"
-        where = _Beginning(query, delivery, start, begun=log is not None and log.begun).words()
+        where = _Beginning(
+            query, delivery, start, begun=log is not None and log.begun is not None
+        ).words()
     except Exception as error:
         logger.debug("the line at the start is incomplete", exc_info=error)
     group = query.settings.group_id
@@ -59,11 +61,7 @@ class _Beginning:
     """Where a query begins.
 
     Attributes:
-        query: What the sink writes.
-        delivery: The run's delivery.
-        start: The start.
         begun: Whether the checkpoint is known to have a batch.
-        deadline: When to give up.
     """
 
     query: SinkQuery
@@ -74,8 +72,8 @@ class _Beginning:
 
     def words(self) -> list[str]:
         """By whose word it begins where, and how many records wait, if that is known."""
-        group_id, clusters = self.query.settings.group_id, self.start.clusters
-        offsets = all_group_offsets(clusters.target, group_id, self.deadline, positions=True)
+        group_id = self.query.settings.group_id
+        offsets = all_group_offsets(self.start.target, group_id, self.deadline, positions=True)
         known = KnownPartitions.of(offsets)
         reached = self.delivery.reached(offsets)
         read = self._read()
@@ -102,13 +100,13 @@ class _Beginning:
         """What ``sink.read`` reads."""
         found: set[TopicPartition] = set()
         for selection in self.query.selections:
-            found |= source_partitions(self.start.clusters.source, selection, self.deadline)[1]
+            found |= source_partitions(self.start.source, selection, self.deadline)[1]
         return found
 
     def _waiting(
         self, read: Collection[TopicPartition], reached: Positions, *, latest: bool = False
     ) -> int | None:
-        source, topics = self.start.clusters.source, {topic for topic, _ in read}
+        source, topics = self.start.source, {topic for topic, _ in read}
         ends = end_offsets(source, topics, self.deadline)
         new = {p for p in read if p not in reached}
         if new and not latest:

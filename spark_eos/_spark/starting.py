@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from spark_eos._batch.source_topics import SourceTopics
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._batch.writer_settings import SourceTopics, WriterSettings
 from spark_eos._driver import preflight
 from spark_eos._driver.start import Start
-from spark_eos._kafka.group_members import own_group
+from spark_eos._kafka.groups import own_group
 from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.source import source_topics
 from spark_eos._spark.stream_sources import topics_read
@@ -90,5 +89,5 @@ def checked_by_cluster(query: SinkQuery, start: Start) -> SinkQuery:
     topics = set[str]() if settings.source_client else source_topics(start, query.selections)
     topics |= query.delivery.progress_topics(start, progress)
     preflight.check_cluster(start, settings, topics, start.deadline())
-    own_group(start.clusters.target, settings.group_id, start.deadline())
+    own_group(start.target, settings.group_id, start.deadline())
     return replace(query, settings=settings)

@@ -4,13 +4,12 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._batch.source_topics import SourceTopics
-from spark_eos._pyspark_internals import Execution, stream_relations
+from spark_eos._batch.writer_settings import SourceTopics
+from spark_eos._pyspark_internals import Execution, StreamSource, stream_relations
 from spark_eos.errors import UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
@@ -37,27 +36,14 @@ _LOOKED_AT: Final = (
 )
 
 
-@dataclass(frozen=True)
-class StreamSource:
-    """A source of a streaming plan.
-
-    Attributes:
-        format: As given to ``readStream.format``, in lower case.
-        options: The options that are checked, with their names in lower case.
-    """
-
-    format: str
-    options: Mapping[str, str]
-
-
 def sources_of(frame: DataFrame) -> list[StreamSource]:
     """The streaming sources of a DataFrame, one for each time that its plan reads one."""
-    return [StreamSource(*found) for found in stream_relations(frame, _LOOKED_AT)]
+    return stream_relations(frame, _LOOKED_AT)
 
 
 def sources_of_query(query: Execution) -> list[StreamSource]:
     """The streaming sources of an active query, one for each time that its plan reads one."""
-    return [StreamSource(*found) for found in query.sources(_LOOKED_AT)]
+    return query.sources(_LOOKED_AT)
 
 
 def check_sources(sources: Sequence[StreamSource]) -> None:

@@ -34,11 +34,8 @@ class Stream:
 
     Attributes:
         sink: Called with each batch.
-        frame: The streaming DataFrame.
         quick: The same rows in columns that suit the sink, but no function of the user's own.
-        location: The checkpoint's location, as given to Spark.
         asynchronous: Whether the query's progress is to be tracked asynchronously.
-        active: The sink's active query.
         say_start: Called before it starts, with its checkpoint unless on Spark Connect.
         announce: Called with the query once it has started.
     """

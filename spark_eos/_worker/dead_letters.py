@@ -6,15 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._client.confluent_traps import UNREADABLE
 from spark_eos._client.letter_headers import Header, write_letter_headers
-from spark_eos._client.message_headers import UNREADABLE
 from spark_eos._client.timestamps import NOW
-from spark_eos._worker.records import SourceRows
+from spark_eos._worker.records import SourceRows, column_of
 
 ERROR: Final = "error"
 """The column that holds the pipeline's own judgement of a row."""
@@ -31,8 +30,6 @@ class Fault:
 
     Attributes:
         reason: One of the reasons in `spark_eos._batch.dead_letters`.
-        message: The error's text.
-        exception: Name of the exception's class, if there was one.
         stacktrace: The exception's stack trace, if it was asked for.
     """
 
@@ -47,8 +44,6 @@ class RawRecord:
     """A source record as it came, or what stands for it.
 
     Attributes:
-        key: The key.
-        value: The value.
         headers: The headers; None if they can't be read.
         timestamp: Milliseconds since 1970; None for the time of writing.
         is_row: Whether it stands for a source record, and is what the row would have written.
@@ -61,21 +56,17 @@ class RawRecord:
     is_row: bool = False
 
 
-def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
-    index = rows.schema.get_field_index(name)
-    return None if index < 0 else rows.column(index)
-
-
 def rows_with_error(found: SourceRows) -> dict[int, Fault]:
     """The rows whose ``error`` column is not null, by row.
 
     Example:
+        >>> import pyarrow as pa
         >>> from spark_eos._kafka.topic_partition import TopicPartition
         >>> rows = pa.RecordBatch.from_pydict({"error": [None, "no valid order_id"]})
         >>> rows_with_error(SourceRows(TopicPartition("orders", 0), rows))
         {1: Fault(reason='error', message='no valid order_id', exception=None, stacktrace=None)}
     """
-    column = _column(found.rows, ERROR)
+    column = column_of(found.rows, ERROR)
     if column is None or column.null_count == len(column):
         return {}
     # Few rows have one: not all are turned into Python's values.
@@ -93,7 +84,7 @@ def _fault(error: str | Mapping[str, str | None]) -> Fault:
 
 def rows_with_invalid_header(found: SourceRows) -> dict[int, Fault]:
     """The rows that have a header that is null or has no key, by row."""
-    column = _column(found.rows, "headers")
+    column = column_of(found.rows, "headers")
     if column is None:
         return {}
     items = column.flatten()
@@ -110,7 +101,7 @@ def rows_for_unknown_partition(
     found: SourceRows, topics: list[str | None], partitions: Mapping[str, int]
 ) -> dict[int, Fault]:
     """The rows that name a partition that their topic does not have, by row."""
-    column = _column(found.rows, "partition")
+    column = column_of(found.rows, "partition")
     if column is None or column.null_count == len(column):
         return {}
     faults = {}
@@ -137,7 +128,7 @@ def greatest_partitions(
 
 def carried_record(found: SourceRows, row: int) -> RawRecord | None:
     """The row's source record, if the row carries it."""
-    column = _column(found.rows, RECORD)
+    column = column_of(found.rows, RECORD)
     record = None if column is None else column[row].as_py()
     if record is None:
         return None
@@ -156,7 +147,7 @@ def written_record(found: SourceRows, row: int) -> RawRecord:
     """What the row itself would have written."""
 
     def value(name: str) -> Any:
-        column = _column(found.rows, name)
+        column = column_of(found.rows, name)
         return None if column is None else column[row].as_py()
 
     headers = tuple(

@@ -52,11 +52,7 @@ class TransactionalProducer:
     def __init__(self, settings: WriterSettings) -> None:
         self.settings = settings
         self.connections = Connections(settings.client)
-        self.topics = TopicCache(
-            self.connections,
-            max_block_ms=settings.limits.max_block_ms,
-            max_idle_ms=settings.limits.metadata_max_idle_ms,
-        )
+        self.topics = TopicCache(self.connections, settings.limits)
         self.rules = TopicRules(self.connections, settings)
         self.absent_topics: LRUCache[str, bool] = LRUCache(MOST_NAMES)
         self.batch_size = 0
@@ -147,7 +143,9 @@ class TransactionalProducer:
         mine = self.identity
         try:
             return (
-                producer_id_and_epoch(self.connections, mine.transactional_id, self._deadline())
+                producer_id_and_epoch(
+                    self.connections, mine.transactional_id, self.settings.connect_deadline()
+                )
                 != mine
             )
         except KafkaResponseError as error:
@@ -155,14 +153,11 @@ class TransactionalProducer:
         except SparkEosError as error:
             raise as_transaction_error("beginning a transaction", error, self.settings) from error
 
-    def _deadline(self) -> Deadline:
-        return Deadline(self.settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
-
     # Opening ----------------------------------------------------------------------------------
 
     def _open(self) -> None:
         settings = self.settings
-        deadline = self._deadline()
+        deadline = self.settings.connect_deadline()
         try:
             # Fails at once if a listener refuses the client; librdkafka would keep trying.
             self.connections.brokers(deadline)
@@ -255,7 +250,7 @@ class TransactionalProducer:
                 self.connections,
                 identity.transactional_id,
                 self.settings.transactions.timeout_ms,
-                self._deadline(),
+                self.settings.connect_deadline(),
             )
         except SparkEosError as error:
             # The driver ends open transactions before anyone else may write.

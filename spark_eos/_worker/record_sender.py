@@ -9,7 +9,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.flushing import flush_records
+from spark_eos._client.confluent_traps import flush_records
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._worker.librdkafka_errors import (
     REFUSALS_OF_DATA,

@@ -24,12 +24,17 @@ class RowError(PrintableError, ValueError):
     """A row has no source, or an invalid header."""
 
 
+def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+    """A column; None if there is none of that name."""
+    index = rows.schema.get_field_index(name)
+    return None if index < 0 else rows.column(index)
+
+
 @dataclass(frozen=True)
 class SourceRows:
     """Consecutive rows of one source partition.
 
     Attributes:
-        source: The source partition.
         rows: The rows, with the columns of `spark_eos._worker.arrow_columns.writable_batches`.
     """
 
@@ -63,10 +68,10 @@ class SourceRows:
 
     def at_epoch(self, without: Collection[int] = ()) -> int:
         """Number of rows whose timestamp is 0, which is written as 1 ms; without some rows."""
-        index = self.rows.schema.get_field_index("timestamp")
-        if index < 0:
+        timestamps = column_of(self.rows, "timestamp")
+        if timestamps is None:
             return 0
-        found = pc.indices_nonzero(pc.equal(self.rows.column(index), 0))
+        found = pc.indices_nonzero(pc.equal(timestamps, 0))
         return len(found) - len(set(without).intersection(found.to_pylist()))
 
     def at_or_above(self, offset: int) -> "SourceRows":
@@ -134,8 +139,8 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
 
 
 def _values(rows: pa.RecordBatch, column: str) -> list[Any] | None:
-    index = rows.schema.get_field_index(column)
-    return None if index < 0 else rows.column(index).to_pylist()
+    found = column_of(rows, column)
+    return None if found is None else found.to_pylist()
 
 
 def target_topics(found: SourceRows, default: str | None) -> list[str | None]:

@@ -9,9 +9,8 @@ import confluent_kafka
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
 
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.error_codes import DENIED
-from spark_eos._client.message_headers import headers_of
-from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import RawRecord
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
@@ -68,7 +67,7 @@ class SourceRecords:
 
     def _fetch(self, partition: TopicPartition, offset: int) -> RawRecord | None:
         self._move(partition, offset)
-        deadline = Deadline(self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
+        deadline = self._settings.connect_deadline()
         heard = time.monotonic()
         cause = "no record came"
         while not deadline.expired:

@@ -19,10 +19,9 @@ from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.timestamps import NOW
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
 from spark_eos._worker.dead_letters import Fault
-from spark_eos._worker.records import SourceRows, message_contents
+from spark_eos._worker.records import SourceRows, column_of, message_contents
 from spark_eos._worker.target_topics import cluster_failure
 from spark_eos.errors import SparkEosError
 
@@ -119,9 +118,7 @@ class TopicRules:
 
     def _ask(self, topics: Collection[str]) -> None:
         if topics:
-            deadline = Deadline(
-                self._settings.limits.connect_timeout_ms / 1000, "connect_timeout_ms"
-            )
+            deadline = self._settings.connect_deadline()
             now = time.monotonic()
             try:
                 found = topic_configs(self._connections, topics, deadline)
@@ -186,9 +183,9 @@ class TopicRules:
             sizes = pc.add(sizes, more + _most_header_bytes(rows))
             suspects.update(_where(pc.greater(sizes, limit)))
         if any(config.compacted for config in configs):
-            key = _column(rows, "key")
+            key = column_of(rows, "key")
             suspects.update(range(rows.num_rows) if key is None else _where(key.is_null()))
-        timestamps = _column(rows, "timestamp")
+        timestamps = column_of(rows, "timestamp")
         if timestamps is not None and timestamps.null_count < len(timestamps):
             now = int(time.time() * 1000)
             before = [c.before_max_ms for c in configs if c.before_max_ms is not None]
@@ -291,14 +288,9 @@ def _limit(config: TopicConfig | None) -> int:
     return BROKERS_DEFAULT if config is None else _most_sent(config)
 
 
-def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
-    index = rows.schema.get_field_index(name)
-    return None if index < 0 else rows.column(index)
-
-
 def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:
     """Bytes of each of a column's values, 0 for null."""
-    column = _column(rows, name)
+    column = column_of(rows, name)
     if column is None:
         return pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
     return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
@@ -306,7 +298,7 @@ def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 def _most_header_bytes(rows: pa.RecordBatch) -> int:
     """What the headers of the row with the most could have at most."""
-    column = _column(rows, "headers")
+    column = column_of(rows, "headers")
     if column is None:
         return 0
     number = pc.max(pc.list_value_length(column)).as_py() or 0

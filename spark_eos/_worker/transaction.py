@@ -5,7 +5,6 @@ commit the transaction only if every answer accepts every partition.
 """
 
 import contextlib
-import enum
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -49,21 +48,6 @@ _REMEDIES: Final = {
 }
 
 
-class State(enum.Enum):
-    """State of a worker's transaction."""
-
-    NONE = "none"
-    OPEN = "open"
-    COMMITTING = "committing"
-
-
-_NEXT = {
-    State.NONE: {State.OPEN},
-    State.OPEN: {State.COMMITTING, State.NONE},
-    State.COMMITTING: {State.NONE},
-}
-
-
 class Transactions:
     """Writes one task's rows in transactions of bounded size."""
 
@@ -73,7 +57,8 @@ class Transactions:
         self._producer = producer
         self._settings = settings
         self._plan = plan
-        self._state = State.NONE
+        # Whether a transaction holds rows, and is not being committed.
+        self.open = False
         self._offsets: Offsets = {}
         self._firsts: Offsets = {}
         self._rows = 0
@@ -90,16 +75,6 @@ class Transactions:
             else LetterMaker(settings, settings.dead_letters, self._targets, self._rules)
         )
         self.counters = Counters()
-
-    def _become(self, state: State) -> None:
-        if state not in _NEXT[self._state]:
-            raise AssertionError(f"transaction can't go from {self._state} to {state}")
-        self._state = state
-
-    @property
-    def open(self) -> bool:
-        """Whether a transaction is open: it holds rows that are not committed."""
-        return self._state is State.OPEN
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int]:
@@ -201,7 +176,7 @@ class Transactions:
 
     def _begin(self) -> None:
         self._producer.begin()
-        self._become(State.OPEN)
+        self.open = True
         self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
         self._timestamps_moved = 0
         self._targets.clear()
@@ -210,8 +185,7 @@ class Transactions:
         self._began = time.monotonic()
 
     def _give_up(self) -> None:
-        if self._state is not State.NONE:
-            self._become(State.NONE)
+        self.open = False
         self._producer.drop()
 
     def _progress(self, partition: TopicPartition) -> TopicPartition:
@@ -228,7 +202,7 @@ class Transactions:
 
     def commit(self, check: Callable[[], None] | None = None) -> None:
         """Commits the open transaction: its rows and their source offsets, or neither."""
-        self._become(State.COMMITTING)
+        self.open = False
         counters, clock = self.counters, time.monotonic
         try:
             # 1. Every record is acknowledged, none has failed.
@@ -254,7 +228,6 @@ class Transactions:
         except BaseException:
             self._give_up()
             raise
-        self._become(State.NONE)
         counters.transactions += 1
         counters.timestamps_moved += self._timestamps_moved
         if not self._producer.clean():
@@ -300,7 +273,7 @@ class Transactions:
                     self._check_sources,
                     texts,
                 )
-                self.counters.count_offset_commit(answer.version)
+                self.counters.offsets_answered(answer.version)
                 if answer.verdict is not Verdict.ACCEPTED:
                     raise self._refusal(what, member, answer)
                 by_name |= answer.version < BY_ID

@@ -40,13 +40,7 @@ class BrokerStartError(PrintableError, RuntimeError):
 
 @dataclass(frozen=True)
 class BrokerImage:
-    """A broker's program: Java, the broker's jars, and the files prepared for both.
-
-    Attributes:
-        java: The Java that runs the broker.
-        jars: The broker's jars, in class path order.
-        directory: The directory of the prepared files.
-    """
+    """A broker's program: Java, the broker's jars, and the files prepared for both."""
 
     java: Java
     jars: tuple[Path, ...]

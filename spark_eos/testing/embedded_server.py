@@ -1,5 +1,7 @@
 """A server for tests, in a JVM of its own: started, stopped, paused, and gone when it is closed."""
 
+import os
+import shutil
 import signal
 import tempfile
 import time
@@ -7,14 +9,48 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spark_eos.errors import PrintableError
 from spark_eos.testing.server_process import ServerProcess
-from spark_eos.testing.server_remains import LOG, Remains
 
 _Server = TypeVar("_Server", bound="EmbeddedServer")
 _LOG_TAIL_LINES = 40
+_LOG: Final = "server.log"
+
+
+class _Remains:
+    """Removes process and data of a server that is closed or garbage-collected.
+
+    It holds no reference to the `EmbeddedServer`, which would keep that alive.
+    """
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self.process: ServerProcess | None = None
+        self.directory: Path | None = None
+        self._final_log = ""
+
+    def log(self) -> str:
+        """Return the server's log; after `discard`, its final state."""
+        if self.directory is None:
+            return self._final_log
+        try:
+            return (self.directory / _LOG).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def discard(self) -> None:
+        """Stop the server and remove its data."""
+        if os.getpid() != self._owner:
+            return  # in a fork of the owner, which must not touch the owner's server
+        if self.process is not None:
+            self.process.stop(grace=15)
+            self.process = None
+        if self.directory is not None:
+            self._final_log = self.log()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = None
 
 
 class EmbeddedServer(ABC):
@@ -30,7 +66,7 @@ class EmbeddedServer(ABC):
         self._kind = kind
         self._failed = failed
         self._start_timeout = start_timeout
-        self._remains = Remains()
+        self._remains = _Remains()
         # Also runs when the interpreter exits.
         self._finalizer = weakref.finalize(self, self._remains.discard)
 
@@ -119,17 +155,13 @@ class EmbeddedServer(ABC):
         """Start the JVM and wait until it serves requests; else kill it and raise with its log.
 
         The process is noted before the wait, so that it is removed however the wait ends.
-
-        Args:
-            command: The JVM's command line.
-            is_ready: Whether it serves requests, given what it has logged since this start.
-            environment: The JVM's environment; by default this process's.
+        ``is_ready``: whether it serves requests, given what it has logged since this start.
         """
         directory = self._directory()
         deadline = time.monotonic() + self._start_timeout
         logged_before = len(self.log())
         process = ServerProcess(
-            command, directory=directory, log=directory / LOG, environment=environment
+            command, directory=directory, log=directory / _LOG, environment=environment
         )
         self._remains.process = process
         while not is_ready(self.log()[logged_before:]):

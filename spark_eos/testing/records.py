@@ -2,11 +2,12 @@
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -14,9 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import TopicNotFoundError
-from spark_eos.testing.broker_admin import TIMEOUT
-from spark_eos.testing.partition_ends import settled_ends
+from spark_eos.testing.broker_admin import TIMEOUT, Ends, end_offsets
 
+_PAUSE: Final = 0.02
 _SCHEMA: Final = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>, "
     "partition int, offset long, timestamp timestamp"
@@ -216,3 +217,34 @@ def _record(arguments: Mapping[str, Any], message: Message) -> tuple[Any, ...]:
     # Not the delivered message's content, because that has lost its headers.
     content = (arguments["key"], arguments["value"], arguments["headers"] or None)
     return (*content, message.partition(), message.offset(), moment)
+
+
+def settled_ends(
+    settings: Mapping[str, Any], topic: str, partitions: Collection[int], settle: float
+) -> tuple[Ends, Ends]:
+    """Wait until last stable offsets and high watermarks are equal; return both.
+
+    A transaction's markers may be written a moment after its end is acknowledged. If the offsets
+    still differ after the wait, a transaction is open.
+
+    Args:
+        settings: Client settings by their librdkafka names.
+        topic: An existing topic.
+        partitions: Numbers of the partitions.
+        settle: Maximum number of seconds to wait.
+
+    Raises:
+        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
+    """
+    # Nothing else may refer to the client: an AdminClient closes only when it is collected, and
+    # while it lives it tries to reach brokers, also those that have gone. Its log is off, since
+    # it has a line about clients that close right after an answer, and errors are raised.
+    admin = AdminClient({"log_level": 0, **settings})
+    until = time.monotonic() + settle
+    while True:
+        # In this order, so that the high watermarks are never the older of the two.
+        stable = end_offsets(admin, topic, partitions, IsolationLevel.READ_COMMITTED)
+        ends = end_offsets(admin, topic, partitions)
+        if stable == ends or time.monotonic() >= until:
+            return stable, ends
+        time.sleep(_PAUSE)

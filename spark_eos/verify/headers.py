@@ -9,7 +9,7 @@ from typing import Final
 
 from confluent_kafka import Message
 
-from spark_eos._client.message_headers import headers_of
+from spark_eos._client.confluent_traps import headers_of
 
 # Neither `bytes.isdigit` nor `int` will do: the latter raises on thousands of digits.
 _NUMBER: Final = re.compile(rb"[0-9]{1,19}")

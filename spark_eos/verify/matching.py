@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import Message
 from kafka import TopicPartition
 
-from spark_eos._client.message_headers import headers_of
+from spark_eos._client.confluent_traps import headers_of
 from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.headers import dead_letter_position, header, number
 from spark_eos.verify.input_offsets import InputOffsets

@@ -20,7 +20,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos.options import Limits
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.testing.partition_ends import settled_ends
+from spark_eos.testing.records import settled_ends
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Flow:
         """
         with self.connections() as connections:
             topic = cluster.topics(connections, [self.source], _deadline())[self.source]
-            found = offsets.committed_offsets(
+            found = offsets.group_offsets(
                 connections,
                 self.group_id,
                 [TopicPartition(self.source, p) for p in range(topic.partitions)],
@@ -158,7 +158,7 @@ class Flow:
                 _deadline(),
                 stable=stable,
             )
-        return {partition: offset for (_, partition), offset in found.items()}
+        return {partition: one.offset for (_, partition), one in found.items()}
 
     def open_transactions(self) -> list[str]:
         """Transactional ids of the query that have a transaction open."""

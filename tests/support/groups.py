@@ -12,7 +12,14 @@ from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.topic_partition import TopicPartition
+
+
+def positions(offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, int]:
+    """A group's offsets without their texts."""
+    return {partition: committed.offset for partition, committed in offsets.items()}
+
 
 # A new broker's first group waits for the topic that holds its offsets.
 _when_there_is_a_coordinator = retry(

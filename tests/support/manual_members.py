@@ -56,9 +56,7 @@ class ManualMembers:
         answer = heartbeats.heartbeat(
             self.connections,
             self.group_id,
-            member.member_id,
-            member.epoch,
-            member.instance_id,
+            member.identity,
             deadline(),
             subscription=[self.source],
             owned=member.owned,
@@ -133,14 +131,8 @@ class ManualMembers:
 
 def leave(connections: Connections, group_id: str, member_id: str, instance_id: str) -> None:
     """Lets any member leave, as anybody who knows its ids can."""
-    left = heartbeats.heartbeat(
-        connections,
-        group_id,
-        member_id,
-        heartbeats.LEAVE_GROUP_MEMBER_EPOCH,
-        instance_id,
-        deadline(),
-    )
+    member = MemberIdentity(member_id, heartbeats.LEAVE_GROUP_MEMBER_EPOCH, instance_id)
+    left = heartbeats.heartbeat(connections, group_id, member, deadline())
     assert left.code == 0, left
 
 

@@ -4,15 +4,15 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, offsets
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.offset_metadata import CommittedOffset, mirrored_positions
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.paired import Mirrored
+from spark_eos._progress.paired import PairedOffsets
 from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
@@ -85,12 +85,8 @@ class MirroredFlow(Flow):
     def committed(self, *, stable: bool = True) -> dict[int, int]:
         """The group's progress in the source topic, by source partition, in any progress topic."""
         del stable
-        found = self._offsets()
-        return {
-            source.partition: found[progress].offset
-            for progress, source in KnownPartitions.of(found).sources.items()
-            if source.topic == self.source
-        }
+        found = mirrored_positions(self._offsets())
+        return {partition: n for (topic, partition), n in found.items() if topic == self.source}
 
 
 @contextmanager
@@ -102,8 +98,8 @@ def mirrored_run(
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block; ``partitions`` of the progress topic, if it is missing."""
-    delivery = Mirrored(ProgressTopic(flow.progress, partitions))
+    strategy = partial(PairedOffsets, topic=ProgressTopic(flow.progress, partitions))
     source = ClientSettings(flow.source_kafka)
     options = {"source_client": source, **options}
-    with running(flow, checkpoint=checkpoint, delivery=delivery, **options) as runs:
+    with running(flow, checkpoint=checkpoint, strategy=strategy, **options) as runs:
         yield runs

@@ -16,8 +16,8 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._progress.own import Direct
-from spark_eos._progress.strategy import Batch, Delivery
+from spark_eos._progress.own import OwnOffsets
+from spark_eos._progress.strategy import Batch, StrategyOf
 from spark_eos._run.run import Run
 from spark_eos._worker import task
 from spark_eos._worker.producer import TransactionalProducer
@@ -228,7 +228,7 @@ def running(
     *,
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 60_000,
-    delivery: Delivery = Direct(),  # noqa: B008 - a value
+    strategy: StrategyOf = OwnOffsets,
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block.
@@ -238,7 +238,7 @@ def running(
         max_members: maximum number of group members.
         checkpoint: what an earlier run has left; None for an empty one.
         group_timeout_ms: milliseconds that calls to the group may take.
-        delivery: what the group's offsets stand for.
+        strategy: what the group's offsets stand for.
         options: replace fields of the writer's settings.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
@@ -252,7 +252,7 @@ def running(
         "",
         Start(settings),
         settings,
-        delivery,
+        strategy,
         watch=lambda: True,
         prepared_ms=_now_ms(),
     )

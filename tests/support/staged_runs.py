@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from spark_eos._batch.batch_report import BatchReport
@@ -13,7 +14,7 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._kafka.offset_metadata import StagedBatch
-from spark_eos._progress.staged import Staged
+from spark_eos._progress.staged import StagedOffsets
 from spark_eos._progress.strategy import Batch
 from spark_eos._run.run import Run
 from spark_eos._worker import task
@@ -180,7 +181,7 @@ def staged_run(
         "",
         Start(settings),
         settings,
-        Staged(ProgressTopic(topic), lambda name: name == flow.source),
+        partial(StagedOffsets, topic=ProgressTopic(topic), reads=lambda name: name == flow.source),
         watch=lambda: True,
     )
     try:

@@ -36,13 +36,12 @@ def _commit(
     staged: Mapping[TopicPartition, StagedBatch],
 ) -> None:
     """Commits offsets as a driver does; only some have a staged batch in their metadata."""
-    nobody = ("", -1, None)
     with flow.connections() as connections:
         topics = cluster.topics(connections, {topic for topic, _ in offsets}, deadline())
         ids = {name: topic.topic_id for name, topic in topics.items()}
         texts = KnownPartitions(staged=staged).including(offsets, ids).texts(offsets)
         codes = commit_offsets(
-            connections, flow.group_id, nobody, offsets, ids, deadline(), metadata=texts
+            connections, flow.group_id, None, offsets, ids, deadline(), metadata=texts
         )
     assert set(codes.values()) == {0}
 

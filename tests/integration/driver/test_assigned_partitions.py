@@ -24,11 +24,12 @@ from hypothesis.stateful import (
 from spark_eos._batch.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos._batch.task_report import REJECTED, WRITTEN
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
-from spark_eos._kafka.offsets import committed_offsets
+from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._worker import task
 from support.flow import Flow
+from support.groups import positions
 from support.manual_members import ManualMembers
 from support.members import deadline, writer_settings
 from support.runs import close_producers
@@ -211,7 +212,7 @@ class AssignmentHistories(RuleBasedStateMachine):
     def plan(self) -> None:
         self._tick()
         members = {
-            TopicPartition(_NAME, partition): MemberIdentity(m.member_id, m.epoch, m.instance_id)
+            TopicPartition(_NAME, partition): m.identity
             for (_, partition), m in owners(self.driver.values()).items()
         }
         batch = BatchRange(0, {}, {TopicPartition(_NAME, p): 100 for p in _PARTITIONS})
@@ -454,7 +455,8 @@ def _plan(group: ManualMembers, name: str, partition: int, how: str) -> BatchPla
 
 def _committed(group: ManualMembers) -> dict[TopicPartition, int]:
     every = [TopicPartition(group.source, p) for p in range(group.topics[group.source].partitions)]
-    return committed_offsets(group.connections, group.group_id, every, group.topic_ids, deadline())
+    found = group_offsets(group.connections, group.group_id, every, group.topic_ids, deadline())
+    return positions(found)
 
 
 def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[str, int, int]:

@@ -110,7 +110,7 @@ def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
 
 
 def _knows_of_broker_2(runs: Runs) -> bool:
-    connections = runs.run._start.clusters.target
+    connections = runs.run._start.target
     _, manager = connections._connected(deadline())
     manager.expire_metadata()
     return 2 in connections.brokers(deadline())

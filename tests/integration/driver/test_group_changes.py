@@ -396,7 +396,7 @@ def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -
             codes = commit_offsets(
                 connections,
                 flow.group_id,
-                (visitor.member_id, visitor.epoch, visitor.instance_id),
+                visitor.identity,
                 {TopicPartition(flow.source, 1): 5},
                 group.topic_ids,
                 deadline(),

@@ -362,7 +362,7 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
     commit = offsets.commit_offsets
 
     def dying(connections: Any, group: str, member: Any, *more: Any, **named: Any) -> Any:
-        if member[2] != "spark-eos-0":
+        if member.instance_id != "spark-eos-0":
             _fail()
         return commit(connections, group, member, *more, **named)
 
@@ -434,7 +434,7 @@ def _commits_seen(
         *more: Any,
         **named: Any,
     ) -> Any:
-        committed.append((member[2], {p: offset for (_, p), offset in offsets.items()}))
+        committed.append((member.instance_id, {p: offset for (_, p), offset in offsets.items()}))
         return commit(connections, group, member, offsets, *more, **named)
 
     monkeypatch.setattr(module, "commit_offsets", noting)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,7 +12,7 @@ from spark_eos._client.error_codes import Code
 from spark_eos._driver import preflight
 from spark_eos._driver.start import Start
 from spark_eos._kafka.groups import describe_group
-from spark_eos._kafka.offsets import commit_offsets, committed_offsets
+from spark_eos._kafka.offsets import commit_offsets, group_offsets
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -20,6 +21,7 @@ from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.errors import KafkaResponseError
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
+from support.groups import positions
 from support.members import deadline, started, writer_settings
 from support.proxy_faults import Request
 from support.queries import run_available, until
@@ -181,14 +183,15 @@ def test_the_groups_offsets_and_members(
         member = next(iter(membership.identities().values()))
 
         def commit(epoch: int) -> dict[TopicPartition, int]:
-            who = (member.member_id, epoch, member.instance_id)
+            who = replace(member, epoch=epoch)
             wanted = dict.fromkeys(partitions, 7)
             return commit_offsets(connections, flow.group_id, who, wanted, ids, deadline())
 
         def committed(member_id: str, epoch: int) -> dict[TopicPartition, int]:
-            return committed_offsets(
+            found = group_offsets(
                 connections, flow.group_id, partitions, ids, deadline(), member=(member_id, epoch)
             )
+            return positions(found)
 
         assert set(commit(member.epoch + 1).values()) == {Code.STALE_MEMBER_EPOCH}
         assert committed(member.member_id, member.epoch) == {}

@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 
-from spark_eos._admin.status import Status, query_status
+from spark_eos._admin.status import Status, ask_status
 from spark_eos._batch.plan import BatchRange
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.offset_metadata import KnownPartitions
@@ -52,10 +52,8 @@ def _texts(flow: Flow) -> list[str]:
 
 
 def _status(flow: Flow) -> Status:
-    with flow.connections() as connections:
-        return query_status(
-            connections, flow.bootstrap_servers, flow.group_id, "spark-eos", deadline()
-        )
+    client = ClientSettings({"bootstrap.servers": flow.bootstrap_servers})
+    return ask_status(client, flow.group_id, "spark-eos", 60, "")
 
 
 def _batches(runs: StagedRuns, count: int) -> None:

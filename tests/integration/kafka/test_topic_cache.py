@@ -22,6 +22,7 @@ from spark_eos._worker import task
 from spark_eos._worker.task import write_task
 from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import DeadlineExceededError
+from spark_eos.options import Limits
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy
@@ -33,7 +34,9 @@ from support.writing import row_batch, rows, sent_requests, transactions
 def _cache(
     connections: Connections, max_block_ms: int = 10_000, max_idle_ms: int = 300_000
 ) -> TopicCache:
-    return TopicCache(connections, max_block_ms=max_block_ms, max_idle_ms=max_idle_ms)
+    return TopicCache(
+        connections, Limits(max_block_ms=max_block_ms, metadata_max_idle_ms=max_idle_ms)
+    )
 
 
 def _cache_with_a_clock(connections: Connections) -> tuple[TopicCache, list[float]]:

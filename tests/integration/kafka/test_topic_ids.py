@@ -11,13 +11,14 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.offsets import commit_offsets, committed_offsets
+from spark_eos._kafka.offsets import commit_offsets, group_offsets
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import txn_offset_commit
 from spark_eos._worker.transaction import Transactions
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
+from support.groups import positions
 from support.members import deadline, started
 from support.proxy_faults import Request
 from support.versions import needs_topic_ids
@@ -127,13 +128,13 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
     wanted = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 9}
     with started(flow, 1) as membership, flow.connections() as connections:
         (member,) = set(membership.identities().values())
-        who = (member.member_id, member.epoch, member.instance_id)
         requests = sent_requests(monkeypatch)
         found: list[Any] = []
         for ids in ({flow.source: missing}, {}, membership.topic_ids):
-            codes = commit_offsets(connections, flow.group_id, who, wanted, ids, deadline())
+            codes = commit_offsets(connections, flow.group_id, member, wanted, ids, deadline())
             assert codes == dict.fromkeys(wanted, 0)
-            found.append(committed_offsets(connections, flow.group_id, wanted, ids, deadline()))
+            offsets = group_offsets(connections, flow.group_id, wanted, ids, deadline())
+            found.append(positions(offsets))
     assert found == [wanted] * 3
     for key in (OffsetCommitRequest.API_KEY, OffsetFetchRequest.API_KEY):
         assert [f.version for f in requests if f.api_key == key] == [9, 9, 10]

@@ -88,7 +88,7 @@ class _Batch:
         self.observation = Observation("of a test")
         self.java: dict[str, Any] = {}
         self.thread = ("", "")
-        self.relations: list[internals.Relation] = []
+        self.relations: list[internals.StreamSource] = []
         self.running: tuple[int, list[str], list[str]] = (-1, [], [])
         self.rows = (0, 0)
         self.plan_and_lineage = ("", "")

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._run.attempts import Attempts
-from spark_eos._spark import footers
+from spark_eos._spark import classic
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos.errors import OffsetsLostError
@@ -176,12 +176,12 @@ def test_copies_are_read_with_the_querys_settings(
     assert _numbers(flow) == Counter(range(_BATCH))
 
 
-@pytest.mark.parametrize("most_files", [footers._MOST_FILES, 0])
+@pytest.mark.parametrize("most_files", [classic._MOST_FILES, 0])
 def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_files: int
 ) -> None:
     """Counted by the files' footers, and by a job, as where there are many files."""
-    monkeypatch.setattr(footers, "_MOST_FILES", most_files)
+    monkeypatch.setattr(classic, "_MOST_FILES", most_files)
     copies = Path(flow.checkpoint) / "spark-eos" / "staged"
     run_job = ClassicRuntime.run_job
 

@@ -203,7 +203,7 @@ def test_a_run_that_can_not_begin_leaves_no_thread(
 
 def _cluster(starting: Starting) -> str:
     with starting.step() as begun:
-        return cluster_id(begun.clusters.target, deadline())
+        return cluster_id(begun.target, deadline())
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

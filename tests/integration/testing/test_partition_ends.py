@@ -6,7 +6,7 @@ import uuid
 from confluent_kafka.admin import AdminClient
 
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.testing.partition_ends import settled_ends
+from spark_eos.testing.records import settled_ends
 
 
 def _clients() -> int:

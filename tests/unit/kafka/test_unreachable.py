@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka import brokers, cluster
+from spark_eos._kafka import cluster, connection
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import DeadlineExceededError
@@ -16,8 +16,8 @@ from support.client_settings import SERVERS
 def test_what_is_waited_for_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert brokers._SILENT < 3
-    monkeypatch.setattr(brokers, "_SILENT", 1)
+    assert connection._SILENT < 3
+    monkeypatch.setattr(connection, "_SILENT", 1)
     server = "127.0.0.1:1"
     settings = ClientSettings({**SERVERS, "bootstrap.servers": server})
     with (

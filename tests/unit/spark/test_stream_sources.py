@@ -2,9 +2,9 @@
 
 import pytest
 
+from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.stream_sources import (
     READ_BY_US,
-    StreamSource,
     check_losses_seen,
     check_sources,
     check_staged_sources,

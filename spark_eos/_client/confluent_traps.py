@@ -1,5 +1,6 @@
-"""The headers of a record as librdkafka has read it."""
+"""Calls of confluent-kafka that end the process, or never end, if made in the plain way."""
 
+import time
 from operator import methodcaller
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ _UNREADABLE: Final[list[Header]] = []
 # confluent-kafka returns a list with gaps and leaves the error set. Python checks for that in calls
 # by way of C, but not in a line that has run several times: there it would come up elsewhere.
 _headers: Final = methodcaller(Message.headers.__name__)
+# From 0.2 on, confluent-kafka 2.16 goes on after a fatal error (Producer_flush in its Producer.c).
+_PIECE: Final = 0.15
 
 
 def headers_of(message: Any) -> tuple[Header, ...] | None:
@@ -31,3 +34,19 @@ def headers_of(message: Any) -> tuple[Header, ...] | None:
         message.set_headers(_UNREADABLE)
         return None
     return None if found is _UNREADABLE else tuple(found or ())
+
+
+def flush_records(producer: Any, seconds: float) -> int:
+    """Waits until all of a producer's records are acknowledged or have failed.
+
+    Use it for transactional producers in place of ``flush``. That serves callbacks on after a fatal
+    error, such as that of a fenced producer, while the error is pending in the interpreter: they
+    fail at random or never end, and what is raised at last is a KafkaError, which is no exception
+    and passes ``except Exception``.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        left = end - time.monotonic()
+        unacknowledged = int(producer.flush(max(0.0, min(_PIECE, left))))
+        if not unacknowledged or left <= _PIECE:
+            return unacknowledged
