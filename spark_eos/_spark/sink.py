@@ -301,6 +301,7 @@ class ExactlyOnceSink:
                 quick=query.delivery.quick(frame, query),
                 location=self._checkpoint_location,
                 asynchronous=self._asynchronous_progress,
+                dead_letters=query.settings.dead_letters is not None,
                 active=self._active,
                 say_start=functools.partial(self._say_start, query),
                 announce=functools.partial(

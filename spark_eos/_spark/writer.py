@@ -13,6 +13,7 @@ from spark_eos._spark.asynchronous import tracking_options
 from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.columns import check_target
 from spark_eos._spark.connect_process import RemoteBatches, RemoteSink
+from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 
 BatchFunction = Callable[[DataFrame, int], None]
@@ -36,6 +37,7 @@ class Stream:
         sink: Called with each batch.
         quick: The same rows in columns that suit the sink, but no function of the user's own.
         asynchronous: Whether the query's progress is to be tracked asynchronously.
+        dead_letters: Whether rows with an error have a topic.
         say_start: Called before it starts, with its checkpoint unless on Spark Connect.
         announce: Called with the query once it has started.
     """
@@ -45,6 +47,7 @@ class Stream:
     quick: DataFrame | None
     location: str
     asynchronous: bool
+    dead_letters: bool
     active: "ActiveQuery"
     say_start: Callable[[OffsetLog | None], None]
     announce: Callable[[StreamingQuery], None]
@@ -204,6 +207,7 @@ class ExactlyOnceWriter:
         stream, own = self._stream, self._function
         if own is None:
             check_target(stream.frame.schema)
+            check_error_column(stream.frame.schema, dead_letters=stream.dead_letters)
         rows = stream.frame if own is not None or stream.quick is None else stream.quick
         function: BatchFunction = own or stream.sink
         options = dict(self._options)

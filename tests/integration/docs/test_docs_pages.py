@@ -170,7 +170,11 @@ def _parse_spark_eos(words: list[str]) -> None:
 
 
 def _spark_eos(words: list[str]) -> None:
-    if words[0] in {"broker", "demo"}:  # they take their time, and have tests of their own
+    if words[0] in {
+        "broker",
+        "registry",
+        "demo",
+    }:  # they take their time, and have tests of their own
         _parse_spark_eos(words)
         return
     result = CliRunner().invoke(main, words)

@@ -202,7 +202,7 @@ def test_without_a_topic_for_them_nothing_is_written_as_nulls(
         made = guarded(frame, by_row, "value string")
         return made.drop("source").repartition(2) if delivery == "staged" else made
 
-    with pytest.raises(StreamingQueryException, match="there is no dead-letter topic"):
+    with pytest.raises(UnsupportedPipelineError, match="there is no dead-letter topic"):
         run_available(
             spark_eos_session,
             flow,
