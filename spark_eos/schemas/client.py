@@ -1,5 +1,6 @@
 """The registry as tasks and the driver ask it: waits while it is away, and never shows a secret."""
 
+import contextlib
 import importlib
 import json
 import logging
@@ -32,6 +33,14 @@ _INVALID: Final = {400, 422}
 _REFUSED: Final = {401, 403}
 _RETRIED: Final = {408, 429}
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
+_NUMBERS: Final = {
+    "timeout",
+    "max.retries",
+    "retries.wait.ms",
+    "retries.max.wait.ms",
+    "cache.capacity",
+    "cache.latest.ttl.sec",
+}
 # A registry's followers learn of a new schema a moment after it was registered.
 _AGAIN_SECONDS: Final = 1.0
 
@@ -76,7 +85,9 @@ class Client:
     """
 
     def __init__(self, settings: Mapping[str, Any], max_wait: float) -> None:
-        self._settings = {**_DEFAULTS, **settings}
+        self._settings = _DEFAULTS | {
+            name: _setting(name, value) for name, value in settings.items()
+        }
         self._max_wait = max_wait
         self._identity = uuid.uuid4().hex
         module = _confluent("schema_registry")
@@ -290,6 +301,14 @@ def _resolve(client: Any, schema: Any, found: dict[str, str]) -> None:
                 ) from None
             _resolve(client, other.schema, found)
             found[reference.name] = other.schema.schema_str
+
+
+def _setting(name: str, value: Any) -> Any:
+    """A setting's value; options of jobs are texts, also where the client wants a number."""
+    if name in _NUMBERS and isinstance(value, str):
+        with contextlib.suppress(ValueError):  # Else the client says what it wants.
+            return float(value) if "." in value else int(value)
+    return value
 
 
 def _may_be_known(key: SchemaKey) -> bool:

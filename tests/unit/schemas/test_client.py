@@ -223,6 +223,19 @@ def test_a_users_name_and_password_in_the_url_are_not_shown(registry: StubRegist
     assert "sesame" not in f"{error.value} {asking!r}"
 
 
+def test_numbers_may_be_texts_as_options_of_jobs_are(registry: StubRegistry) -> None:
+    number, _ = registry.add("a", TEXT)
+    texts: dict[str, Any] = {
+        "timeout": "2.5",
+        "max.retries": "1",
+        "retries.wait.ms": "5",
+        "cache.capacity": "9",
+    }
+    assert _client(registry, **texts).schema(number) is not None
+    with pytest.raises(ConfigurationError, match=r"max\.retries must be a number"):
+        Client({"url": registry.url, "max.retries": "few"}, 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
