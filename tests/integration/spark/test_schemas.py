@@ -243,7 +243,8 @@ def test_bad_records_without_dead_letters_are_refused(
     def transform(frame: DataFrame) -> DataFrame:
         return priced(frame, schema_registry.url, orders.subject, prices.subject)
 
-    with pytest.raises(UnsupportedPipelineError, match=r"a decoded or encoded column.*dead_letters"):
+    words = r"a decoded or encoded column.*dead_letters"
+    with pytest.raises(UnsupportedPipelineError, match=words):
         run_available(spark_eos_session, flow, transform)
     assert flow.written() == []
 
