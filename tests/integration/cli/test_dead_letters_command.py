@@ -5,7 +5,8 @@ import pty
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,20 @@ from support.proxy import KafkaProxy
 from support.proxy_faults import Fault, Rewrite
 
 
+@pytest.fixture(autouse=True)
+def _producers() -> Iterator[None]:
+    """One for each flow: to begin takes a producer a third of a second."""
+    yield
+    _of_flow.cache_clear()
+
+
+@cache
+def _of_flow(servers: str, transactional_id: str) -> Producer:
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": transactional_id})
+    producer.init_transactions(60)
+    return producer
+
+
 def write_letters(
     flow: Flow,
     numbers: Iterable[int],
@@ -47,8 +62,7 @@ def write_letters(
     """Dead letters of the flow's source, as a query writes them; letter n is in partition n % 2."""
     topic = name or f"dlq-{flow.name}"
     prefix = f"__{style}.errors."
-    producer = Producer({**flow.kafka, "transactional.id": f"t-{flow.name}"})
-    producer.init_transactions(60)
+    producer = _of_flow(flow.bootstrap_servers, f"t-{flow.name}")
     producer.begin_transaction()
     for n in numbers:
         told = {"topic": flow.source, "partition": str(n % 2), "offset": str(n), "reason": "error"}
