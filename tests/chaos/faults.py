@@ -373,9 +373,12 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
 
 
 def _target_refuses(stage: Stage, fault: Fault) -> None:
-    """The brokers refuse record batches that were small enough a moment ago."""
+    """The brokers refuse each record that was small enough a moment ago.
+
+    A task that begins meanwhile knows it; one that has begun learns it from the broker.
+    """
     topic = stage.targets[int(fault.choice * len(stage.targets))]
-    _once_the_broker_is_back(_set_largest_message, stage, topic, 2_000)
+    _once_the_broker_is_back(_set_largest_message, stage, topic, 100)
     try:
         time.sleep(fault.seconds)
     finally:
