@@ -1,8 +1,8 @@
 """Whether the faults find deliberate breakages out: a run of each, and one without it.
 
-A breakage counts as found out if a rule of `chaos.invariants` was violated, of the category that it
-is said to violate, and if the same seed and faults without it are clean. A query that gets stuck
-finds nothing out, and a harness that fails makes a result void.
+A breakage counts as found out if an invariant of `chaos.invariants` was violated, and if the same
+seed and faults without it are clean. A query that gets stuck finds nothing out, and a harness that
+fails makes a result void.
 """
 
 from collections.abc import Callable
@@ -57,16 +57,16 @@ def prove(names: tuple[str, ...], seed: int, run: Run) -> list[Proof]:
             proofs.append(Proof(name, (), None, why))
             continue
         broken = run(plan, name, mutation.transaction_timeout_ms)
-        proofs.append(judged(name, mutation.category, broken))
+        proofs.append(judged(name, broken))
     return proofs
 
 
-def judged(name: str, category: Category, broken: Outcome) -> Proof:
+def judged(name: str, broken: Outcome) -> Proof:
     """The proof that a trial of a breakage gives, if its control was clean."""
     faults = tuple(broken.faults)
     if broken.harness is not None:
         return Proof(name, faults, None, f"void, for the harness failed: {broken.harness}")
-    found = next((v for v in broken.violations if v.rule.category is category), None)
+    found = next((v for v in broken.violations if v.rule.category is Category.INVARIANT), None)
     if found is not None:
         return Proof(name, faults, found)
     return Proof(name, faults, None, f"not found out: {broken.problem or 'all was well'}")

@@ -193,7 +193,8 @@ def impossible(front: str, load: str, *, cluster: bool) -> frozenset[Kind]:
     """Faults that can't be done to a front with a load."""
     found = NOT_OF_THE_SINK if front in _IN_ONE_PROCESS else frozenset()
     found |= frozenset() if cluster else CLUSTER_ONLY
-    found |= frozenset() if load in LOADS_WITH_REGISTRY else REGISTRY_ONLY
+    # What the target refuses becomes a dead letter, and only broken records may be such there.
+    found |= {Kind.TARGET_REFUSES} if load in LOADS_WITH_REGISTRY else REGISTRY_ONLY
     found |= frozenset() if front == "mirrored" else MIRRORED_ONLY
     found |= frozenset() if front in _ASYNCHRONOUS_FRONTS else ASYNCHRONOUS
     return found | (frozenset() if front == "staged" else STAGED_ONLY)

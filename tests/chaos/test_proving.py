@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from chaos.breakages import MUTATIONS
 from chaos.figures import summary
 from chaos.invariants import Category, Rule, Violation, violations
 from chaos.proving import Proof, judged, markdown, prove
@@ -19,8 +18,8 @@ _NOT_NAMED = Violation(Rule.ROW_NAMED, "see query-1.log")
 _CLEAN = Outcome(1, "relay", "sink", faults={"late-offsets": 2})
 
 
-def _judged(category: Category = Category.INVARIANT, **found: Any) -> Proof:
-    return judged("a", category, replace(_CLEAN, **found))
+def _judged(**found: Any) -> Proof:
+    return judged("a", replace(_CLEAN, **found))
 
 
 def test_a_violated_invariant_finds_out() -> None:
@@ -47,12 +46,6 @@ def test_nothing_else_does(found: dict[str, Any], why: str) -> None:
     assert proof.found is None
     assert proof.why_not.startswith(why)
     assert why.split(":", maxsplit=1)[0] in markdown([proof])
-
-
-def test_a_promise_counts_only_where_it_is_what_is_broken() -> None:
-    assert _judged(Category.PROMISE, violations=[_NOT_NAMED]).found == _NOT_NAMED
-    promises = [n for n, m in MUTATIONS.items() if m.category is Category.PROMISE]
-    assert promises == ["delivery-errors-ignored"]
 
 
 def test_faults_that_do_harm_by_themselves_prove_nothing() -> None:

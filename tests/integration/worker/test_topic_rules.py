@@ -326,6 +326,7 @@ def test_a_letter_that_its_topic_can_not_take_ends_the_query(flow: Flow) -> None
 # Configs that change -----------------------------------------------------------------------------
 
 
+@pytest.mark.proves("breakage-delivery-errors-ignored")
 def test_a_limit_that_is_lowered_repeats_the_round(flow: Flow) -> None:
     topic = small_topic(flow)
     values: list[bytes | None] = [b"x" * 100] * 500
