@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -13,9 +12,10 @@ from spark_eos._cli.query import Cluster, cluster_options, connected, json_optio
 from spark_eos._client.kafka_python import ensure_valid_topic_name
 from spark_eos._kafka.cluster import metadata_request
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
-from spark_eos._kafka.topic_creation import create_topic
+from spark_eos._kafka.topic_creation import await_topic, create_topic
+from spark_eos.acls import Operation
 
 METAVAR: Final = "NAME[:PARTITIONS]"
 _MOST: Final = 1_000
@@ -60,7 +60,8 @@ def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None
         for name, partitions in created.items():
             if not create_topic(connections, name, partitions, None, cluster.deadline()):
                 click.echo(f"{name} exists; it stays as it is", err=True)
-        found = _topics(connections, created.keys(), cluster.deadline())
+            await_topic(connections, name, cluster.deadline(), Operation.DESCRIBE)
+        found = _topics(connections, cluster.deadline())
     if json_:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
         return
@@ -86,20 +87,10 @@ class _Topic:
     offsets: int | None
 
 
-def _topics(
-    connections: Connections, created: AbstractSet[str], deadline: Deadline
-) -> list[_Topic]:
+def _topics(connections: Connections, deadline: Deadline) -> list[_Topic]:
     """All topics that the client may describe, but Kafka's internal ones, by name."""
-
-    def described() -> dict[str, Any]:
-        found = connections.send(metadata_request(None), deadline).topics
-        shown = {one.name: one.partitions for one in found if not one.is_internal}
-        # A broker learns of new ones a moment later.
-        if missing := sorted(created - shown.keys()):
-            raise RetriableError(f"no broker knows {missing[0]} yet")
-        return {name: partitions for name, partitions in shown.items() if partitions}
-
-    shown = deadline.attempts("listing topics", pause=0.05)(described)
+    found = connections.send(metadata_request(None), deadline).topics
+    shown = {one.name: one.partitions for one in found if not one.is_internal and one.partitions}
     starts = start_offsets(connections, shown, deadline)
     lengths = dict.fromkeys(shown, 0)
     unknown: set[str] = set()
