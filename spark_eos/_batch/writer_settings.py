@@ -8,7 +8,7 @@ from typing import Final
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.deadline import Deadline, group_deadline
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import Limits, Transactions
@@ -112,7 +112,7 @@ class WriterSettings:
 
     def group_deadline(self, at_most: float = math.inf) -> Deadline:
         """The time limit of a call to the group, from now on; ``at_most``: seconds."""
-        return Deadline(min(at_most, self.limits.group_timeout_ms / 1000), "group_timeout_ms")
+        return group_deadline(self.limits.group_timeout_ms, at_most)
 
     def connect_deadline(self) -> Deadline:
         """The time limit of a call that the group has no part in, from now on."""

@@ -5,7 +5,6 @@ the same instance id. That causes no rebalance, and whatever the old id still se
 """
 
 import logging
-import math
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +18,7 @@ from spark_eos._driver.heartbeat_thread import HeartbeatThread
 from spark_eos._kafka import groups, heartbeats
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.deadline import Deadline, RetriableError, group_deadline
 from spark_eos._kafka.groups import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
@@ -136,9 +135,6 @@ class GroupMembership:
                 if topic_id in names
             }
 
-    def _deadline(self, at_most: float = math.inf) -> Deadline:
-        return Deadline(min(at_most, self._group_timeout_ms / 1000), "group_timeout_ms")
-
     # Taking over ------------------------------------------------------------------------------
 
     def _take_over(
@@ -149,7 +145,7 @@ class GroupMembership:
         first: bool,
     ) -> None:
         with self._lock:
-            deadline = self._deadline()
+            deadline = group_deadline(self._group_timeout_ms)
             self._topics = dict(topics)
             total = sum(topic.partitions for topic in topics.values())
             wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total))]
@@ -246,7 +242,7 @@ class GroupMembership:
         with self._lock:
             if self._heartbeats.stopped:
                 return
-            deadline = self._deadline(at_most=_BEAT_TIMEOUT)
+            deadline = group_deadline(self._group_timeout_ms, _BEAT_TIMEOUT)
             self._heartbeat_all(deadline)
             if not self._changed or self._foreign is not None:
                 return
@@ -327,7 +323,7 @@ class GroupMembership:
             if self._heartbeats.stopped:
                 return
             self._heartbeats.stop()
-            deadline = self._deadline(at_most=_BEAT_TIMEOUT)
+            deadline = group_deadline(self._group_timeout_ms, _BEAT_TIMEOUT)
             try:
                 for member in self._members.values():
                     leaving = replace(member.identity, epoch=heartbeats.LEAVE_GROUP_MEMBER_EPOCH)

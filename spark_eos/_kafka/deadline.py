@@ -1,5 +1,6 @@
 """A time limit for all attempts of an operation, and the pauses between them."""
 
+import math
 import time
 
 import tenacity
@@ -52,3 +53,8 @@ class Deadline:
             wait=tenacity.wait_random_exponential(multiplier=pause, max=0.5),
             retry_error_callback=give_up,
         )
+
+
+def group_deadline(timeout_ms: float, at_most: float = math.inf) -> Deadline:
+    """The time limit of a call to a query's group, from now on; ``at_most``: seconds."""
+    return Deadline(min(at_most, timeout_ms / 1000), "group_timeout_ms")
