@@ -18,6 +18,7 @@ from chaos.schedule import (
     BROKER,
     CLUSTER_ONLY,
     FRONTS,
+    LOADS_WITH_REGISTRY,
     MIRRORED_ONLY,
     NETWORK,
     NOT_OF_THE_SINK,
@@ -38,6 +39,7 @@ _TESTS = ROOT / "tests"
 @pytest.mark.parametrize("load", EVERY_LOAD)
 def test_a_load_sets_options_that_the_sink_has(load: str) -> None:
     assert (load in STAGED_LOADS) == (load in STAGED)
+    assert (load in LOADS_WITH_REGISTRY) == (EVERY_LOAD[load].of_registry is not None)
     given = arguments(**EVERY_LOAD[load].options)
     assert given.keys() <= inspect.signature(ExactlyOnceSink).parameters.keys()
 
