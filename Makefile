@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-unit test-slow test-kills matrix chaos chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit test-slow test-kills coverage mutants matrix chaos chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,8 +63,18 @@ test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, C
 test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes
 	@SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_kills.py $(ARGS)
 
+# Which tests run which lines, for both targets below; `make clean` forgets it.
+build/tests.xml: | jars
+	@$(PYTEST) -m "not slow" $(PARALLEL) --cov --cov-context=test --cov-report= --junitxml=$@
+
+coverage: build/tests.xml ## Measure which lines and branches the tests of `make test` run
+	@PYTHONPATH=tests $(BIN)/python tools/covered.py
+
+mutants: build/tests.xml $(VENV)/mutants/.stamp ## Break what decides on commits in random places; tests must show it; ARGS="--help"
+	@PYTHONPATH=tests $(BIN)/python tools/mutants.py $(ARGS)
+
 matrix: jars ## Run the tests with other versions of Python, Spark and Kafka and update docs/versions.md; ARGS="--help"
-	@$(BIN)/python tools/matrix.py $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python tools/matrix.py $(ARGS)
 
 chaos: jars ## Inject faults into running queries for 15 minutes, from a random seed or SEED=n
 	@cd tests && ../$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED))
@@ -75,12 +85,14 @@ chaos-mutations: jars ## Break spark-eos in known ways; fault injection must det
 soak: jars ## Run chaos for four hours, or HOURS=n
 	@cd tests && ../$(BIN)/python -m chaos --minutes $$(( 60 * $(or $(HOURS),4) ))
 
-# A contestant with its own environment, because its packages may differ from ours.
-$(VENV)/quix/.stamp: $(VENV)/.stamp benchmarks/quix-constraints.txt
-	@echo "Installing Quix Streams into $(VENV)/quix"
-	@$(PYTHON) -m venv $(VENV)/quix
-	@$(VENV)/quix/bin/python -m pip --disable-pip-version-check --quiet --no-input install \
-		--require-hashes --no-deps --requirement benchmarks/quix-constraints.txt
+# Environments of their own, because their packages may differ from ours.
+$(VENV)/quix/.stamp: benchmarks/quix-constraints.txt
+$(VENV)/mutants/.stamp: tools/mutants-constraints.txt
+$(VENV)/%/.stamp: $(VENV)/.stamp
+	@echo "Installing the packages of $(filter %.txt,$^) into $(@D)"
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check --quiet --no-input install \
+		--require-hashes --no-deps --requirement $(filter %.txt,$^)
 	@touch $@
 
 bench: jars $(VENV)/quix/.stamp ## Compare speed with the alternatives and update docs/performance; SCALE=0.1 for a tenth
@@ -105,4 +117,4 @@ demo: jars ## Show exactly-once on a real broker
 	@$(BIN)/spark-eos demo
 
 clean: ## Remove everything built here; downloads stay in the user's cache
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

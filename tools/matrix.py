@@ -1,16 +1,18 @@
-"""``make matrix``: runs the tests with other versions of Python, Spark and Kafka.
+"""``make matrix``: runs a suite of tests with chosen versions of Python, Spark and Kafka.
 
 Each pair of Python and Spark has its own environment below .venv/matrix, with the pinned packages
 and constraints-spark-*.txt. Each result is written to docs/matrix.json and docs/versions.md as soon
 as it is known.
 """
 
-import datetime
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -19,13 +21,53 @@ from xml.etree import ElementTree as ET
 import click
 from packaging.requirements import Requirement
 from packaging.version import Version
-from versions import PAGE, RESULTS, Result, keep, read_results
+from versions import Result, keep, read_results
 
 from spark_eos._jars.java import find_java
 from spark_eos._jars.lockfile import lock_names
+from support.origin import origin
 
 ROOT: Final = Path(__file__).parent.parent
 _PYTHONS: Final = ("python3.10", "python3.11", "python3.12", "python3.13")
+_KILLS: Final = "tests/integration/spark/test_staged_kills.py"
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Which tests are run, in which order, and beside how many busy loops."""
+
+    suite: str
+    files: tuple[str, ...]
+    order: int | None
+    busy: int
+
+    @property
+    def label(self) -> str:
+        """How the page names them."""
+        order = f", order {self.order}" if self.order is not None else ""
+        busy = f", beside {self.busy} busy loops" if self.busy else ""
+        return (" ".join(self.files) or self.suite) + order + busy
+
+    @property
+    def arguments(self) -> list[str]:
+        """Those of pytest. Files that are named are run whole."""
+        chosen = {"all": ["-m", "not slow"], "slow": ["-m", "slow"], "kills": [_KILLS]}
+        order = [f"--randomly-seed={self.order}"] if self.order is not None else []
+        return [*(self.files or chosen[self.suite]), *order]
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Keeps processors busy meanwhile."""
+        loops = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(self.busy)]
+        try:
+            yield
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.wait()
+
+
+_BUSY: Final = "while True: pass"
 
 
 def _pins(file: Path) -> dict[str, Requirement]:
@@ -81,7 +123,16 @@ def _runs_on(version: str, spark: str) -> bool:
 @click.option("--full", is_flag=True, help="Run all combinations that are possible here.")
 @click.option("--resume", is_flag=True, help="Skip combinations that passed at this commit.")
 @click.option("--processes", default=2, show_default=True, help="Number of parallel tests.")
-@click.argument("tests", nargs=-1, metavar="[TESTS]...")
+@click.option(
+    "--suite",
+    type=click.Choice(["all", "slow", "kills"]),
+    default="all",
+    show_default=True,
+    help="The tests of make test, make test-slow or make test-kills.",
+)
+@click.option("--order", type=int, help="Seed of the tests' order, for a row of its own.")
+@click.option("--busy", default=0, help="Number of busy loops beside the tests.")
+@click.argument("files", nargs=-1, metavar="[FILES]...")
 def main(
     *,
     pythons: tuple[str, ...],
@@ -90,9 +141,12 @@ def main(
     full: bool,
     resume: bool,
     processes: int,
-    tests: tuple[str, ...],
+    suite: str,
+    order: int | None,
+    busy: int,
+    files: tuple[str, ...],
 ) -> None:
-    """Run the tests, or TESTS, on combinations of versions.
+    """Run a suite, or FILES, on combinations of versions.
 
     By default all versions of Spark and Kafka on this Python, and the newest of both on every
     other Python. Options choose other combinations: all of the given versions with each other.
@@ -112,23 +166,20 @@ def main(
         chosen = [one for one in chosen if one[0] == own or one[1:] == (newest[one[0]], KAFKAS[-1])]
     if not chosen:
         raise click.UsageError("No such Spark runs on such a Python.")
-    commit = _commit()
-    passed = {one.combination for one in read_results() if one.commit == commit and not one.failed}
+    tests, of = Tests(suite, files, order, busy), origin()
+    known = [one for one in read_results() if one.code == of["code"]]
+    passed = {one.combination for one in known if not one.failed}
     failed = False
     for python, spark, kafka in chosen:
         click.echo(f"Python {found[python]}, Spark {spark}, Kafka {kafka}")
-        if resume and (spark, kafka, found[python], _label(tests)) in passed:
+        if resume and (spark, kafka, found[python], tests.label) in passed:
             click.echo("passed before")
             continue
-        result = _run(python, found[python], spark, kafka, processes, tests, commit)
+        result = _run(python, found[python], spark, kafka, processes, tests, of)
         keep(result)
         failed |= result.failed > 0 or result.passed == 0
         click.echo(f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped")
     raise SystemExit(int(failed))
-
-
-def _label(tests: tuple[str, ...]) -> str:
-    return " ".join(tests) or "all"
 
 
 def _run(
@@ -137,28 +188,27 @@ def _run(
     spark: str,
     kafka: str,
     processes: int,
-    tests: tuple[str, ...],
-    commit: str,
+    tests: Tests,
+    of: dict[str, str],
 ) -> Result:
     minor = version.rpartition(".")[0]
     venv = Path(".venv", "matrix", f"spark-{spark}-python{minor}")
     make = ["make", "--silent", "jars", f"VENV={venv}", f"PYTHON={python}"]
     other = [f"SPARK={spark}"] if spark in _OTHERS else []
+    kills = {"SPARK_EOS_KILLS": "1"} if tests.suite == "kills" else {}
     subprocess.run([*make, *other], cwd=ROOT, check=True)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, tests.beside():
         report = Path(directory, "report.xml")
         subprocess.run(
             [
                 *(str(venv / "bin" / "python"), "-m", "pytest"),
-                # Files that are named are run whole.
-                *(() if tests else ("-m", "not slow")),
                 # The first tests of an environment also create its class data archive.
                 *("--timeout=600", "-o", "faulthandler_timeout=630"),
                 *("--numprocesses", str(processes), "--dist", "worksteal"),
-                *(f"--junitxml={report}", *tests),
+                *(f"--junitxml={report}", *tests.arguments),
             ],
             cwd=ROOT,
-            env={**os.environ, "SPARK_EOS_KAFKA": kafka},
+            env={**os.environ, "SPARK_EOS_KAFKA": kafka, **kills},
             check=False,
         )
         suite = ET.parse(report).getroot()[0].attrib  # noqa: S314 - pytest has just written it
@@ -169,27 +219,13 @@ def _run(
         spark=spark,
         kafka=kafka,
         java=str(find_java().major),
-        tests=_label(tests),
+        tests=tests.label,
         passed=counts["tests"] - failed - counts["skipped"],
         failed=failed,
         skipped=counts["skipped"],
-        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        commit=commit,
+        minutes=round(float(suite["time"]) / 60),
+        **of,
     )
-
-
-def _commit() -> str:
-    """Returns the abbreviated commit, with a plus if tracked files have been changed."""
-    results = [f":!{file.relative_to(ROOT)}" for file in (RESULTS, PAGE)]
-    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *results)
-    return _git("rev-parse", "--short=7", "HEAD") + ("+" if changes else "")
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
 
 
 if __name__ == "__main__":

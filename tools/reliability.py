@@ -1,7 +1,8 @@
-"""Writes the tables of docs/reliability.md from docs/chaos.jsonl, to which chaos appends.
+"""Writes the tables of docs/reliability.md from what runs have left in docs.
 
-``python -m chaos --json ../docs/chaos.jsonl`` adds a line for each trial, and for each breakage.
-Trials of an older commit than the newest of their kind are left out, and removed.
+``python -m chaos --json ../docs/chaos.jsonl`` adds a line for each trial, and for each breakage;
+``make matrix``, ``make mutants`` and ``make coverage`` have files of their own. Trials of an older
+code than the newest of their kind are left out, and removed.
 """
 
 import json
@@ -13,22 +14,34 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.version import Version
 from rich.console import Console
 
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "docs" / "chaos.jsonl"
 PAGE: Final = ROOT / "docs" / "reliability.md"
+MUTANTS: Final = ROOT / "docs" / "mutants.jsonl"
+COVERAGE: Final = ROOT / "docs" / "coverage.json"
+SUITES: Final = ROOT / "docs" / "matrix.json"
 BREAKAGES: Final = sorted(ROOT.glob("tests/chaos/mutations/*.patch"))
 
 _NAMES: Final = {"sink": "direct", "connect": "direct, Spark Connect"}
 _BAR: Final = 5.0
+_FAULTS: Final = 100
+_MUTANTS: Final = 300
 
 Line = dict[str, Any]
 
 
-def read_lines() -> list[Line]:
+def read_lines(file: Path = RESULTS) -> list[Line]:
     """All results, the oldest first."""
-    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def code_of(line: Line) -> str:
+    """What a result is evidence of: the package's tree, for commits may change pages alone."""
+    return str(line.get("code") or line["commit"])
 
 
 def kind_of(line: Line) -> str:
@@ -37,14 +50,15 @@ def kind_of(line: Line) -> str:
         return str(line["breakage"])
     name = _NAMES.get(line["front"], str(line["front"]))
     name += ", schemas" if line["load"] == "schemas" else ""
+    name += ", asynchronous progress" if "asynchronous-kill" in line["faults"] else ""
     return name + (", executors of their own" if line["cluster"] else "")
 
 
 def newest(lines: Iterable[Line]) -> list[Line]:
-    """Those of each kind that are of its newest commit."""
+    """Those of each kind that are of its newest code."""
     found = list(lines)
-    commits = {kind_of(line): line["commit"] for line in found}
-    return [line for line in found if line["commit"] == commits[kind_of(line)]]
+    codes = {kind_of(line): code_of(line) for line in found}
+    return [line for line in found if code_of(line) == codes[kind_of(line)]]
 
 
 def _head(*texts: str, numbers: Sequence[str] = ()) -> list[str]:
@@ -128,6 +142,123 @@ def breakages_table(lines: list[Line], expected: Iterable[str]) -> str:
     return "\n".join(rows)
 
 
+def mutants_table(lines: list[Line]) -> str:
+    """What became of mutants, by packages or files."""
+    rows = _head(
+        *("where", "code", "date"),
+        numbers=("mutants", "found out", "without an effect that matters", "open"),
+    )
+    where = {line["mutant"]: _place(line["mutant"]) for line in lines}
+    for place in sorted({*where.values()}):
+        own = [line for line in lines if where[line["mutant"]] == place]
+        survivors = [line for line in own if line["found_by"] is None]
+        judged = sum("said" in line for line in survivors)
+        rows.append(
+            _row(
+                f"`{place}`",
+                own[-1]["code"],
+                own[-1]["date"],
+                len(own),
+                len(own) - len(survivors),
+                judged,
+                len(survivors) - judged,
+            )
+        )
+    return "\n".join(rows)
+
+
+def _place(mutant: str) -> str:
+    file = Path(mutant.partition(":")[0])
+    return str(file if file.parent.name == "_worker" else file.parent)
+
+
+def coverage_table(found: Line) -> str:
+    """How much of each package the default tests run, in percent."""
+    rows = _head("package", numbers=("lines", "branches", "lines not run"))
+    for name, counts in found["packages"].items():
+        lines, branches = counts["num_statements"], counts["num_branches"]
+        rows.append(
+            _row(
+                f"`{name}`",
+                _percent(counts["covered_lines"], lines),
+                _percent(counts["covered_branches"], branches),
+                lines - counts["covered_lines"],
+            )
+        )
+    return "\n".join(rows)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f}" if whole else ""
+
+
+def summary_table(trials: list[Line], breakages: list[Line], expected: Sequence[str]) -> str:
+    """Each aim, what was seen, and of which code."""
+    rows = _head("what", "aim", "seen", "code")
+    faults = {
+        kind: sum(sum(one["faults"].values()) for one in own) for kind, own in _by_kind(trials)
+    }
+    wrong = sum(bool(one["violations"] or one["stuck"] or one["harness"]) for one in trials)
+    few = [kind for kind, number in faults.items() if number < _FAULTS]
+    rows.append(
+        _row(
+            "faults in running queries",
+            f"{_FAULTS} for each kind of query, no trial that fails",
+            f"{sum(faults.values())} faults, {len(trials)} trials, {wrong} failed: "
+            + _met(not few and not wrong),
+            _codes(trials),
+        )
+    )
+    found = {kind_of(line) for line in breakages if line["rule"] is not None}
+    seen = sum(name in found for name in expected)
+    rows.append(
+        _row(
+            "known breakages",
+            "faults find out all",
+            f"{seen} of {len(expected)}: {_met(seen == len(expected))}",
+            _codes(breakages),
+        )
+    )
+    mutants = read_lines(MUTANTS)
+    red = sum(line["found_by"] is not None for line in mutants)
+    left = sum(line["found_by"] is None and "said" not in line for line in mutants)
+    rows.append(
+        _row(
+            "random mutants",
+            f"{_MUTANTS}, and tests find out all that matter",
+            f"{red} of {len(mutants)} found out, {left} open: "
+            + _met(len(mutants) >= _MUTANTS and not left),
+            _codes(mutants),
+        )
+    )
+    suites = [one for one in json.loads(SUITES.read_text(encoding="utf-8")) if one.get("code")]
+    newest_versions = max(map(_versions, suites), default=())
+    for suite in suites:
+        if _versions(suite) == newest_versions:
+            rows.append(
+                _row(
+                    f"tests: {suite['tests']}, Python {suite['python']}",
+                    "none fails",
+                    f"{suite['passed']} passed, {suite['failed']} failed, "
+                    f"{suite['minutes']} minutes: {_met(not suite['failed'])}",
+                    _codes([suite]),
+                )
+            )
+    return "\n".join(rows)
+
+
+def _versions(suite: Line) -> tuple[Version, ...]:
+    return Version(suite["spark"]), Version(suite["kafka"])
+
+
+def _met(is_met: bool) -> str:  # noqa: FBT001 - its only argument
+    return "met" if is_met else "**missed**"
+
+
+def _codes(lines: list[Line]) -> str:
+    return ", ".join(sorted({f"{code_of(line)}, {line['date']}" for line in lines}))
+
+
 def _by_kind(lines: list[Line]) -> list[tuple[str, list[Line]]]:
     kinds = sorted({kind_of(line) for line in lines})
     return [(kind, [line for line in lines if kind_of(line) == kind]) for kind in kinds]
@@ -138,11 +269,15 @@ def page() -> str:
     lines = newest(read_lines())
     trials = [line for line in lines if "breakage" not in line]
     text = PAGE.read_text(encoding="utf-8")
-    by_faults = (path.stem for path in BREAKAGES if f"#breakage-{path.stem})" not in text)
+    breakages = [line for line in lines if "breakage" in line]
+    by_faults = [path.stem for path in BREAKAGES if f"#breakage-{path.stem})" not in text]
     for name, table in (
+        ("summary", summary_table(trials, breakages, by_faults)),
         ("trials", trials_table(trials)),
         ("recoveries", recovery_table(trials)),
-        ("breakages", breakages_table([one for one in lines if "breakage" in one], by_faults)),
+        ("breakages", breakages_table(breakages, by_faults)),
+        ("mutants", mutants_table(read_lines(MUTANTS))),
+        ("coverage", coverage_table(json.loads(COVERAGE.read_text(encoding="utf-8")))),
     ):
         place = re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- end of {name} -->)", re.DOTALL)
         if not place.search(text):

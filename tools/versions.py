@@ -22,12 +22,15 @@ class Result:
         spark: Version of PySpark.
         kafka: Version of the embedded brokers.
         java: Version of the Java that runs Spark and the brokers.
-        tests: ``all``, or the files that were run.
+        tests: The suite or the files that were run, and how.
         passed: Number of tests that passed.
         failed: Number of tests that failed or could not be set up.
         skipped: Number of tests that were skipped.
         date: Day of the run, such as ``2026-11-21``.
         commit: The tested commit, abbreviated, with a plus if there were uncommitted changes.
+        code: The tree of the package in it, likewise.
+        minutes: How long it took.
+        machine: What it ran on.
     """
 
     python: str
@@ -40,6 +43,9 @@ class Result:
     skipped: int
     date: str
     commit: str
+    code: str = ""
+    minutes: int | None = None
+    machine: str = ""
 
     @property
     def combination(self) -> tuple[str, str, str, str]:

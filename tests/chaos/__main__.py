@@ -16,11 +16,12 @@ from rich.console import Console
 
 from chaos.breakages import MUTATIONS, mutated
 from chaos.every_load import EVERY_LOAD
-from chaos.figures import code_and_date, commit, summary, today
-from chaos.proving import document, markdown, prove
+from chaos.figures import summary
+from chaos.proving import document, prove
 from chaos.schedule import FRONTS, Kind, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
 from chaos.trial import Outcome, run_trial
+from support.origin import origin
 
 _console = Console(stderr=True, highlight=False)
 
@@ -79,8 +80,8 @@ def main(
             first,
             lambda plan, name, timeout: _run(plan, keep=keep, name=name, timeout=timeout),
         )
-        print(f"Seed {first}, {code_and_date()}:\n\n{markdown(proofs)}")
         for proof in proofs:
+            print(proof)
             _append(json_file, {**document(proof), "seed": first})
         sys.exit(0 if all(proof.found is not None for proof in proofs) else 1)
     began = time.monotonic()
@@ -106,7 +107,7 @@ def main(
 
 def _append(file: Path | None, document: dict[str, Any]) -> None:
     if file is not None:
-        told = {**document, "commit": commit(), "date": today()}
+        told = {**document, **origin()}
         with file.open("a") as opened:
             opened.write(json.dumps(told, default=str) + "\n")
 

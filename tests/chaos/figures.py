@@ -1,47 +1,22 @@
-"""What trials have shown, in a table; and when, and of which code, that was."""
+"""What trials have shown, in a table."""
 
-import datetime
-import shutil
 import statistics
-import subprocess
-from pathlib import Path
 
 from rich.table import Table
 
 from chaos.schedule import DOWNTIME, Kind
 from chaos.trial import BAR, Outcome, Recovery
-
-
-def code_and_date() -> str:
-    """Today's date and the commit that is checked out, for a figure's caption."""
-    return f"{today()}, commit {commit()}"
-
-
-def today() -> str:
-    """Today's date in UTC."""
-    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-
-
-def commit() -> str:
-    """The commit that is checked out."""
-    git = shutil.which("git") or "git"
-    described = subprocess.run(
-        [git, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or "unknown"
+from support.origin import origin
 
 
 def summary(outcomes: list[Outcome]) -> Table:
     """All trials by kinds of faults; recovery from the faults, against the bar."""
     records = sum(o.records for o in outcomes)
     faults = sum(sum(o.faults.values()) for o in outcomes)
+    of = origin()
     table = Table(
         title=f"{len(outcomes)} seeds, {faults} faults, {records:,} records, "
-        f"{sum(o.transactions for o in outcomes):,} transactions ({code_and_date()})",
+        f"{sum(o.transactions for o in outcomes):,} transactions ({of['date']}, {of['commit']})",
         caption=f"Recovery: seconds from the fault, or the end of one that lasts, to the next "
         f"committed transaction. Missed: more than {BAR:g} s.",
     )

@@ -31,6 +31,11 @@ class Proof:
     found: Violation | None
     why_not: str = ""
 
+    def __str__(self) -> str:
+        """A line for the terminal."""
+        by = self.why_not if self.found is None else f"found out: {self.found}"
+        return f"{self.name} ({', '.join(self.faults) or 'no fault'}): {' '.join(by.split())}"
+
 
 # A trial of a schedule, with a breakage's name or None, and a transaction timeout in milliseconds.
 Run = Callable[[Schedule, str | None, int], Outcome]
@@ -91,15 +96,3 @@ def document(proof: Proof) -> dict[str, Any]:
         "rule": None if proof.found is None else proof.found.rule.value,
         "why_not": proof.why_not,
     }
-
-
-def markdown(proofs: list[Proof]) -> str:
-    """A table of all proofs."""
-    rows = ["| breakage | faults | found out by |", "| --- | --- | --- |"]
-    for proof in proofs:
-        by = f"**{proof.why_not}**"
-        if proof.found is not None:
-            by = f"{proof.found.rule.category.value}: {proof.found.rule.value}; "
-            by += proof.found.detail.partition(", such as")[0]
-        rows.append(f"| {proof.name} | {', '.join(proof.faults)} | {' '.join(by.split())} |")
-    return "\n".join(rows)

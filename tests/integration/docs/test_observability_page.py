@@ -27,7 +27,8 @@ def own_logging() -> Iterator[None]:
     logger = logging.getLogger("spark_eos")
     before = logger.level, list(logger.handlers), logger.propagate
     yield
-    logger.level, logger.handlers, logger.propagate = before
+    level, logger.handlers, logger.propagate = before
+    logger.setLevel(level)  # which also forgets what loggers have found out about it
 
 
 @pytest.mark.usefixtures("own_logging")

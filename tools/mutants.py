@@ -1,0 +1,257 @@
+"""``make mutants``: breaks what decides on commits in random places; tests must show it.
+
+cosmic-ray makes the mutants. Each meets the tests that reach its line, the quickest first. What
+became of it is a line of docs/mutants.jsonl, which keeps what is said there of a survivor by hand.
+"""
+
+import json
+import os
+import queue
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+import click
+from coverage import CoverageData
+from rich.progress import track
+
+from support.origin import origin
+
+ROOT: Final = Path(__file__).parent.parent
+RESULTS: Final = ROOT / "docs" / "mutants.jsonl"
+MODULES: Final = (
+    "spark_eos/_run",
+    "spark_eos/_progress",
+    "spark_eos/_driver",
+    "spark_eos/_worker/task.py",
+    "spark_eos/_worker/transaction.py",
+    "spark_eos/_worker/producer.py",
+)
+_COSMIC_RAY: Final = ROOT / ".venv" / "mutants" / "bin" / "cosmic-ray"
+_GIT: Final = shutil.which("git") or "git"
+# The first are in annotations. The others seldom are another meaning.
+_LEFT_OUT: Final = re.compile(r"BitOr_|RemoveDecorator|_(Eq|NotEq|Lt|LtE|Gt|GtE)_Is")
+# How long tests take without the mutant: the quickest, which go first, and all that are run.
+_QUICK_SECONDS: Final = 45.0
+_SECONDS: Final = 240.0
+# A test that takes longer, and tests that do together, have found something out.
+_TEST_TIMEOUT_SECONDS: Final = 90
+_TIMEOUT_SECONDS: Final = 1_000
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One way to break one place, as cosmic-ray names it."""
+
+    module: str
+    operator: str
+    occurrence: int
+    line: int
+    last_line: int
+    function: str
+
+    @property
+    def name(self) -> str:
+        """Its identity in the results."""
+        return f"{self.module}:{self.line} {self.operator} {self.occurrence}"
+
+
+def chosen(number: int, seed: int) -> list[Mutant]:
+    """So many places of `MODULES`, and for each one way to break it, by chance."""
+    places: dict[tuple[str, int, int], list[Mutant]] = {}
+    for mutant, column in _all_mutants():
+        if not _LEFT_OUT.search(mutant.operator):
+            places.setdefault((mutant.module, mutant.line, column), []).append(mutant)
+    dice = random.Random(seed)  # noqa: S311 - nothing secret
+    picked = dice.sample(sorted(places), min(number, len(places)))
+    return sorted((dice.choice(places[place]) for place in picked), key=lambda one: one.name)
+
+
+def _all_mutants() -> list[tuple[Mutant, int]]:
+    """All that cosmic-ray can make, with their columns."""
+    with tempfile.TemporaryDirectory() as directory:
+        config, session = Path(directory, "config.toml"), Path(directory, "session.sqlite")
+        config.write_text(
+            f'[cosmic-ray]\nmodule-path = {json.dumps(MODULES)}\ntest-command = "false"\n'
+            'timeout = 1.0\nexcluded-modules = []\n[cosmic-ray.distributor]\nname = "local"\n',
+            encoding="utf-8",
+        )
+        subprocess.run([_COSMIC_RAY, "init", config, session], cwd=ROOT, check=True)
+        with closing(sqlite3.connect(session)) as connection:
+            rows = connection.execute(
+                "SELECT module_path, operator_name, occurrence, start_pos_row, end_pos_row,"
+                " COALESCE(definition_name, ''), start_pos_col FROM mutation_specs"
+            ).fetchall()
+    return [(Mutant(*fields), column) for *fields, column in sorted(rows)]
+
+
+class Reach:
+    """Which tests reach a line, and how long each takes."""
+
+    def __init__(self, coverage: Path, report: Path) -> None:
+        """Reads what pytest has written with --cov-context=test and --junitxml."""
+        self._data = CoverageData(str(coverage))
+        self._data.read()
+        measured = self._data.measured_files()
+        self._files = {file[file.rindex("/spark_eos/") + 1 :]: file for file in measured}
+        self._seconds = {
+            f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name']}": float(
+                case.attrib["time"]
+            )
+            for case in _cases(report)
+            if case.find("failure") is None and case.find("skipped") is None
+        }
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """Those that reach it, the quickest first; of a line run by imports, those of its file."""
+        by_line = self._data.contexts_by_lineno(self._files[mutant.module])
+        lines = range(mutant.line, mutant.last_line + 1)
+        found = self._known(name for line in lines for name in by_line.get(line, ()))
+        found = found or self._known(name for names in by_line.values() for name in names)
+        return sorted(found, key=lambda test: (self._seconds[test], test))
+
+    def within(self, tests: list[str], seconds: float) -> list[str]:
+        """The first of them, one at least, that take so long together."""
+        total = 0.0
+        kept: list[str] = []
+        for test in tests:
+            total += self._seconds[test]
+            if kept and total > seconds:
+                break
+            kept.append(test)
+        return kept
+
+    def _known(self, contexts: Iterator[str]) -> set[str]:
+        return {context.rpartition("|")[0] for context in contexts} & self._seconds.keys()
+
+
+def _cases(report: Path) -> Iterator[ET.Element]:
+    return ET.parse(report).iter("testcase")  # noqa: S314 - pytest has written it
+
+
+@contextmanager
+def _copies(number: int) -> Iterator["queue.Queue[Path]"]:
+    """Copies of the code as committed, to break."""
+    free: queue.Queue[Path] = queue.Queue()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+        for index in range(number):
+            copy = Path(directory, str(index))
+            subprocess.run([_GIT, "clone", "--quiet", str(ROOT), str(copy)], check=True)
+            free.put(copy)
+        yield free
+
+
+def _red(copy: Path, tests: list[str]) -> str | None:
+    """The first of the tests that is red, or what else has ended them; None if all are green."""
+    if not tests:
+        return None
+    report = copy / "report.xml"
+    report.unlink(missing_ok=True)
+    options = ["-x", "-q", "-p", "no:randomly", f"--timeout={_TEST_TIMEOUT_SECONDS}"]
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *tests],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {_TIMEOUT_SECONDS} s"
+    if ran.returncode == 0:
+        return None
+    for case in _cases(report) if report.exists() else ():
+        if case.find("failure") is not None or case.find("error") is not None:
+            return f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}"
+    said = (ran.stdout + ran.stderr).strip().splitlines()
+    return said[-1] if said else f"exit status {ran.returncode}"
+
+
+def outcome(mutant: Mutant, copy: Path, reach: Reach) -> Line:
+    """What is changed by it, and which test finds it out."""
+    occurrence = str(mutant.occurrence)
+    apply: list[str | Path] = [_COSMIC_RAY, "apply", mutant.module, mutant.operator, occurrence]
+    subprocess.run(apply, cwd=copy, check=True, capture_output=True)
+    try:
+        changed = subprocess.run(
+            [_GIT, "diff", "-U0"], cwd=copy, check=True, capture_output=True, text=True
+        ).stdout
+        tests = reach.tests(mutant)
+        quick, run = reach.within(tests, _QUICK_SECONDS), reach.within(tests, _SECONDS)
+        found = _red(copy, quick) or _red(copy, run[len(quick) :])
+    finally:
+        subprocess.run([_GIT, "checkout", "--quiet", "."], cwd=copy, check=True)
+    return {
+        "mutant": mutant.name,
+        "function": mutant.function,
+        "change": [line for line in changed.splitlines() if re.match(r"[-+](?![-+])", line)],
+        "tests": len(run),
+        "reached_by": len(tests),
+        "found_by": found,
+    }
+
+
+def read_results() -> dict[str, Line]:
+    """What is known of mutants, by their names."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    return {line["mutant"]: line for line in map(json.loads, text.splitlines())}
+
+
+@click.command()
+@click.option("--number", default=320, show_default=True, help="Number of places to break.")
+@click.option("--seed", default=1, show_default=True, help="Decides which places, and how.")
+@click.option("--processes", default=2, show_default=True, help="Number of mutants at a time.")
+@click.option("--survivors", is_flag=True, help="Run those again that no test has found out.")
+@click.option("--coverage", type=click.Path(path_type=Path), default=ROOT / ".coverage")
+@click.option("--report", type=click.Path(path_type=Path), default=ROOT / "build" / "tests.xml")
+def main(
+    *, number: int, seed: int, processes: int, survivors: bool, coverage: Path, report: Path
+) -> None:
+    """Run mutants that have not been run, and add what became of them to docs/mutants.jsonl."""
+    known, reach, of = read_results(), Reach(coverage, report), origin()
+
+    def is_due(mutant: Mutant) -> bool:
+        line = known.get(mutant.name)
+        return line is None if not survivors else line is not None and line["found_by"] is None
+
+    due = [mutant for mutant in chosen(number, seed) if is_due(mutant)]
+    with _copies(processes) as free, ThreadPoolExecutor(processes) as pool:
+
+        def run(mutant: Mutant) -> Line:
+            copy = free.get()
+            try:
+                return outcome(mutant, copy, reach)
+            finally:
+                free.put(copy)
+
+        runs = [pool.submit(run, mutant) for mutant in due]
+        try:
+            for done in track(as_completed(runs), "Mutants", total=len(runs)):
+                line = {**done.result(), **of}
+                said = known.get(line["mutant"], {}).get("said")
+                known[line["mutant"]] = line if said is None else {**line, "said": said}
+                lines = (f"{json.dumps(known[name])}\n" for name in sorted(known))
+                RESULTS.write_text("".join(lines), encoding="utf-8")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+if __name__ == "__main__":
+    main()
