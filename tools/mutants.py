@@ -4,6 +4,7 @@ cosmic-ray makes the mutants. Each meets the tests that reach its line, the quic
 became of it is a line of docs/mutants.jsonl, which keeps what is said there of a survivor by hand.
 """
 
+import ast
 import json
 import os
 import queue
@@ -183,18 +184,21 @@ def _red(copy: Path, tests: list[str]) -> str | None:
     return said[-1] if said else f"exit status {ran.returncode}"
 
 
-def outcome(mutant: Mutant, copy: Path, reach: Reach) -> Line:
-    """What is changed by it, and which test finds it out."""
+def outcome(mutant: Mutant, copy: Path, reach: Reach) -> Line | None:
+    """What is changed by it, and which test finds it out; None if it is no Python."""
     occurrence = str(mutant.occurrence)
     apply: list[str | Path] = [_COSMIC_RAY, "apply", mutant.module, mutant.operator, occurrence]
     subprocess.run(apply, cwd=copy, check=True, capture_output=True)
     try:
+        ast.parse((copy / mutant.module).read_text(encoding="utf-8"))
         changed = subprocess.run(
             [_GIT, "diff", "-U0"], cwd=copy, check=True, capture_output=True, text=True
         ).stdout
         tests = reach.tests(mutant)
         quick, run = reach.within(tests, _QUICK_SECONDS), reach.within(tests, _SECONDS)
         found = _red(copy, quick) or _red(copy, run[len(quick) :])
+    except SyntaxError:
+        return None
     finally:
         subprocess.run([_GIT, "checkout", "--quiet", "."], cwd=copy, check=True)
     return {
@@ -233,7 +237,7 @@ def main(
     due = [mutant for mutant in chosen(number, seed) if is_due(mutant)]
     with _copies(processes) as free, ThreadPoolExecutor(processes) as pool:
 
-        def run(mutant: Mutant) -> Line:
+        def run(mutant: Mutant) -> Line | None:
             copy = free.get()
             try:
                 return outcome(mutant, copy, reach)
@@ -243,7 +247,10 @@ def main(
         runs = [pool.submit(run, mutant) for mutant in due]
         try:
             for done in track(as_completed(runs), "Mutants", total=len(runs)):
-                line = {**done.result(), **of}
+                found = done.result()
+                if found is None:
+                    continue
+                line = {**found, **of}
                 said = known.get(line["mutant"], {}).get("said")
                 known[line["mutant"]] = line if said is None else {**line, "said": said}
                 lines = (f"{json.dumps(known[name])}\n" for name in sorted(known))

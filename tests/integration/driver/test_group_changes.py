@@ -26,6 +26,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink, errors
+from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.error_codes import code_name
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster
@@ -33,6 +34,7 @@ from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.offsets import commit_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing.broker_admin import admin_client
+from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.manual_members import ManualMembers, drop_members
 from support.members import deadline, started
@@ -164,6 +166,28 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
         assert "25 UNKNOWN_MEMBER_ID" in caplog.text
         assert [len(owned) for owned in _partitions(flow).values()] == [1, 1]
         runs.written_once(6, 6)
+
+
+@pytest.mark.proves("breakage-dead-letters-of-aborted-transactions-counted")
+def test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once(flow: Flow) -> None:
+    _set_timeouts(flow)
+    letters, small = letter_topic(flow), f"small-{flow.name}"
+    flow.broker.create_topic(small, 1, {"max.message.bytes": "20"})  # no record is that small
+    settings = DeadLetterSettings(topic=letters)
+    for partition in (0, 1):
+        flow.produce(range(2), partition=partition)
+    with running(flow, max_members=2, topic=small, dead_letters=settings) as runs:
+
+        def remove_one() -> None:
+            drop_members(flow, "spark-eos-0")
+            until(
+                lambda: _partitions(flow) == {"spark-eos-1": [0, 1]},
+                lambda: "the other member to have both partitions",
+            )
+
+        report = runs.batch(2, 2, while_planned=remove_one)
+        assert report.attempts == 2
+        assert sum(report.dead_letters.values()) == len(flow.written(letters)) == 4
 
 
 @pytest.mark.proves("group-rebalance")
