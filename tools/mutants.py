@@ -45,7 +45,7 @@ _GIT: Final = shutil.which("git") or "git"
 _LEFT_OUT: Final = re.compile(r"BitOr_|RemoveDecorator|_(Eq|NotEq|Lt|LtE|Gt|GtE)_Is")
 # How long tests take without the mutant: the quickest, which go first, and all that are run.
 _QUICK_SECONDS: Final = 45.0
-_SECONDS: Final = 240.0
+_SECONDS: Final = 120.0
 # A test that takes longer, and tests that do together, have found something out.
 _TEST_TIMEOUT_SECONDS: Final = 90
 _TIMEOUT_SECONDS: Final = 1_000
