@@ -5,10 +5,10 @@ became of it is a line of docs/mutants.jsonl, which keeps what is said there of 
 """
 
 import ast
+import hashlib
 import json
 import os
 import queue
-import random
 import re
 import shutil
 import sqlite3
@@ -76,9 +76,15 @@ def chosen(number: int, seed: int) -> list[Mutant]:
     for mutant, column in _all_mutants():
         if not _LEFT_OUT.search(mutant.operator):
             places.setdefault((mutant.module, mutant.line, column), []).append(mutant)
-    dice = random.Random(seed)  # noqa: S311 - nothing secret
-    picked = dice.sample(sorted(places), min(number, len(places)))
-    return sorted((dice.choice(places[place]) for place in picked), key=lambda one: one.name)
+    # Each place and its way have their own chance, so that a larger number keeps the smaller's.
+    order = sorted(places, key=lambda place: _chance(seed, *place))
+    picked = (places[place] for place in order[:number])
+    ways = (min(ways, key=lambda way: _chance(seed, way.name)) for ways in picked)
+    return sorted(ways, key=lambda way: way.name)
+
+
+def _chance(*what: object) -> bytes:
+    return hashlib.sha256(repr(what).encode()).digest()
 
 
 def _all_mutants() -> list[tuple[Mutant, int]]:
