@@ -129,6 +129,13 @@ def test_two_errors_hold_nothing_back() -> None:
         assert not any(plan.holds_back for plan in limit().plan(PLANNED, None, attempts).values())
 
 
+def test_what_is_left_goes_to_those_that_the_last_attempt_has_held_back() -> None:
+    first = beside(held(), PartitionOutcome(RETRIED))
+    last = JobOutcome({PARTITIONS[1]: PartitionOutcome(OVER_LIMIT)})
+    planned = limit().plan(PLANNED, None, [first, last])
+    assert [planned[partition].max_dead_letters for partition in PARTITIONS] == [0, 200]
+
+
 def test_the_share_is_that_of_the_whole_batch() -> None:
     # Of 2,000 records 1,500 are written; the rest has more than a tenth.
     committed = {PARTITIONS[0]: 1_100, PARTITIONS[1]: 600}

@@ -1,0 +1,89 @@
+"""The heartbeat thread: when it asks whether heartbeats are due, how it ends, what it logs."""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from spark_eos._client.settings import ClientSettings
+from spark_eos._driver.assigned_partitions import IdPartition, Member
+from spark_eos._driver.heartbeat_thread import HeartbeatThread
+from spark_eos._driver.membership import GroupMembership
+from spark_eos._kafka.connection import Connections
+from spark_eos.errors import AuthenticationError
+
+
+def _thread(heartbeat: Callable[[], None], each: Callable[[], None]) -> HeartbeatThread:
+    """One whose heartbeats are always due."""
+    thread = HeartbeatThread(
+        "group",
+        heartbeat=heartbeat,
+        due=lambda _waited: True,
+        watch=lambda: True,
+        at_end=lambda: None,
+        each_heartbeat=each,
+    )
+    thread.interval = 0.01
+    return thread
+
+
+def test_it_is_waited_for_unless_there_is_nothing_to_wait_for() -> None:
+    joined = threading.Event()
+
+    def join() -> None:
+        thread.join(1.0)  # on the thread itself
+        joined.set()
+
+    thread = _thread(join, lambda: None)
+    thread.join(1.0)  # before its start
+    thread.start()
+    assert joined.wait(10)
+    thread.stop()
+    thread.join(10)
+    assert not thread.refused
+
+
+def test_that_heartbeats_are_refused_is_logged_once_until_they_are_accepted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers = iter("refused refused refused accepted refused refused".split())
+    over = threading.Event()
+
+    def heartbeat() -> None:
+        answer = next(answers, None)
+        if answer is None:
+            over.set()
+        elif answer == "refused":
+            raise AuthenticationError("wrong password")
+
+    thread = _thread(heartbeat, lambda: None)
+    thread.start()
+    assert over.wait(10)
+    thread.stop()
+    thread.join(10)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+def test_a_takeover_in_the_middle_of_the_question_does_not_end_the_thread() -> None:
+    with closing(Connections(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as connections:
+        membership = GroupMembership(
+            connections,
+            "group",
+            max_members=2,
+            group_timeout_ms=1_000,
+            watch=lambda: True,
+            at_end=lambda: None,
+        )
+
+        class TakenOver(Member):
+            @property
+            def owned(self) -> frozenset[IdPartition]:
+                # As another thread's takeover does between two members.
+                membership._members.clear()
+                return frozenset()
+
+        names = ("spark-eos-0", "spark-eos-1")
+        membership._members = {name: TakenOver(name, "id", 1) for name in names}
+        assert not membership._is_beat_due(0.1)
+        assert membership._members == {}
