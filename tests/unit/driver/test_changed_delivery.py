@@ -1,10 +1,14 @@
-"""What a query is told that would be written by another delivery than it was begun with."""
+"""Which change of delivery is refused, by the checkpoint's marker, and what a query is told."""
+
+from itertools import product
 
 import pytest
 
-from spark_eos._driver.changed_delivery import changed_delivery
-from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED
+from spark_eos._driver.changed_delivery import changed_delivery, check_marker, may_become_direct
+from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
+from spark_eos.errors import CheckpointError
 
+_DELIVERIES = (DIRECT, MIRRORED, STAGED)
 _SHUFFLE = "the query holds a shuffle (Exchange in its plan)"
 
 
@@ -27,3 +31,24 @@ def test_the_cure_is_one_that_helps(noted: str, wanted: str, why: str, cure: str
     assert cure in text
     assert text.count("set delivery=") == cure.count("set delivery=")
     assert (f", since {why}. " in text) == bool(why)
+
+
+@pytest.mark.parametrize(("noted", "wanted"), [*product(_DELIVERIES, repeat=2)])
+def test_every_change_is_refused(noted: str, wanted: str) -> None:
+    check_marker(Marker(None, delivery=noted), wanted)
+    marker = Marker("group", delivery=noted)
+    if noted == wanted:
+        check_marker(marker, wanted)
+    else:
+        with pytest.raises(CheckpointError, match=f"delivery='{noted}'"):
+            check_marker(marker, wanted)
+
+
+def test_one_alone_depends_on_the_groups_offsets() -> None:
+    whose = ("group", "a", "z", None)
+    cases = product(whose, _DELIVERIES, _DELIVERIES, (0, 1))
+    assert [
+        (group_id, noted, wanted, batch_id)
+        for group_id, noted, wanted, batch_id in cases
+        if may_become_direct(Marker(group_id, delivery=noted), "group", wanted, batch_id)
+    ] == [("group", STAGED, DIRECT, 0)]

@@ -47,7 +47,7 @@ def test_it_is_waited_for_unless_there_is_nothing_to_wait_for() -> None:
 def test_that_heartbeats_are_refused_is_logged_once_until_they_are_accepted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    answers = iter("refused refused refused accepted refused refused".split())
+    answers = iter(["refused", "refused", "refused", "accepted", "refused", "refused"])
     over = threading.Event()
 
     def heartbeat() -> None:
