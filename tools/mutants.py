@@ -1,7 +1,7 @@
 """``make mutants``: breaks what decides on commits in random places; tests must show it.
 
-cosmic-ray makes the mutants. Each meets the tests that reach its line, the quickest first. What
-became of it is a line of docs/mutants.jsonl, which keeps what is said there of a survivor by hand.
+cosmic-ray makes the mutants. Each meets the tests that reach its line, those about its file first.
+What became of it is a line of docs/mutants.jsonl, which keeps what is said there of a survivor.
 """
 
 import ast
@@ -15,7 +15,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ _REPLACED: Final = re.compile(
     r"Operator_(Eq_NotEq|NotEq_Eq|Lt_(LtE|GtE)|LtE_(Lt|Gt)|Gt_(GtE|LtE)|GtE_(Gt|Lt)|Is_IsNot|IsNot_Is"
     r"|Add_Sub|Sub_Add|Mul_Div|Div_Mul|BitAnd_BitOr|LShift_RShift|Delete_Not|Delete_USub)$"
 )
-# How long tests take without the mutant: the quickest, which go first, and all that are run.
+# How long tests take without the mutant: those that go first, and all that are run.
 _QUICK_SECONDS: Final = 15.0
 _SECONDS: Final = 60.0
 # A test that takes longer, and tests that do together, have found something out.
@@ -128,15 +129,26 @@ class Reach:
         }
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that reach it, or of a line run by imports its file; the quickest first.
+        """Those that reach it, first those that are about its file: that reach what few others do.
 
-        A Spark of their own costs more than any of them.
+        Of a line that is run by imports, all that reach its file.
         """
-        by_line = self._data.contexts_by_lineno(self._files[mutant.module])
+        by_line = {
+            line: self._known(contexts)
+            for line, contexts in self._data.contexts_by_lineno(self._files[mutant.module]).items()
+        }
+        about: defaultdict[str, float] = defaultdict(float)
+        for tests in by_line.values():
+            for test in tests:
+                about[test] += 1 / len(tests)
         lines = range(mutant.line, mutant.last_line + 1)
-        found = self._known(name for line in lines for name in by_line.get(line, ()))
-        found = found or self._known(name for names in by_line.values() for name in names)
-        return sorted(found, key=lambda test: (_needs_spark(test), self._seconds[test], test))
+        found = set().union(*(by_line.get(line, ()) for line in lines)) or set(about)
+        return sorted(found, key=lambda test: (-about[test] / self._cost(test), test))
+
+    def _cost(self, test: str) -> float:
+        """Seconds, with what else is started for it: a Spark costs more than a broker."""
+        quick = re.match(r"tests/(unit|integration/(driver|kafka|worker))/", test)
+        return self._seconds[test] + (1.0 if quick else 4.0)
 
     def within(self, tests: list[str], seconds: float) -> list[str]:
         """The first of them, one at least, that take so long together."""
@@ -149,12 +161,8 @@ class Reach:
             kept.append(test)
         return kept
 
-    def _known(self, contexts: Iterator[str]) -> set[str]:
+    def _known(self, contexts: Iterable[str]) -> set[str]:
         return {context.rpartition("|")[0] for context in contexts} & self._seconds.keys()
-
-
-def _needs_spark(test: str) -> bool:
-    return not re.match(r"tests/(unit|integration/(driver|kafka|worker))/", test)
 
 
 def _cases(report: Path) -> Iterator[ET.Element]:
