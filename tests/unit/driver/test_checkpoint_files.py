@@ -37,6 +37,12 @@ def test_local_checkpoints(tmp_path: Path, form: str) -> None:
     assert (files.read("offsets/10"), files.read("metadata")) == ("text", None)
 
 
+def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metadata").mkdir()  # where there should be a file
+    with pytest.raises(errors.CheckpointError, match=r"checkpoint_location '.*' can't be used"):
+        ArrowFiles(str(tmp_path)).read("metadata")
+
+
 def test_relative_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("metadata").write_text("text")

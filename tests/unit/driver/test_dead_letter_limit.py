@@ -144,3 +144,11 @@ def test_the_share_is_that_of_the_whole_batch() -> None:
     limit(committed).check([written(200)])
     with pytest.raises(WriteError, match=r"201 of 2000 records .*allows 200"):
         limit(committed).check([written(201)])
+
+
+def test_dead_letters_alone_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    limit().log([])
+    limit().log([held()])  # not written
+    assert not caplog.records
+    limit().log([written(8)])
+    assert "batch 3 of group group: 8 dead letters in topic dlq: 8 error" in caplog.text
