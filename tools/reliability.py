@@ -99,36 +99,43 @@ def trials_table(lines: list[Line]) -> str:
 
 def recovery_table(lines: list[Line]) -> str:
     """Seconds to the next committed transaction, and how much of them a new driver's start took."""
-    rows = _head(
-        *("query", "driver"),
-        numbers=(
-            *("steps", "median", "longest", "over 5 s"),
-            "median from a fault's beginning",
-            "of which a new driver's start",
-        ),
-    )
+    rows = _head("query", "driver", numbers=_RECOVERY)
     for kind, own in _by_kind(lines):
         steps = [step for one in own for step in one["recoveries"]]
         for driver, restarted in (("same", False), ("new", True)):
-            chosen = [step for step in steps if step["restarted"] is restarted]
-            if not chosen:
-                continue
-            seconds = [step["seconds"] for step in chosen]
-            missed = sum(second > _BAR for second in seconds)
-            starts = [step["started"] for step in chosen if step.get("started") is not None]
-            rows.append(
-                _row(
-                    kind,
-                    driver,
-                    len(chosen),
-                    f"{statistics.median(seconds):.1f}",
-                    f"{max(seconds):.1f}",
-                    f"**{missed}**" if missed else 0,
-                    f"{statistics.median(step['since_begin'] for step in chosen):.1f}",
-                    f"{statistics.median(starts):.1f}" if starts else "",
-                )
-            )
+            if chosen := [step for step in steps if step["restarted"] is restarted]:
+                rows.append(_row(kind, driver, *_recovery(chosen)))
     return "\n".join(rows)
+
+
+def faults_table(lines: list[Line]) -> str:
+    """The same by kinds of faults, of steps with one fault."""
+    rows = _head("fault", numbers=_RECOVERY)
+    steps = [step for one in lines for step in one["recoveries"] if "+" not in step["kinds"]]
+    for kind in sorted({step["kinds"] for step in steps}):
+        rows.append(_row(kind, *_recovery([step for step in steps if step["kinds"] == kind])))
+    return "\n".join(rows)
+
+
+_RECOVERY: Final = (
+    *("steps", "median", "longest", "over 5 s"),
+    "median from a fault's beginning",
+    "of which a new driver's start",
+)
+
+
+def _recovery(steps: list[Line]) -> list[str]:
+    seconds = [step["seconds"] for step in steps]
+    missed = sum(second > _BAR for second in seconds)
+    starts = [step["started"] for step in steps if step.get("started") is not None]
+    return [
+        str(len(steps)),
+        f"{statistics.median(seconds):.1f}",
+        f"{max(seconds):.1f}",
+        f"**{missed}**" if missed else "0",
+        f"{statistics.median(step['since_begin'] for step in steps):.1f}",
+        f"{statistics.median(starts):.1f}" if starts else "",
+    ]
 
 
 def breakages_table(lines: list[Line], expected: Iterable[str]) -> str:
@@ -275,6 +282,7 @@ def page() -> str:
         ("summary", summary_table(trials, breakages, by_faults)),
         ("trials", trials_table(trials)),
         ("recoveries", recovery_table(trials)),
+        ("recoveries by fault", faults_table(trials)),
         ("breakages", breakages_table(breakages, by_faults)),
         ("mutants", mutants_table(read_lines(MUTANTS))),
         ("coverage", coverage_table(json.loads(COVERAGE.read_text(encoding="utf-8")))),
