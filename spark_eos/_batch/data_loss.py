@@ -73,11 +73,9 @@ def unreadable(
     """
     found = {}
     for partition, end in sorted(batch.ends.items()):
-        first, start = first_offsets.get(partition, 0), batch.starts.get(partition)
-        # A partition that the log does not know may be new, and begin where it does.
-        written = committed.get(partition, 0) - (start is None)
-        if (start or 0) < end and (start or 0) < first <= written:
-            found[partition] = start or 0
+        first, start = first_offsets.get(partition, 0), batch.starts.get(partition, 0)
+        if start < end and start < first <= committed.get(partition, 0):
+            found[partition] = start
     return found
 
 

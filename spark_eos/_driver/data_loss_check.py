@@ -38,7 +38,7 @@ class DataLossCheck:
         topics = {
             partition.topic
             for partition, end in batch.ends.items()
-            if end > committed[partition] or batch.starts.get(partition, 0) < end
+            if end > committed.get(partition, 0) or batch.starts.get(partition, 0) < end
         }
         if not {p for p in batch.ends if p.topic in topics} <= self._leaders.keys():
             # Partitions were added.

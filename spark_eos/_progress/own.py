@@ -97,13 +97,7 @@ class OwnOffsets:
         )
 
     def _initial(self, held: BatchRange, evidence: Evidence) -> Positions:
-        committed = self._offsets.state.committed
-        new = held.ends.keys() - committed.keys() - held.starts.keys()
-        return initial_offsets(held, committed, self._first_offsets(new), evidence)
-
-    def _first_offsets(self, new: Partitions) -> Positions:
-        topics = {topic for topic, _ in new}
-        return start_offsets(self._query.start.target, topics, self._query.deadline())
+        return initial_offsets(held, self._offsets.state.committed, evidence)
 
     def prepare(self, work: Work, marker: Marker) -> Work:
         state, batch = self._offsets.state, work.batch

@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange, Partitions, Positions
+from spark_eos._batch.plan import BatchRange, Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.changed_delivery import changed_delivery
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, Marker
 from spark_eos._driver.progress_topic import ensure_progress_topic, free_partitions
 from spark_eos._kafka.cluster import NO_ID, TopicInfo, cluster_id
 from spark_eos._kafka.cluster import topics as cluster_topics
-from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos._kafka.offset_metadata import SourcePartition
 from spark_eos._kafka.topic_cache import TopicCache, recreated, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -134,12 +133,6 @@ class PairedOffsets(OwnOffsets):
         known = self._offsets.state.known.sources
         sources = {number: source for (_, number), source in known.items()}
         return replace(marker, delivery=MIRRORED, sources=sources)
-
-    def _first_offsets(self, new: Partitions) -> Positions:
-        pairs = self._offsets.state.pairs
-        topics = {pairs.source(partition).topic for partition in new}
-        connections, deadline = self._query.start.source, self._query.deadline()
-        return pairs.by_progress(start_offsets(connections, topics, deadline))
 
     def _add(self, new: Collection[TopicPartition], topics: dict[str, TopicInfo]) -> None:
         known, topic = self._offsets.state.known, self._topic.name

@@ -17,7 +17,6 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import STAGED, Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import ensure_progress_topic
-from spark_eos._kafka.list_offsets import start_offsets
 from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.missing import Evidence, initial_offsets
@@ -100,12 +99,8 @@ class StagedOffsets:
         return batch.checkpoint.marker().progress_partitions or self._partitions
 
     def _initial(self, held: BatchRange, evidence: Evidence) -> Positions:
-        committed = self._offsets.state.committed
-        new = held.ends.keys() - committed.keys() - held.starts.keys()
-        topics = {topic for topic, _ in new}
-        log_starts = start_offsets(self._query.start.target, topics, self._query.deadline())
         try:
-            return initial_offsets(held, committed, log_starts, evidence)
+            return initial_offsets(held, self._offsets.state.committed, evidence)
         except OffsetsLostError as error:
             raise self._checks.lost(held.batch_id, error) from error
 

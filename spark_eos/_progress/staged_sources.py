@@ -55,7 +55,7 @@ class StagedSources:
         ``repeated``: the batch's rows are written from files that were staged before.
         """
         refused, warned = _NOT_IN_STATE if repeated else _NOT_WRITTEN
-        ranges = [_without_new(one) for one in self.ranges(batch)]
+        ranges = self.ranges(batch)
 
         def lost() -> tuple[LostRecords, ...]:
             return tuple(
@@ -89,8 +89,3 @@ class StagedSources:
         topics = source_topics(self._topics, names, known, self._settings.group_id)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
         batch.checkpoint.set_marker(replace(marker, topic_ids=self._ids))
-
-
-def _without_new(batch: BatchRange) -> BatchRange:
-    """A range without partitions that are new in it, which begin where their logs do."""
-    return replace(batch, ends={p: end for p, end in batch.ends.items() if p in batch.starts})

@@ -1,8 +1,10 @@
-"""Topics that are added to the source while the query runs."""
+"""Topics and partitions that are added to the source while the query runs."""
 
 import pytest
 
+from spark_eos.errors import RecordsLostError
 from support.flow import Flow
+from support.planting import remove
 from support.runs import running
 
 
@@ -24,3 +26,20 @@ def test_a_topic_that_is_added_under_a_running_query_is_read_from_its_beginning(
     assert sorted(flow.values()) == sorted(
         [*(f"{p}/{n}" for p in (0, 1) for n in range(7)), *(f"0/{n}" for n in range(5))]
     )
+
+
+@pytest.mark.proves("records-deleted")
+def test_records_of_an_added_partition_that_were_deleted_are_named(flow: Flow) -> None:
+    flow.produce(range(5), partition=0)
+    with running(flow) as runs:
+        runs.batch(4, 0)
+        flow.broker.add_partitions(flow.source, 3)
+        flow.produce(range(5), partition=2)
+        remove(flow, flow.source, 2, before=3)
+        with pytest.raises(RecordsLostError, match=f"{flow.source}-2 offsets 0 to 2"):
+            runs.batch(5, 0, 5)
+        assert flow.values() == ["0/0", "0/1", "0/2", "0/3"]
+    with running(flow, checkpoint=runs.checkpoint, fail_on_data_loss=False) as runs:
+        report = runs.batch(5, 0, 5, rows=lambda p, offsets: [*offsets][3 if p == 2 else 0 :])
+    assert [str(lost) for lost in report.lost] == [f"{flow.source}-2 offsets 0 to 2"]
+    assert flow.committed() == {0: 5, 1: 0, 2: 5}

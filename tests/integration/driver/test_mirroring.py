@@ -308,22 +308,33 @@ def test_offsets_without_a_text_are_refused_without_the_checkpoint(
     written_once(flow, 11, 21)
 
 
+def _delete_records(flow: MirroredFlow, partition: int, *, before: int) -> None:
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=flow.source_servers)) as admin:
+        admin.delete_records({kafka.TopicPartition(flow.source, partition): before})
+
+
 @pytest.mark.proves("mirrored-records-deleted")
 def test_deleted_records_are_told(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     flow.produce(range(12), partition=0)
     with mirrored_run(flow) as runs:
         runs.batch(4, 0)
-        with contextlib.closing(KafkaAdminClient(bootstrap_servers=flow.source_servers)) as admin:
-            admin.delete_records({kafka.TopicPartition(flow.source, 0): 7})
+        _delete_records(flow, 0, before=7)
         lost = rf"{flow.source}-0 offsets 4 to 6.*--set {flow.source}:0=7"
         with pytest.raises(RecordsLostError, match=lost):
             runs.batch(12, 0)
     checkpoint = runs.checkpoint
     with mirrored_run(flow, checkpoint=checkpoint, fail_on_data_loss=False) as runs:
         report = runs.batch(12, 0, rows=lambda _, offsets: [o for o in offsets if o >= 7])
-    assert [str(lost) for lost in report.lost] == [f"{flow.source}-0 offsets 4 to 6"]
-    assert flow.committed() == {0: 12, 1: 0}
+        assert [str(lost) for lost in report.lost] == [f"{flow.source}-0 offsets 4 to 6"]
+        assert flow.committed() == {0: 12, 1: 0}
+        # One that is added begins at its first record, as all do.
+        flow.other.add_partitions(flow.source, 3)
+        flow.produce(range(5), partition=2)
+        _delete_records(flow, 2, before=3)
+        report = runs.batch(12, 0, 5, rows=lambda _, offsets: [o for o in offsets if o >= 3])
+    assert [str(lost) for lost in report.lost] == [f"{flow.source}-2 offsets 0 to 2"]
+    assert flow.committed() == {0: 12, 1: 0, 2: 5}
 
 
 def test_a_topic_that_comes_back_goes_on_where_it_was(mirrored_flow: MirroredFlow) -> None:

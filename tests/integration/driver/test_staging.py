@@ -132,6 +132,13 @@ def test_records_that_are_deleted_before_they_are_staged_are_told(
         copies.while_staged = lambda: remove(staged, staged.source, 1, 3)
         staged.produce(range(10), partition=1)
         assert runs.batch().lost[-1] == LostRecords(staged.source, 1, 2, 3, certain=False)
+        copies.while_staged = lambda: None
+        # One that is added begins at its first record, as all do.
+        staged.partitions = 3
+        staged.broker.add_partitions(staged.source, 3)
+        staged.produce(range(10), partition=2)
+        remove(staged, staged.source, 2, 3)
+        assert LostRecords(staged.source, 2, 0, 3) in runs.batch().lost
 
 
 @pytest.mark.proves("staged-records-deleted")
