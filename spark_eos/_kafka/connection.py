@@ -216,8 +216,17 @@ class Connections:
 
     # Coordinators -----------------------------------------------------------------------------
 
-    def coordinator(self, kind: CoordinatorType, key: str, deadline: Deadline) -> int:
-        """The node id of a coordinator, looked up once and then cached."""
+    def coordinator(
+        self,
+        kind: CoordinatorType,
+        key: str,
+        deadline: Deadline,
+        operation: Operation = Operation.DESCRIBE,
+    ) -> int:
+        """The node id of a coordinator, looked up once and then cached.
+
+        ``operation``: a refusal names it, if more than to look it up is wanted.
+        """
         found = self._coordinators.get((kind, key))
         if found is not None:
             return found
@@ -229,9 +238,9 @@ class Connections:
             )
         if answer.error_code:
             needed = (
-                acls.describe(ResourceType.GROUP, key)
+                acls.Acl(ResourceType.GROUP, key, operation)
                 if kind is CoordinatorType.GROUP
-                else acls.transactional_ids(id_prefix_of(key), Operation.DESCRIBE)
+                else acls.transactional_ids(id_prefix_of(key), operation)
             )
             raise self.refusal(
                 f"finding the {kind.name.lower()} coordinator of {key!r}",
@@ -258,6 +267,7 @@ class Connections:
         deadline: Deadline,
         *,
         codes: Callable[[Any], Iterable[int]],
+        operation: Operation = Operation.DESCRIBE,
         retry: Iterable[int] = (),
         in_words: Callable[[Any], str] | None = None,
         on_lost: Callable[[], None] | None = None,
@@ -265,12 +275,12 @@ class Connections:
         """Sends a request to a coordinator until it gives a final answer.
 
         Lost connections and coordinators that are loading or have moved (14, 15, 16) are retried.
-        The caller judges all other error codes.
+        The caller judges all other error codes. ``operation``: what the request needs the right to.
         """
         retriable = {*retry, *_RETRY_HERE, *_RETRY_ELSEWHERE}
 
         def attempt() -> Any:
-            node = self.coordinator(kind, key, deadline)
+            node = self.coordinator(kind, key, deadline, operation)
             try:
                 response = self.send(request, deadline, node=node, on_lost=on_lost)
             except RetriableError:

@@ -11,7 +11,7 @@ from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos.acls import read_group
+from spark_eos.acls import Operation, read_group
 
 JOIN_EPOCH = 0
 LEAVE_GROUP_MEMBER_EPOCH = -1
@@ -71,7 +71,12 @@ def heartbeat(
     )
     return _heartbeat_answer(
         connections.ask_coordinator(
-            CoordinatorType.GROUP, group_id, request, deadline, codes=lambda r: [r.error_code]
+            CoordinatorType.GROUP,
+            group_id,
+            request,
+            deadline,
+            codes=lambda r: [r.error_code],
+            operation=Operation.READ,
         )
     )
 

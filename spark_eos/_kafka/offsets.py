@@ -12,7 +12,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset, is_position
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos.acls import ResourceType, describe
+from spark_eos.acls import Operation, ResourceType, describe
 from spark_eos.errors import KafkaResponseError
 
 _BY_NAME: Final = 9
@@ -190,6 +190,7 @@ def commit_offsets(
             request,
             deadline,
             codes=lambda r: [p.error_code for t in r.topics for p in t.partitions],
+            operation=Operation.READ,
             on_lost=on_lost,
         )
         codes |= {

@@ -69,6 +69,7 @@ def fence_producer(
         request,
         deadline,
         codes=lambda r: [r.error_code],
+        operation=Operation.WRITE,
         retry=[Code.CONCURRENT_TRANSACTIONS],
     )
     if response.error_code:
@@ -206,6 +207,7 @@ def txn_offset_commit(
         request,
         deadline,
         codes=retriable,
+        operation=Operation.READ,
         retry=RETRIED,
         in_words=lambda response: str(read(response)),
         on_lost=on_lost,

@@ -1,9 +1,10 @@
 """Least privilege, on a broker with StandardAuthorizer; see docs/acls.md."""
 
 import re
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,21 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._client.error_codes import Code, code_name
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.heartbeats import heartbeat
+from spark_eos._kafka.offsets import commit_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactional_ids import driver_id, id_prefix
+from spark_eos._kafka.transactions import (
+    MemberIdentity,
+    ProducerIdAndEpoch,
+    fence_producer,
+    txn_offset_commit,
+)
 from spark_eos._progress import reading
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.transaction import Transactions
+from spark_eos.acls import Acl, Operation, read_group, transactional_ids
 from spark_eos.errors import AuthorizationError, without_address
 from support.dead_letters import letter_topic
 from support.flow import Flow
@@ -149,6 +162,39 @@ def test_all_that_is_missing_is_named_at_once(
     assert "DescribeConfigs" in configs
     assert without_address(str(refusal.value)).endswith("; ".join(needed))
     assert len(refusal.value.missing) == 4
+
+
+@pytest.mark.proves("acl-taken-away-group")
+@pytest.mark.proves("acl-taken-away-transactional-ids")
+def test_who_may_not_find_a_coordinator_is_told_what_the_request_needs(flow: Guarded) -> None:
+    # As a worker that comes to a query whose right was taken away: it has looked up nothing yet.
+    group, at, nobody = (
+        flow.group_id,
+        {TopicPartition(flow.source, 0): 1},
+        MemberIdentity("m", 1, "m"),
+    )
+    ids: dict[str, uuid.UUID | None] = {flow.source: None}
+    producer = ProducerIdAndEpoch(driver_id("spark-eos", group), 1, 1)
+    read, write = (
+        read_group(group),
+        transactional_ids(id_prefix("spark-eos", group), Operation.WRITE),
+    )
+    requests: list[tuple[Acl, Callable[[Connections], object]]] = [
+        (read, lambda to: heartbeat(to, group, nobody, deadline())),
+        (read, lambda to: commit_offsets(to, group, nobody, at, ids, deadline())),
+        (
+            read,
+            lambda to: txn_offset_commit(
+                to, group, producer, nobody, at, ids, deadline(), lambda: None
+            ),
+        ),
+        (write, lambda to: fence_producer(to, producer.transactional_id, 1_000, deadline())),
+    ]
+    for needed, request in requests:
+        with closing(Connections(ClientSettings(flow.kafka))) as connections:
+            with pytest.raises(AuthorizationError, match=r"finding the .* coordinator") as refusal:
+                request(connections)
+            assert refusal.value.missing == (needed,)
 
 
 @pytest.mark.proves("acl-taken-away-target")
