@@ -75,7 +75,7 @@ class Mutant:
 
 
 def chosen(number: int, seed: int) -> list[Mutant]:
-    """So many places of `MODULES`, and for each one way to break it, by chance."""
+    """So many places of `MODULES`, and for each one way to break it, by chance and in its order."""
     places: dict[tuple[str, int, int], list[Mutant]] = {}
     for mutant, column in _all_mutants():
         if "RemoveDecorator" in mutant.operator or not mutant.function:
@@ -85,8 +85,7 @@ def chosen(number: int, seed: int) -> list[Mutant]:
     # Each place and its way have their own chance, so that a larger number keeps the smaller's.
     order = sorted(places, key=lambda place: _chance(seed, *place))
     picked = (places[place] for place in order[:number])
-    ways = (min(ways, key=lambda way: _chance(seed, way.name)) for ways in picked)
-    return sorted(ways, key=lambda way: way.name)
+    return [min(ways, key=lambda way: _chance(seed, way.name)) for ways in picked]
 
 
 def _chance(*what: object) -> bytes:
