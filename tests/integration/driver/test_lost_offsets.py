@@ -476,6 +476,22 @@ def test_offsets_are_renewed_between_batches_and_within(
     assert committed() == [{0: 15, 1: 5}]
 
 
+def test_after_a_batch_that_failed_nothing_is_renewed(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        # Its tasks may still commit, and a renewal must not come after them.
+        raise RuntimeError("the batch")
+
+    seen = _commits_seen(monkeypatch, group_offsets)
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        seen.clear()
+        with pytest.raises(RuntimeError, match="the batch"):
+            runs.batch(9, 5, while_planned=fail)
+    assert seen == []
+
+
 def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ def test_logs_that_spark_starts_with(offsets: list[int]) -> None:
 
 
 def test_the_last_but_one_gets_the_offsets_of_the_one_before_it() -> None:
-    files = _files([0, 9, 17], [0, 9])
+    files = _files([0, 3, 8, 9, 17], [0, 9])
     assert complete_logs(files, every_batch=False) is None
     assert complete_logs(files, every_batch=True) == 16
     assert files["offsets/16"] == "ends of 9"
@@ -49,4 +49,4 @@ def test_what_can_not_be_completed() -> None:
 @pytest.mark.parametrize("every_batch", [True, False])
 def test_a_batch_that_is_finished_and_was_not_logged(*, every_batch: bool) -> None:
     with pytest.raises(CheckpointError, match=r"batch 18 finished and has offsets up to batch 17"):
-        complete_logs(_files([9, 17], [9, 18]), every_batch=every_batch)
+        complete_logs(_files([9, 17], [8, 9, 18]), every_batch=every_batch)
