@@ -1,5 +1,6 @@
 """Rows that come slowly, or that brokers take slowly: transactions end in time all the same."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,17 +14,19 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactions import fence_producer
+from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.task import write_task
 from spark_eos.errors import WriteError
 from support.dead_letters import letter_topic
 from support.flow import Flow
-from support.members import started, writer_settings
+from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
 from support.proxy_faults import DropRequest
 from support.queries import until
 from support.runs import close_producers, running
 from support.sinks import changed
-from support.writing import outcome_of, row_batch
+from support.writing import outcome_of, row_batch, rows, transactions
 
 
 @pytest.fixture(autouse=True)
@@ -83,12 +86,31 @@ def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
     with running(proxied_flow, **_BRIEFLY) as runs:
         report = runs.batch(500, 0)
         assert (report.attempts, report.rows_written) == (2, 500)
+        assert all(0 <= ms < 100_000 for ms in report.milliseconds.values()), report.milliseconds
         # What has proved too much is not tried again at once.
         seen = len(large.hits)
         assert runs.batch(1_000, 0).attempts == 1
         assert len(large.hits) == seen
         proxy.reset()
         runs.written_once(1_000, 0)
+
+
+@pytest.mark.proves("error-transaction-too-long")
+def test_a_transaction_that_brokers_have_ended_before_its_offsets_came_was_too_slow(
+    flow: Flow,
+) -> None:
+    with started(flow) as membership, transactions(flow, membership, **_BRIEFLY) as found:
+        found.add(rows(flow, 0, 0, 1))
+        found._flush()
+        time.sleep(1.1)
+        # As brokers do within ten seconds.
+        id_ = found._producer.identity.transactional_id
+        with flow.connections() as connections:
+            fence_producer(connections, id_, 1_000, deadline())
+        with pytest.raises(TransactionError, match=r"2 rows, .*longer than.*timeout_ms=1000") as e:
+            found.commit()
+    assert e.value.too_slow
+    assert flow.values() == []
 
 
 @pytest.mark.proves("slow-rows", "error-transaction-too-long")
